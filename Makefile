@@ -1,0 +1,94 @@
+# The same commands for people and for CI. Each installs what it needs first.
+PYTHON ?= python3
+VENV := .venv
+TRIAL := .venv-trial
+TORCH := .venv-torch
+COMPAT := .venv-compat-0.38.1 .venv-compat-0.21.0
+UV := $(VENV)/bin/uv
+
+.PHONY: demo test soak check bench bench-data install install-dev format docs site clean
+
+demo: install
+	@$(VENV)/bin/python examples/digits/demo.py
+
+test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
+	@$(VENV)/bin/python -m pytest
+
+# The chaos tests in their long form, and what runs a platform on both engines: hours. UNDETERRED_CHAOS_SEED runs one again.
+soak: install-dev
+	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration
+
+check: install-dev
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python -m harness.twins --check
+	$(VENV)/bin/python -m docs.generate --check
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+bench: install-dev
+	$(VENV)/bin/python -m bench
+
+# A large database to try things on: make bench-data URL=postgresql+psycopg://user:password@host/empty SCALE=0.01
+SCALE ?= 1
+bench-data: install-dev
+	$(VENV)/bin/python -m bench.data $(URL) --scale $(SCALE)
+
+docs: install-dev
+	$(VENV)/bin/python -m docs.generate
+
+# The documentation as pages: build/site/index.html
+site: docs
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+format: install-dev
+	$(VENV)/bin/python -m harness.twins
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+install: $(VENV)/.installed $(TRIAL)/.installed
+
+install-dev: $(VENV)/.installed-dev $(TRIAL)/.installed
+
+$(UV):
+	@echo "making the environment $(VENV) …"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+# Byte code is compiled now: every start of `det`, of the API and of a trial would pay for it otherwise.
+$(VENV)/.installed: $(UV) pyproject.toml harness/pyproject.toml constraints.txt
+	@echo "installing Undeterred into $(VENV) …"
+	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e .
+	@$(VENV)/bin/python -m compileall -q workflows activities database api cli workers harness/determined
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing the tools for tests into $(VENV) …"
+	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e '.[dev]'
+	@touch $@
+
+# Trials run in an environment of their own: the application is never installed beside users' code.
+$(TRIAL)/.installed: $(UV) harness/pyproject.toml constraints.txt
+	@echo "installing the trials' environment into $(TRIAL) …"
+	@$(PYTHON) -m venv --without-pip $(TRIAL)
+	@$(UV) pip install --quiet --compile-bytecode --python $(TRIAL)/bin/python -c constraints.txt -e ./harness scikit-learn
+	@touch $@
+
+# PyTorch beside the harness, for the tests of distributed training: 5 GB, because its wheels for Linux carry CUDA.
+$(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
+	@echo "installing PyTorch into $(TORCH) (5 GB) …"
+	@$(PYTHON) -m venv --without-pip $(TORCH)
+	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e ./harness torch scikit-learn
+	@touch $@
+
+# Determined's own clients as they were published, for tests/compat.
+.venv-compat-%/.installed: tests/compat/requirements-%.txt $(UV)
+	@echo "installing the published client $* into .venv-compat-$* …"
+	@$(PYTHON) -m venv --without-pip .venv-compat-$*
+	@$(UV) pip sync --quiet --compile-bytecode --python .venv-compat-$*/bin/python $<
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(TRIAL) $(TORCH) $(COMPAT) .pytest_cache .ruff_cache .hypothesis
