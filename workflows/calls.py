@@ -1,0 +1,135 @@
+"""The activities as typed stubs. Workflows call these and never import `activities/`.
+
+A test holds each stub against the activity of the same name that the workers register.
+"""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from workflows.messages import (
+    AllocationFacts,
+    AllocationRef,
+    ClaimedCheckpoints,
+    CleanupOrder,
+    CloseAllocation,
+    ContainerEnd,
+    ContainerRef,
+    CreatedTrials,
+    DeletionFailed,
+    DeliveryAttempt,
+    DeliveryOutcome,
+    ErasedExperiment,
+    KillContainer,
+    OpenAllocation,
+    Presence,
+    RecordAgent,
+    RecordExperiment,
+    RecordTrial,
+    RemovedFiles,
+    RemoveFiles,
+    RunContainer,
+)
+from workflows.searchers.study import Suggestion, SuggestOrder
+
+
+@activity.defn
+def record_experiment(record: RecordExperiment) -> CreatedTrials:
+    """Write an experiment's state, decisions, new trials and the standings of the others."""
+    raise NotImplementedError
+
+
+@activity.defn
+def suggest(order: SuggestOrder) -> Suggestion:
+    """Have a sampler outside of the search choose a point."""
+    raise NotImplementedError
+
+
+@activity.defn
+def record_trial(record: RecordTrial) -> None:
+    """Write a trial's state."""
+    raise NotImplementedError
+
+
+@activity.defn
+def open_allocation(order: OpenAllocation) -> None:
+    """Record an allocation that got its slots."""
+    raise NotImplementedError
+
+
+@activity.defn
+def request_preemption(ref: AllocationRef) -> AllocationFacts:
+    """Make the preemption visible to the harness; answers whether the harness is there to see it."""
+    raise NotImplementedError
+
+
+@activity.defn
+def close_allocation(order: CloseAllocation) -> AllocationFacts:
+    """Record the end of an allocation; answers what the harness said while it lived."""
+    raise NotImplementedError
+
+
+@activity.defn
+def record_agent(record: RecordAgent) -> None:
+    """Write what is known of an agent."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def run_container(order: RunContainer) -> ContainerEnd:
+    """Start or attach to a container and wait for its end. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def kill_container(order: KillContainer) -> None:
+    """End a container. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def drain_container(ref: ContainerRef) -> bool:
+    """Wait until an ended container's output is delivered. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def presence(order: Presence) -> None:
+    """Heartbeat until the agent leaves. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+def claim_checkpoints(order: CleanupOrder) -> ClaimedCheckpoints:
+    """Choose the next checkpoints to remove; none: all is done."""
+    raise NotImplementedError
+
+
+@activity.defn
+def remove_files(order: RemoveFiles) -> RemovedFiles:
+    """Remove files from a checkpoint storage. Runs on an agent that reaches it."""
+    raise NotImplementedError
+
+
+@activity.defn
+def mark_deleted(removed: RemovedFiles) -> None:
+    """Record that the files of checkpoints are gone."""
+    raise NotImplementedError
+
+
+@activity.defn
+def erase_experiment(order: CleanupOrder) -> ErasedExperiment:
+    """Delete an experiment's records: metrics and logs first, its row last."""
+    raise NotImplementedError
+
+
+@activity.defn
+def note_deletion_failed(failed: DeletionFailed) -> None:
+    """Record why an experiment could not be deleted."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def deliver_webhook(attempt: DeliveryAttempt) -> DeliveryOutcome:
+    """Tell a webhook of an event once, and record how that went."""
+    raise NotImplementedError

@@ -1,0 +1,177 @@
+"""The workflows that follow an experiment's end: checkpoints outside the policy are removed, and it can be deleted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+
+from workflows import calls, names
+from workflows.attributes import ORDINARY
+from workflows.messages import (
+    ClaimedCheckpoints,
+    CleanupOrder,
+    DeletionFailed,
+    ErasedExperiment,
+    FileRemovalOrder,
+    RemovedFiles,
+    RemoveFiles,
+    Timing,
+)
+from workflows.options import record_once, tell
+
+#: For so long, an agent may take the work up before a person is told that there is none.
+_AGENT_WAIT = timedelta(minutes=10)
+
+
+class _StorageFailed(Exception):
+    """The files can't be removed; the text says why."""
+
+
+@workflow.defn(name="CheckpointGC")
+class CheckpointGC:
+    """Id `checkpoint-gc-<experiment>`. Removes the checkpoints that the policy does not keep and nobody needs.
+
+    Messages: `collect` (signal) when the policy or a need changed meanwhile. What is claimed and not removed when it
+    fails is taken up by the next one. The experiment's state never depends on it.
+    """
+
+    @workflow.init
+    def __init__(self, order: CleanupOrder) -> None:
+        self._is_wanted = True
+
+    @workflow.run
+    async def run(self, order: CleanupOrder) -> int:
+        """Collect until nothing is left to collect. Returns how many checkpoints were removed."""
+        removed = 0
+        while self._is_wanted:
+            self._is_wanted = False
+            try:
+                removed += await _collect(order)
+            except _StorageFailed as error:
+                raise ApplicationError(str(error), type="StorageFailed", non_retryable=True) from None
+        workflow.set_current_details(f"Removed {removed} checkpoints of experiment {order.experiment_id}.")
+        return removed
+
+    @workflow.signal
+    def collect(self) -> None:
+        """Look again."""
+        self._is_wanted = True
+
+
+@workflow.defn(name="ExperimentDeletion")
+class ExperimentDeletion:
+    """Id `delete-experiment-<id>`. Removes checkpoints, TensorBoard files, logs and records of an experiment.
+
+    What fails leaves it DELETE_FAILED with the reason; it may be tried again.
+    """
+
+    @workflow.run
+    async def run(self, order: CleanupOrder) -> bool:
+        """Delete it. Returns whether it is gone."""
+        try:
+            removed = await _collect(order)
+        except _StorageFailed as error:
+            await record_once(
+                calls.note_deletion_failed, DeletionFailed(experiment_id=order.experiment_id, reason=str(error))
+            )
+            workflow.set_current_details(f"Failed: {error}")
+            return False
+        erased: ErasedExperiment = await workflow.execute_activity(
+            calls.erase_experiment,
+            order,
+            task_queue=names.ORCHESTRATOR_QUEUE,
+            start_to_close_timeout=timedelta(days=1),
+            heartbeat_timeout=timedelta(minutes=1),
+            retry_policy=RetryPolicy(maximum_interval=timedelta(seconds=30)),
+            summary="records",
+        )
+        for other in erased.others:
+            await start_gc(other, order.timing)
+        workflow.set_current_details(f"Deleted experiment {order.experiment_id} with {removed} checkpoints.")
+        return True
+
+
+@workflow.defn(name="FileRemoval")
+class FileRemoval:
+    """Id `remove-files-<uuid>`. Removes single files of checkpoints, or TensorBoard files of an experiment."""
+
+    @workflow.run
+    async def run(self, order: FileRemovalOrder) -> None:
+        """Remove them, with pauses as for whole checkpoints."""
+        try:
+            await _remove(order.pool, order.removal, order.timing)
+        except _StorageFailed as error:
+            raise ApplicationError(str(error), type="StorageFailed", non_retryable=True) from None
+
+
+async def start_gc(experiment_id: int, timing: Timing) -> None:
+    """Have an experiment's checkpoints collected, from another workflow."""
+    workflow_id = names.gc_workflow(experiment_id)
+    try:
+        await workflow.start_child_workflow(
+            "CheckpointGC",
+            CleanupOrder(experiment_id=experiment_id, timing=timing),
+            id=workflow_id,
+            task_queue=names.ORCHESTRATOR_QUEUE,
+            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+            static_summary=f"checkpoints of experiment {experiment_id}",
+            priority=ORDINARY,
+        )
+    except WorkflowAlreadyStartedError:
+        await tell(workflow_id, "collect", None)
+
+
+async def _collect(order: CleanupOrder) -> int:
+    """Remove what may go, piece by piece; returns how many. Raises: _StorageFailed."""
+    total = 0
+    while True:
+        claimed: ClaimedCheckpoints = await record_once(calls.claim_checkpoints, order)
+        if not claimed.uuids:
+            break
+        workflow.set_current_details(
+            f"Experiment {order.experiment_id}: {total} checkpoints removed, {len(claimed.uuids)} more claimed; "
+            f"waits for an agent of `{claimed.pool}`."
+        )
+        doomed = RemoveFiles(storage=claimed.storage, mounts=claimed.mounts, uuids=claimed.uuids)
+        await _remove(claimed.pool, doomed, order.timing)
+        total += len(claimed.uuids)
+    if order.everything and claimed.storage:
+        folder = f"{claimed.cluster_id}/tensorboard/experiment/{order.experiment_id}"
+        removal = RemoveFiles(storage=claimed.storage, mounts=claimed.mounts, tensorboard=folder)
+        await _remove(claimed.pool, removal, order.timing)
+    return total
+
+
+async def _remove(pool: str, removal: RemoveFiles, timing: Timing) -> None:
+    left = list(removal.uuids)
+    for pause in (*timing.removal_pauses_s, None):  # then it is given up, until somebody asks again
+        removed = await _remove_on_agent(pool, removal.model_copy(update={"uuids": left}))
+        if removed.uuids:
+            await record_once(calls.mark_deleted, removed)
+        left = [uuid for uuid in left if uuid not in set(removed.uuids)]
+        if not removed.problems:
+            return
+        if pause is None:
+            raise _StorageFailed(f"{len(removed.problems)} of the files can't be removed: {removed.problems[0]}")
+        await workflow.sleep(pause, summary=f"{len(left)} could not be removed")
+
+
+async def _remove_on_agent(pool: str, order: RemoveFiles) -> RemovedFiles:
+    try:
+        return await workflow.execute_activity(
+            calls.remove_files,
+            order,
+            task_queue=names.storage_queue(pool),
+            schedule_to_start_timeout=_AGENT_WAIT,
+            start_to_close_timeout=timedelta(hours=1),
+            heartbeat_timeout=timedelta(seconds=30),
+            retry_policy=RetryPolicy(maximum_attempts=5),
+            summary=f"{len(order.uuids)} checkpoints",
+        )
+    except ActivityError as error:
+        minutes = _AGENT_WAIT.total_seconds() / 60
+        reason = f"no agent of pool {pool!r} took it up or brought it to an end ({error.cause or error})"
+        raise _StorageFailed(f"{reason}; waited up to {minutes:.0f} minutes") from None

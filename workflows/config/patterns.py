@@ -1,0 +1,81 @@
+"""Regular expressions of log policies: RE2's, which read a line in time that grows with its length and no faster.
+
+Python's own engine may take for ever on a line that somebody chose for it, and log lines are chosen by anybody. RE2 is
+loaded when the first pattern is looked at: workflows import this package, and need no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+#: What one set of patterns may take, compiled and while it reads. RE2's own default.
+_MAX_MEMORY_BYTES = 8 * 2**20
+#: Matches only itself. RE2 is silent when a set needs more memory than that, and finds nothing: this must be found.
+_PROBE = "\0"
+
+
+class PatternRefused(ValueError):
+    """RE2 doesn't take a pattern, or not all of them together; the message says why.
+
+    `index` is the place of the pattern in the list, None if they are too much together only.
+    """
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class PatternSet:
+    """Patterns that are searched for in one pass over a line, however many they are.
+
+    Args:
+        patterns: in RE2's syntax; `.` matches everything but the end of a line, upper and lower case differ.
+
+    Raises: PatternRefused.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        re2 = _engine()
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = _MAX_MEMORY_BYTES
+        options.never_capture = True
+        self._set: Any = re2.Set.SearchSet(options)
+        for index, pattern in enumerate(patterns):
+            try:
+                re2.compile(pattern, options)  # tells why, which a set doesn't
+                self._set.Add(pattern)
+            except re2.error as error:
+                raise PatternRefused(_reason(error), index) from None
+            except UnicodeEncodeError:
+                raise PatternRefused("a character of it is half of a surrogate pair", index) from None
+        self._count = len(patterns)
+        try:
+            self._set.Add(f"^{_PROBE}$")
+            self._set.Compile()
+        except re2.error:
+            raise PatternRefused(_TOO_LARGE) from None
+        if self._count not in (self._set.Match(_PROBE) or ()):
+            raise PatternRefused(_TOO_LARGE)
+
+    def matches(self, line: str) -> list[int]:
+        """Indices of the patterns that occur in the line, ascending."""
+        found: list[int] = self._set.Match(line.encode("utf-8", "replace")) or []
+        return sorted(index for index in found if index < self._count)
+
+
+_TOO_LARGE = f"needs more than {_MAX_MEMORY_BYTES // 2**20} MiB of memory: repeat less, or list less"
+
+
+def _engine() -> Any:
+    """RE2's module, which comes without types."""
+    import re2
+
+    return re2
+
+
+def _reason(error: Exception) -> str:
+    """RE2's words, which come as bytes."""
+    said = error.args[0] if error.args else ""
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)

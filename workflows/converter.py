@@ -1,0 +1,27 @@
+"""What every process that speaks to Temporal shares: the data converter and the sandbox for workflow code."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from workflows.codec import CompressLarge
+
+#: Pure packages: loaded once, not again for each workflow run.
+PURE = (
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "workflows.config",
+    "workflows.searchers",
+    "workflows.scheduling",
+    "workflows.lifecycle",
+    "workflows.messages",
+    "workflows.names",
+    "workflows.calls",
+)
+
+CONVERTER = dataclasses.replace(pydantic_data_converter, payload_codec=CompressLarge())
+RUNNER = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))

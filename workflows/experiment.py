@@ -1,0 +1,646 @@
+"""The Experiment workflow: runs the search, and the trials that it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+
+from workflows import calls, names
+from workflows.attributes import ORDINARY, note_state, search_attributes
+from workflows.cleanup import start_gc
+from workflows.lifecycle.experiment import (
+    FINAL_STATE,
+    TRANSITIONS,
+    Command,
+    CommandRefused,
+    ExperimentState,
+    next_state,
+)
+from workflows.lifecycle.trial import FINAL_STATE as FINAL_TRIAL_STATE
+from workflows.lifecycle.trial import TrialState
+from workflows.messages import (
+    CommandResult,
+    CreatedTrials,
+    ErrorType,
+    ExperimentRun,
+    NewTrial,
+    OperationAnswers,
+    OperationReports,
+    ProgressReport,
+    RecordExperiment,
+    TrialEnded,
+    TrialEntry,
+    TrialOrders,
+    TrialRun,
+    TrialStanding,
+    ValidationReport,
+)
+from workflows.options import record_once, suggest, tell
+from workflows.searchers import (
+    Amended,
+    Ask,
+    Create,
+    Decision,
+    Event,
+    ExitReason,
+    OperationCompleted,
+    OperationsPosted,
+    ProgressReported,
+    SearchError,
+    Shutdown,
+    Started,
+    Suggested,
+    TrialClosed,
+    TrialExitedEarly,
+    TrialView,
+    ValidationReported,
+)
+
+_TRIAL_STATE = {
+    ExperimentState.ACTIVE: TrialState.ACTIVE,
+    ExperimentState.PAUSED: TrialState.PAUSED,
+    ExperimentState.STOPPING_COMPLETED: TrialState.STOPPING_COMPLETED,
+    ExperimentState.STOPPING_CANCELED: TrialState.STOPPING_CANCELED,
+    ExperimentState.STOPPING_KILLED: TrialState.STOPPING_KILLED,
+    ExperimentState.STOPPING_ERROR: TrialState.STOPPING_ERROR,
+}
+
+#: Events that are decided before they are recorded together: bounds the size of a record and of a workflow task.
+_BATCH = 100
+#: Trials that one run of the workflow starts: Temporal allows 2,000 open children to a run.
+_STARTS_PER_RUN = 1000
+#: Events after which a run continues as new. Temporal suggests it at 4,096, but a message that comes in just then has
+#: the whole run replayed, as a worker's death has; that takes a millisecond an event.
+_EVENTS_PER_RUN = 1000
+
+_OVER = "the search is over: `det experiment fork` goes on from here"
+
+
+def _is_news(told: TrialOrders | None, orders: TrialOrders) -> bool:
+    """Whether a trial has to hear of its orders now.
+
+    A longer length in place of another is between harness and API. That nothing follows on the length that a trial
+    has just trained to is in the record, which the trial reads when its container has left.
+    """
+    if told is None or told.length is None:
+        return told != orders
+    if orders.length is None:
+        return not orders.is_closed or orders.is_stopped or orders.state is not told.state
+    return told.model_copy(update={"length": orders.length}) != orders
+
+
+class _Request:
+    """An event whose sender waits until it is decided and recorded."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.is_done = False
+        self.refusal: str | None = None
+
+
+@workflow.defn(name="Experiment")
+class Experiment:
+    """Id `experiment-<id>`. Closes when its terminal state is recorded.
+
+    Messages: `command`, `complete_operations`, `amend` and `post_operations` (updates) from the API;
+    `validation_reported` and `progress_reported` (signals) from the API; `trial_ended` (signal) from its trials.
+    """
+
+    @workflow.init
+    def __init__(self, run: ExperimentRun) -> None:
+        self._run = run
+        self._lock = asyncio.Lock()  # one decision at a time, whoever caused it
+        self._open = {request_id: entry for request_id, entry in run.trials.items() if entry.is_open}
+        # what was decided and is not carried out yet
+        self._decided: list[Decision] = []
+        self._created: list[Create] = []
+        self._touched: set[str] = set()
+        self._to_start: list[str] = [request_id for request_id, entry in self._open.items() if entry.is_waiting]
+        self._fault = ""
+        self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
+        self._requests: list[_Request] = []
+        # what the records and the trials were told last, so that only news is sent
+        self._recorded: dict[int, TrialStanding] = {}
+        self._recorded_head: tuple[ExperimentState, float] | None = None
+        self._recorded_queue: list[int] = []
+        self._ordered: dict[str, TrialOrders] = {}
+        self._ordered_state = run.state
+        self._outgoing: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[None] | None = None
+        self._started = 0
+
+    @workflow.run
+    async def run(self, run: ExperimentRun) -> ExperimentState:
+        """Decide until the experiment is over. Returns the terminal state."""
+        state = self._run
+        if not state.is_started:
+            state.is_started = True
+            if not state.state.is_stopping:
+                state.inbox.insert(0, Started())
+        self._ask_what_is_open()
+        while True:
+            if self._can_continue_as_new():
+                workflow.continue_as_new(state)
+            await self._work_off()
+            if self._can_end():
+                break
+            self._say_what_it_waits_for()
+            await workflow.wait_condition(lambda: self._has_news() or self._can_end() or self._can_continue_as_new())
+        async with self._lock:
+            state.state = FINAL_STATE[state.state]
+            recorded = await self._record()
+        if recorded.has_checkpoints:
+            await start_gc(state.experiment_id, state.template.timing)
+        await self._turn_away()
+        return state.state
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    @workflow.update
+    async def command(self, command: Command) -> CommandResult:
+        """Pause, activate, cancel or kill. Answers when the new state is recorded; trials follow in their own time."""
+        async with self._lock:
+            try:  # the state may have moved while this command waited its turn
+                target = next_state(self._run.state, command)
+            except CommandRefused as error:
+                raise ApplicationError(str(error), type=ErrorType.COMMAND_REFUSED, non_retryable=True) from None
+            if target is not self._run.state:
+                self._run.state = target
+                await self._record()
+                self._order(self._open)
+        return CommandResult(state=self._run.state)
+
+    @command.validator
+    def _command_applies(self, command: Command) -> None:
+        try:
+            next_state(self._run.state, command)
+        except CommandRefused as error:
+            raise ApplicationError(str(error), type=ErrorType.COMMAND_REFUSED, non_retryable=True) from None
+
+    @workflow.update
+    async def complete_operations(self, batch: OperationReports) -> OperationAnswers:
+        """Take results of searcher operations. Answers when the decisions that follow are recorded."""
+        events = [
+            OperationCompleted(request_id=report.request_id, length=report.length, metric=report.metric)
+            for report in batch.reports
+        ]
+        return OperationAnswers(refusals=await self._decide_when_free(events))
+
+    @workflow.update
+    async def amend(self, amendment: Amended) -> None:
+        """Change the search while it runs. Answers when what follows is recorded."""
+        await self._decide_or_refuse(amendment, ErrorType.AMENDMENT_REFUSED)
+
+    @amend.validator
+    def _amendment_applies(self, amendment: Amended) -> None:
+        run = self._run
+        try:
+            if run.state.is_stopping or run.state.is_terminal or run.search.shutdown is not None:
+                raise SearchError(_OVER)
+            run.search.model_copy(deep=True).decide(amendment)
+        except SearchError as error:
+            raise ApplicationError(str(error), type=ErrorType.AMENDMENT_REFUSED, non_retryable=True) from None
+
+    @workflow.update
+    async def post_operations(self, posted: OperationsPosted) -> None:
+        """Take what the program of a custom search decided. Answers when it is recorded."""
+        await self._decide_or_refuse(posted, ErrorType.OPERATION_REFUSED)
+
+    @workflow.signal
+    def validation_reported(self, report: ValidationReport) -> None:
+        """A validation that the searcher decides on. A repeat changes nothing."""
+        entry = self._run.trials.get(report.request_id)
+        if entry is not None and report.steps_completed > entry.last_step:
+            entry.last_step = report.steps_completed
+            self._run.inbox.append(ValidationReported(request_id=report.request_id, metrics=report.metrics))
+
+    @workflow.signal
+    def progress_reported(self, report: ProgressReport) -> None:
+        """How far a trial came."""
+        if report.request_id in self._run.trials:
+            self._run.inbox.append(ProgressReported(request_id=report.request_id, progress=report.progress))
+
+    @workflow.signal
+    def trial_ended(self, ended: TrialEnded) -> None:
+        """A trial is over. A repeat changes nothing."""
+        if ended.request_id not in self._open:
+            return
+        if ended.exit_reason is not None:
+            reason = ExitReason(ended.exit_reason)
+            self._run.inbox.append(TrialExitedEarly(request_id=ended.request_id, reason=reason))
+        self._close(ended.request_id)
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def _has_news(self) -> bool:
+        # an old run takes no more from the inbox, which is part of the state, so that what is on its way gets there
+        if self._requests or self._fault:
+            return True
+        if self._is_old():
+            return False
+        return bool(self._run.past is not None or self._run.inbox or self._next_starts() or self._may_inherit)
+
+    async def _work_off(self) -> None:
+        async with self._lock:
+            while self._has_news():
+                taken = self._take_in()
+                await self._carry_out()
+                for request in taken:
+                    request.is_done = True
+
+    async def _turn_away(self) -> None:
+        """Refuse what comes while the workflow closes: nobody decides any more, and a sender would wait for ever."""
+        while not workflow.all_handlers_finished():
+            for request in self._requests:
+                request.refusal, request.is_done = _OVER, True
+            self._requests.clear()
+            await workflow.wait_condition(lambda: bool(self._requests) or workflow.all_handlers_finished())
+
+    async def _decide_or_refuse(self, event: Event, error_type: ErrorType) -> None:
+        (refusal,) = await self._decide_when_free([event])
+        if refusal is not None:
+            raise ApplicationError(refusal, type=error_type, non_retryable=True)
+
+    async def _decide_when_free(self, events: Sequence[Event]) -> list[str | None]:
+        """Have events decided together with whatever else has come; returns refusals when all that is recorded."""
+        requests = [_Request(event) for event in events]
+        self._requests.extend(requests)
+        await workflow.wait_condition(lambda: all(request.is_done for request in requests))
+        return [request.refusal for request in requests]
+
+    def _take_in(self) -> list[_Request]:
+        """Decide on what is there, up to a limit; returns the requests that were decided."""
+        run = self._run
+        if self._fault:
+            self._fail(self._fault)
+            self._fault = ""
+        # before the requests, as it came: a trial's validations go before its completed operation
+        if not self._is_old():
+            self._decide_inbox()
+        if run.past is not None and not self._is_old():
+            return []  # the search is not yet where it was
+        requests, self._requests = self._requests[:_BATCH], self._requests[_BATCH:]
+        for request in requests:
+            if run.search.is_repeat(request.event):
+                continue  # or how often an answer was lost would be in the record of the search
+            if run.search.shutdown is not None and isinstance(request.event, Amended | OperationsPosted):
+                request.refusal = _OVER
+                continue
+            try:
+                self._note(run.search.decide(request.event))
+            except SearchError as error:
+                request.refusal = str(error)
+        return requests
+
+    def _decide_inbox(self) -> None:
+        run = self._run
+        if run.state.is_stopping:
+            self._drop_unstarted()
+        for _ in range(_BATCH):
+            if run.past is not None:
+                if not self._tell_again():
+                    break
+                continue
+            event = run.inbox.pop(0) if run.inbox else self._inherited_event()
+            if event is None:
+                break
+            try:
+                decision = run.search.decide(event)
+            except SearchError as error:
+                decision = run.search.fail(event, str(error))
+                self._fail(decision.error)
+            self._note(decision)
+
+    def _tell_again(self) -> bool:
+        """Tell the search one thing of its past; then have the open trials started. False: records come first."""
+        run = self._run
+        if self._created:  # their numbers are needed to keep the book
+            return False
+        if not run.past:
+            run.past = None
+            heirs = () if run.inheritance is None else run.inheritance.heirs
+            for request_id, entry in self._open.items():
+                if entry.is_heir and request_id not in heirs:
+                    self._wait_for_start(request_id)
+            self._ask_what_is_open()
+            return True
+        event = run.past.pop(0)
+        request_id = getattr(event, "request_id", None)
+        if request_id is not None and request_id not in self._open:
+            return True  # a trial that only the ends which were taken back had led to
+        try:
+            decision = run.search.decide(event)
+        except SearchError:
+            return True  # it was so under another configuration
+        if run.inheritance is not None:
+            run.inheritance.note(event)
+        if isinstance(event, TrialClosed):
+            self._open.pop(event.request_id).is_open = False
+        self._note(decision)
+        return True
+
+    def _drop_unstarted(self) -> None:
+        """The experiment ends: trials without a workflow end here."""
+        self._run.past = None
+        for request_id, entry in list(self._open.items()):
+            if entry.is_heir or entry.is_waiting:
+                self._run.inbox.append(TrialExitedEarly(request_id=request_id, reason=ExitReason.USER_CANCELED))
+                self._close(request_id)
+        self._to_start.clear()
+
+    def _note(self, decision: Decision) -> None:
+        run = self._run
+        self._may_inherit = run.inheritance is not None
+        if run.search.is_decision(decision.event):
+            self._decided.append(decision)
+        self._touched |= decision.trials
+        for action in decision.actions:
+            if isinstance(action, Create) and not run.state.is_stopping:
+                self._created.append(action)
+            elif isinstance(action, Ask) and not run.state.is_stopping and run.past is None:
+                self._spawn_ask(action.number)
+            elif isinstance(action, Shutdown):
+                self._shut_down(action)
+
+    def _inherited_event(self) -> Event | None:
+        """What a fork knows already; once there is no more of it, the heirs that must train on are to be started."""
+        inheritance = self._run.inheritance
+        if inheritance is None or self._run.state.is_stopping:
+            self._may_inherit = False
+            return None
+        if self._created:  # they are recorded first: a standing needs the trial's number
+            return None
+        event = inheritance.next_event(self._run.search)
+        if isinstance(event, TrialClosed):
+            self._open.pop(event.request_id).is_open = False
+        if event is None:
+            self._may_inherit = False
+            for heir in inheritance.take_runners(self._run.search):
+                self._wait_for_start(heir)
+        return event
+
+    def _close(self, request_id: str) -> None:
+        self._open.pop(request_id).is_open = False
+        self._run.inbox.append(TrialClosed(request_id=request_id))
+
+    def _ask_what_is_open(self) -> None:
+        question = self._run.search.open_question()
+        if question is not None and self._run.past is None:
+            self._spawn_ask(question)
+
+    def _spawn_ask(self, number: int) -> None:
+        # not among what is on its way: the next run of this workflow asks again
+        self._asking = asyncio.create_task(self._ask(number))
+
+    async def _ask(self, number: int) -> None:
+        try:
+            order = self._run.search.suggest_order(number)
+            suggestion = None if order is None else await suggest(order)
+            if suggestion is not None and suggestion.needs_history:  # another worker has it, or one that died
+                order = self._run.search.suggest_order(number, whole=True)
+                suggestion = None if order is None else await suggest(order)
+        except ActivityError as error:
+            self._fault = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
+        else:
+            if suggestion is not None:
+                self._run.inbox.append(Suggested(number=number, hparams=suggestion.hparams))
+
+    def _shut_down(self, end: Shutdown) -> None:
+        target = ExperimentState.STOPPING_COMPLETED
+        if end.failure:
+            target = ExperimentState.STOPPING_ERROR
+            self._run.error = self._run.error or "every trial ended in error"
+        elif end.cancel:
+            target = ExperimentState.STOPPING_CANCELED
+        self._stop(target)
+
+    def _fail(self, message: str) -> None:
+        workflow.logger.error("the search can't go on: %s", message)
+        self._run.error = message
+        self._stop(ExperimentState.STOPPING_ERROR)
+
+    def _stop(self, target: ExperimentState) -> None:
+        if not self._run.state.is_stopping and target in TRANSITIONS[self._run.state]:
+            self._run.state = target
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self) -> None:
+        """Record what was decided, then have it done. Signals that come meanwhile wait in the inbox."""
+        created, self._created = self._created, []
+        touched, self._touched = self._touched, set()
+        await self._record(created, touched)
+        starts = self._next_starts()
+        del self._to_start[: len(starts)]
+        await asyncio.gather(*map(self._start, starts))
+        self._order(self._open if self._run.state is not self._ordered_state else touched & self._open.keys())
+
+    async def _record(self, created: list[Create] | None = None, touched: Iterable[str] = ()) -> CreatedTrials:
+        """Write what is new, and take the numbers of new trials in."""
+        run = self._run
+        new = [self._new_trial(action) for action in created or ()]
+        fresh = {trial.request_id for trial in new}
+        standings: list[TrialStanding] = []
+        for request_id in sorted(touched):
+            entry = run.trials.get(request_id)
+            if entry is None or request_id in fresh:
+                continue
+            standing = self._standing(request_id, entry)
+            if self._recorded.get(entry.trial_id) != standing:
+                self._recorded[entry.trial_id] = standing
+                standings.append(standing)
+        decided, self._decided = self._decided, []
+        head = (run.state, self._progress())
+        queue = run.search.queue()
+        has_queue_news = [event.id for event in queue] != self._recorded_queue
+        if not (decided or new or standings or has_queue_news) and head == self._recorded_head:
+            return CreatedTrials(trial_ids=[])
+        if self._recorded_head is None or self._recorded_head[0] is not run.state:
+            note_state(run.state.value)
+        self._recorded_head = head
+        self._recorded_queue = [event.id for event in queue]
+        run.revision += 1
+        answer = await record_once(
+            calls.record_experiment,
+            RecordExperiment(
+                experiment_id=run.experiment_id,
+                revision=run.revision,
+                state=run.state,
+                progress=head[1],
+                is_terminal=run.state.is_terminal,
+                error=run.error,
+                decisions=decided,
+                trials=new,
+                standings=standings,
+                queued=queue if has_queue_news else None,
+            ),
+        )
+        for trial, trial_id in zip(new, answer.trial_ids, strict=True):
+            is_heir = run.inheritance is not None and trial.request_id in run.inheritance.heirs
+            is_heir = is_heir or run.past is not None
+            entry = TrialEntry(trial_id=trial_id, is_heir=is_heir)
+            past = answer.pasts.get(trial_id)
+            if past is not None:
+                entry.run_id, entry.revision, entry.last_step = past.run_id, past.revision, past.last_step
+                self._touched.add(trial.request_id)  # its row still says where it stood when it ended
+            run.trials[trial.request_id] = self._open[trial.request_id] = entry
+            if not is_heir:
+                self._wait_for_start(trial.request_id)
+        return answer
+
+    def _progress(self) -> float:
+        """How far the search is; of one that was ended before it was over, how far it came."""
+        run = self._run
+        if run.state is ExperimentState.COMPLETED:
+            run.progress = 1.0
+        elif run.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED, ExperimentState.STOPPING_COMPLETED):
+            run.progress = run.search.progress()
+        return run.progress
+
+    def _new_trial(self, action: Create) -> NewTrial:
+        run = self._run
+        view = run.search.trial(action.request_id)
+        inherited = None if run.inheritance is None else run.inheritance.take(action)
+        return NewTrial(
+            request_id=action.request_id,
+            seed=action.trial_seed,
+            hparams=action.hparams,
+            length=view.length,
+            rung=view.rung,
+            bracket=view.bracket,
+            checkpoint=action.checkpoint or run.template.source_checkpoint,
+            parent=action.parent,
+            inherits=None if inherited is None else inherited.trial_id,
+        )
+
+    def _standing(self, request_id: str, entry: TrialEntry) -> TrialStanding:
+        view = self._run.search.trial(request_id)
+        is_open = view.length is not None and not view.completed
+        return TrialStanding(
+            trial_id=entry.trial_id,
+            ended_as=self._end_of_unstarted(entry, view),
+            length=view.length if is_open else None,
+            is_closed=view.closed or view.stopped,
+            rung=view.rung,
+            bracket=view.bracket,
+        )
+
+    def _end_of_unstarted(self, entry: TrialEntry, view: TrialView) -> TrialState | None:
+        if entry.is_open or not (entry.is_heir or entry.is_waiting):
+            return None  # its own workflow says how it ended
+        if view.exit_reason is ExitReason.USER_CANCELED:
+            return FINAL_TRIAL_STATE[_TRIAL_STATE[self._run.state]]
+        return TrialState.ERROR if view.exit_reason is ExitReason.ERRORED else TrialState.COMPLETED
+
+    def _wait_for_start(self, request_id: str) -> None:
+        entry = self._run.trials[request_id]
+        entry.is_heir, entry.is_waiting = False, True
+        self._to_start.append(request_id)
+
+    def _next_starts(self) -> list[str]:
+        return self._to_start[: min(_BATCH, _STARTS_PER_RUN - self._started)]
+
+    async def _start(self, request_id: str) -> None:
+        run = self._run
+        self._started += 1
+        entry = run.trials[request_id]
+        orders = self._orders(request_id)
+        self._ordered[request_id] = orders
+        child = TrialRun(
+            experiment_id=run.experiment_id,
+            trial_id=entry.trial_id,
+            request_id=request_id,
+            task_id=f"{run.experiment_id}.{request_id}",
+            experiment_name=run.name,
+            owner=run.owner,
+            job_id=run.job_id,
+            template=run.template,
+            orders=orders,
+            state=orders.state,
+            run_id=entry.run_id,
+            continued_after=entry.run_id,
+            revision=entry.revision,
+        )
+        try:
+            await workflow.start_child_workflow(
+                "Trial",
+                child,
+                id=names.trial_workflow(entry.trial_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                # an experiment that continues as new would end its trials under any other policy
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                id_reuse_policy=self._reuse_policy(),
+                static_summary=f"trial {entry.trial_id} of experiment {run.experiment_id} “{run.name}”",
+                search_attributes=search_attributes(run.experiment_id, run.template.pool, run.owner, entry.trial_id),
+                priority=ORDINARY,
+            )
+        except WorkflowAlreadyStartedError:
+            workflow.logger.info("trial %s runs already", entry.trial_id)
+        entry.is_waiting = False
+
+    def _reuse_policy(self) -> WorkflowIDReusePolicy:
+        """A trial runs once, unless its experiment went on after its end."""
+        policies = WorkflowIDReusePolicy
+        return policies.ALLOW_DUPLICATE if self._run.continuation else policies.REJECT_DUPLICATE
+
+    def _orders(self, request_id: str) -> TrialOrders:
+        view = self._run.search.trial(request_id)
+        is_open = view.length is not None and not view.completed
+        return TrialOrders(
+            state=_TRIAL_STATE[self._run.state],
+            length=view.length if is_open else None,
+            needs_length=self._run.search.generation == "ops",
+            is_closed=view.closed and not is_open,
+            is_stopped=view.stopped,
+        )
+
+    def _order(self, request_ids: Iterable[str]) -> None:
+        """Tell open trials what changed for them. The latest orders count, so that a repeat does no harm."""
+        self._ordered_state = self._run.state
+        for request_id in sorted(request_ids):
+            entry = self._open[request_id]
+            if entry.is_heir or entry.is_waiting:
+                continue
+            orders = self._orders(request_id)
+            if _is_news(self._ordered.get(request_id), orders):
+                self._ordered[request_id] = orders
+                self._run.order_count += 1
+                numbered = orders.model_copy(update={"sequence": self._run.order_count})
+                self._spawn(self._send(entry.trial_id, numbered))
+
+    async def _send(self, trial_id: int, orders: TrialOrders) -> None:
+        await tell(names.trial_workflow(trial_id), "orders", orders)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._outgoing.add(task)
+        task.add_done_callback(self._outgoing.discard)
+
+    def _can_end(self) -> bool:
+        run = self._run
+        return run.state.is_stopping and not run.inbox and not self._requests and not self._open
+
+    def _can_continue_as_new(self) -> bool:
+        return self._is_old() and not self._fault and not self._outgoing and workflow.all_handlers_finished()
+
+    def _is_old(self) -> bool:
+        info = workflow.info()
+        if info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN:
+            return True
+        return self._started >= _STARTS_PER_RUN and bool(self._to_start)
+
+    def _say_what_it_waits_for(self) -> None:
+        run = self._run
+        open_trials = [entry.trial_id for entry in self._open.values()]
+        shown = ", ".join(f"`trial-{trial_id}`" for trial_id in open_trials[:10])
+        more = f" and {len(open_trials) - 10} more" if len(open_trials) > 10 else ""
+        error = f"\n\nError: {run.error}" if run.error else ""
+        workflow.set_current_details(
+            f"**{run.state}**, {run.search.progress():.0%} of the search, {len(run.trials)} trials so far.\n\n"
+            f"Waits for {shown or 'nothing'}{more}.{error}"
+        )

@@ -1,0 +1,283 @@
+"""Why a trial or an experiment is where it is, in sentences: what it waits for, how it ended, what comes next.
+
+Facts in, sentences out; the decisions of the search are told by `workflows/searchers/explain.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.facts import Commanded, ExperimentFacts, QueueFacts, RunFacts, TrialFacts
+from workflows.lifecycle.trial import EndCause, ExitKind, TrialState
+
+_MOST_RUNS = 10
+_MOST_TRIALS = 10
+_MOST_HOLDERS = 3
+_PAST = {"pause": "paused", "activate": "activated", "cancel": "canceled", "kill": "killed"}
+
+
+class Phase(StrEnum):
+    """What a trial does at present, in a word or two."""
+
+    TRAINS = "running"
+    STARTS = "starting"
+    LEAVES = "leaving"
+    WAITS_FOR_SLOTS = "waiting for slots"
+    BACKS_OFF = "in a back-off"
+    WAITS_FOR_SEARCH = "waiting for the search"
+    PAUSED = "paused"
+    ENDS = "ending"
+    ENDED = "ended"
+
+
+def phase(facts: TrialFacts, now: datetime) -> Phase:
+    """What the trial does at present."""
+    run = _open_run(facts)
+    if facts.state.is_terminal:
+        return Phase.ENDED
+    if facts.state.is_stopping:
+        return Phase.ENDS
+    if run is not None:
+        if run.asked_to_leave_at is not None:
+            return Phase.LEAVES
+        return Phase.TRAINS if run.state == "RUNNING" and run.ready_at is not None else Phase.STARTS
+    if facts.state is TrialState.PAUSED:
+        return Phase.PAUSED
+    if facts.is_closed:
+        return Phase.ENDS
+    if facts.needs_search:
+        return Phase.WAITS_FOR_SEARCH
+    if facts.next_run_at is not None and facts.next_run_at > now:
+        return Phase.BACKS_OFF
+    return Phase.WAITS_FOR_SLOTS
+
+
+def explain_trial(facts: TrialFacts, now: datetime) -> list[str]:
+    """How a trial stands and why, what comes next, its runs and what is left of its budget. Times are UTC."""
+    sentences = [f"trial {facts.trial_id} {_headline(facts, now)}"]
+    sentences += _next(facts, now)
+    sentences += _runs(facts, now)
+    sentences.append(_budget(facts))
+    sentences += [f"never runs on {agent} again: {reason}" for agent, reason in sorted(facts.excluded.items())]
+    return sentences
+
+
+def explain_experiment(facts: ExperimentFacts, now: datetime) -> list[str]:
+    """How an experiment stands and why, and what those of its trials wait for that do not run."""
+    sentences = [f"experiment {facts.experiment_id} {_experiment(facts, now)}"]
+    phases = {trial.trial_id: phase(trial, now) for trial in facts.open}
+    counts: Counter[str] = Counter(phases.values())
+    known = sum(counts.values())
+    if facts.open_count > known:
+        counts["not looked at"] = facts.open_count - known
+    counts.update({state.lower().replace("error", "in error"): count for state, count in facts.ended.items()})
+    if counts:
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        sentences.append(f"{_many(facts.open_count + sum(facts.ended.values()), 'trial')}: {told}")
+    held_up = [trial for trial in facts.open if phases[trial.trial_id] not in (Phase.TRAINS, Phase.PAUSED)]
+    sentences += [f"trial {trial.trial_id} {_headline(trial, now)}" for trial in held_up[:_MOST_TRIALS]]
+    if len(held_up) > _MOST_TRIALS:
+        sentences.append(f"and {len(held_up) - _MOST_TRIALS} more like these: see `det trial why`")
+    return sentences
+
+
+# -- where it is -------------------------------------------------------------------------------------------------------
+
+
+def _headline(facts: TrialFacts, now: datetime) -> str:
+    where = phase(facts, now)
+    run = _open_run(facts)
+    if where is Phase.ENDED:
+        return _end(facts, now)
+    if where is Phase.ENDS:
+        waits = "its containers" if run is not None else "its workflow"
+        return f"is {facts.state}: its end is decided, it waits for {waits}{_leaving(run, now)}"
+    if run is not None:
+        return _open(run, now)
+    if where is Phase.PAUSED:
+        return f"is paused{_by(facts.commanded, now, 'pause')}"
+    if where is Phase.WAITS_FOR_SEARCH:
+        return "waits for the search: it has no open operation, and holds no slots meanwhile"
+    if where is Phase.BACKS_OFF and facts.next_run_at is not None:
+        left_s = (facts.next_run_at - now).total_seconds()
+        why = f": {facts.message}" if facts.message else ""
+        return f"waits until {_at(facts.next_run_at, now)} ({left_s:.0f} s) before it runs again{why}"
+    return _queued(facts.queue, facts.queue_error)
+
+
+def _end(facts: TrialFacts, now: datetime) -> str:
+    text = f"ended as {facts.state}{_since(facts.ended_at, now)}"
+    last = facts.runs[-1] if facts.runs else None
+    if facts.message:
+        return f"{text}: {facts.message}"
+    if facts.state is TrialState.CANCELED:
+        by = _by(facts.commanded, now, "cancel", "kill")
+        return f"{text}{': its experiment was' + by if by else ''}"
+    if facts.early_exit:
+        return f"{text}: its code reported {facts.early_exit}"
+    if facts.is_closed:
+        return f"{text}: the search wants nothing more of it"
+    if last is not None and last.cause in (EndCause.EXIT_ZERO, EndCause.NOTHING_REPORTED):
+        return f"{text}: its code ended by itself ({last.message})"
+    return text
+
+
+def _open(run: RunFacts, now: datetime) -> str:
+    where = ", ".join(run.agents) or "no agent"
+    since = _at(run.started_at, now)
+    if run.asked_to_leave_at is not None:
+        return f"was asked to leave {where} at {_at(run.asked_to_leave_at, now)}{_leaving(run, now)}"
+    if run.state == "PULLING":
+        text = f"waits for its image on {where}, since {since}"
+    elif run.state != "RUNNING":
+        text = f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
+    elif run.ready_at is None:
+        text = f"has its container on {where} since {since}, but its code did not come to `determined.core` yet"
+    else:
+        text = f"runs on {where} since {since} (run {run.run_id})"
+    if run.away:
+        text += f"; {', '.join(run.away)} is out of reach: what runs there goes on, and is taken up again"
+    return text
+
+
+def _leaving(run: RunFacts | None, now: datetime) -> str:
+    if run is None or run.asked_to_leave_at is None:
+        return ""
+    if run.acknowledged_at is not None:
+        said = f"; it answered at {_at(run.acknowledged_at, now)}"
+    else:
+        said = "; it did not answer yet"
+    killed = f", and is killed at {_at(run.killed_at, now)} if it is still there" if run.killed_at else ""
+    return said + killed
+
+
+def _queued(queue: QueueFacts | None, error: str) -> str:
+    if queue is None:
+        return f"has no slots; whether it waits for some is not known: {error or 'its pool was not asked'}"
+    if queue.is_granted:
+        return f"was given {_many(queue.slots, 'slot')} of pool `{queue.pool}` this moment"
+    if not queue.is_queued:
+        return f"has not asked pool `{queue.pool}` for slots yet: this takes a moment, unless no orchestrator runs"
+    text = (
+        f"waits for {_many(queue.slots, 'slot')} of pool `{queue.pool}`: place {queue.place} of {queue.waiting} in the "
+        f"queue, {queue.free} of {_many(queue.total, 'slot')} free"
+    )
+    if queue.agents == 0:
+        return f"{text}; the pool has no agents"
+    if queue.is_capped:
+        return f"{text}; its experiment holds all that `max_slots` lets it"
+    if not queue.fits_ever and queue.fits_lost:
+        return f"{text}; only agents that are lost could hold it: it waits for them to come back"
+    if not queue.fits_ever:
+        return f"{text}; it never fits: the pool's agents are too small or too few"
+    if queue.behind and queue.free >= queue.slots:
+        return f"{text}; first in, first out: {queue.behind} comes first, and needs {_many(queue.behind_slots, 'slot')}"
+    holders = [f"{name} ({count})" for name, count in list(queue.holders.items())[:_MOST_HOLDERS]]
+    more = len(queue.holders) - len(holders)
+    if holders:
+        text += f"; slots are held by {', '.join(holders)}" + (f" and {more} more" if more > 0 else "")
+    return text
+
+
+def _experiment(facts: ExperimentFacts, now: datetime) -> str:
+    state = facts.state
+    if state is ExperimentState.PAUSED:
+        return f"is paused{_by(facts.commanded, now, 'pause')}; `det experiment activate` has it go on"
+    if not state.is_terminal:
+        by = _by(facts.commanded, now, "cancel", "kill") if state.is_stopping else ""
+        return f"is {state}" + (f":{by}" if by else "")
+    text = f"ended as {state}{_since(facts.ended_at, now)}"
+    if facts.error:
+        return f"{text}: {facts.error}"
+    by = _by(facts.commanded, now, "cancel", "kill") if state is ExperimentState.CANCELED else ""
+    return text + (f":{by}" if by else "")
+
+
+# -- what comes next, and what was -------------------------------------------------------------------------------------
+
+
+def _next(facts: TrialFacts, now: datetime) -> Iterator[str]:
+    where = phase(facts, now)
+    if where is Phase.ENDED or where is Phase.ENDS:
+        return
+    if where is Phase.PAUSED:
+        yield f"goes on from its newest checkpoint after `det experiment activate {facts.experiment_id}`"
+        return
+    if where is Phase.LEAVES and facts.state is TrialState.PAUSED:
+        yield f"then it is paused{_by(facts.commanded, now, 'pause')}"
+        return
+    if where is Phase.LEAVES:
+        yield "then it goes on from its newest checkpoint, as soon as it may and there are slots"
+        return
+    if where is Phase.WAITS_FOR_SEARCH:
+        return
+    heard = [("report", facts.last_report_at), ("line of output", facts.last_line_at)]
+    news = " and ".join(f"its latest {what} came at {_at(moment, now)}" for what, moment in heard if moment is not None)
+    if where is Phase.TRAINS and news:
+        yield news
+    if where is Phase.BACKS_OFF and facts.runs:
+        yield "next: it asks for slots, and goes on from its newest checkpoint"
+    yield _if_it_fails(facts)
+
+
+def _if_it_fails(facts: TrialFacts) -> str:
+    if facts.retries_canceled is not None:
+        return f"if it fails, it ends in ERROR without a restart: {facts.retries_canceled}"
+    if facts.restarts >= facts.max_restarts:
+        return "if it fails, it ends in ERROR: no restart is left"
+    pause = f" after {facts.backoff_s:g} s" if facts.backoff_s else ""
+    return f"if it fails, it starts again{pause}: restart {facts.restarts + 1} of {facts.max_restarts}"
+
+
+def _runs(facts: TrialFacts, now: datetime) -> Iterator[str]:
+    hidden = len(facts.runs) - _MOST_RUNS
+    if hidden > 0:
+        yield f"{_many(hidden, 'earlier run')}: see `det trial logs {facts.trial_id}`"
+    for run in facts.runs[-_MOST_RUNS:]:
+        if run.ended_at is not None:
+            code = "" if run.code is None or f"{run.code}" in run.message else f", code {run.code}"
+            how = f"{run.message} ({run.cause}{code})" if run.cause else "its end is being judged"
+            yield (
+                f"run {run.run_id} on {', '.join(run.agents)}, {_at(run.started_at, now)} to {_at(run.ended_at, now)}: "
+                f"{how}"
+            )
+        for match in run.matches:
+            yield f"in run {run.run_id}, {match}"
+
+
+def _budget(facts: TrialFacts) -> str:
+    text = f"{facts.restarts} of {_many(facts.max_restarts, 'restart')} spent"
+    free = sum(run.kind == ExitKind.SYSTEM for run in facts.runs)
+    return f"{text}; {_many(free, 'failure')} of the cluster cost nothing" if free else text
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _open_run(facts: TrialFacts) -> RunFacts | None:
+    return facts.runs[-1] if facts.runs and facts.runs[-1].ended_at is None else None
+
+
+def _by(commanded: Commanded | None, now: datetime, *commands: str) -> str:
+    """` paused by admin at 10:00:00`, without the first word where it is the state's own; empty if nobody did."""
+    if commanded is None or commanded.command not in commands:
+        return " since it was created" if commands == ("pause",) and commanded is None else ""
+    done = "" if commands == ("pause",) else f" {_PAST[commanded.command]}"
+    return f"{done} by {commanded.by} at {_at(commanded.at, now)}"
+
+
+def _since(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else f" at {_at(moment, now)}"
+
+
+def _at(moment: datetime, now: datetime) -> str:
+    """A time of today, or with its date."""
+    return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,105 @@
+"""What is known of a trial or an experiment when somebody asks why: gathered by the API, told by `explain.py`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.trial import TrialState
+
+
+class Facts(BaseModel):
+    """Base: on the wire, keys are in camelCase, as everywhere in the REST API."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class QueueFacts(Facts):
+    """How a trial's request for slots stands in its pool."""
+
+    pool: str
+    is_queued: bool = True
+    is_granted: bool = False  # and not recorded yet; neither: the pool does not know it
+    place: int = 0  # in the queue, from 1
+    waiting: int = 0  # requests in the queue
+    slots: int = 0  # asked for
+    free: int = 0  # slots that nobody holds, on agents that are in reach and not excluded
+    total: int = 0  # slots of all agents
+    agents: int = 0
+    behind: str = ""  # who is first in the queue, if it is somebody else
+    behind_slots: int = 0  # asked for by that one
+    holders: dict[str, int] = Field(default_factory=dict[str, int])  # who holds how many slots, the most first
+    fits_ever: bool = True  # on the agents of now, if they were idle and in reach
+    fits_lost: bool = False  # if the agents were back that are lost
+    is_capped: bool = False  # its experiment holds as many slots as `max_slots` lets it
+
+
+class RunFacts(Facts):
+    """One run of a trial: an allocation, open or ended."""
+
+    run_id: int
+    allocation_id: str
+    state: str  # ASSIGNED, PULLING, STARTING, RUNNING, TERMINATED
+    slots: int
+    agents: list[str]
+    away: list[str] = Field(default_factory=list[str])  # those of them that are out of reach
+    started_at: datetime
+    ready_at: datetime | None = None
+    asked_to_leave_at: datetime | None = None
+    acknowledged_at: datetime | None = None
+    killed_at: datetime | None = None  # if it has not left by then
+    ended_at: datetime | None = None
+    kind: str | None = None  # ExitKind
+    cause: str | None = None  # EndCause
+    message: str = ""
+    code: int | None = None
+    matches: list[str] = Field(default_factory=list[str])  # log policies, and the lines that they matched
+
+
+class Commanded(Facts):
+    """The latest command to an experiment that was taken."""
+
+    command: str
+    by: str
+    at: datetime
+
+
+class TrialFacts(Facts):
+    """Everything about one trial. Runs in order, the oldest first."""
+
+    trial_id: int
+    experiment_id: int
+    state: TrialState
+    message: str = ""
+    restarts: int = 0
+    max_restarts: int = 0
+    backoff_s: float = 0.0  # after the next failure
+    next_run_at: datetime | None = None
+    needs_search: bool = False  # it runs only while the search has an operation for it, and there is none
+    is_closed: bool = False  # the search wants nothing more of it
+    early_exit: str | None = None
+    retries_canceled: str | None = None  # by which log policy
+    excluded: dict[str, str] = Field(default_factory=dict[str, str])  # agents, and by which log policy
+    last_report_at: datetime | None = None  # metrics; None also where nobody looked, as the next one
+    last_line_at: datetime | None = None  # of its log
+    ended_at: datetime | None = None
+    runs: list[RunFacts] = Field(default_factory=list[RunFacts])
+    queue: QueueFacts | None = None
+    queue_error: str = ""  # why the queue is not known
+    commanded: Commanded | None = None
+
+
+class ExperimentFacts(Facts):
+    """Everything about an experiment. `open` trials in the order of their ids, the first ones if there are many."""
+
+    experiment_id: int
+    state: ExperimentState
+    error: str = ""
+    ended_at: datetime | None = None
+    commanded: Commanded | None = None
+    ended: dict[str, int] = Field(default_factory=dict[str, int])  # how many trials, by terminal state
+    open_count: int = 0
+    open: list[TrialFacts] = Field(default_factory=list[TrialFacts])

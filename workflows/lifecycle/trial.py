@@ -1,0 +1,330 @@
+"""States of a trial, how the end of an allocation is classified, and what the trial does with it.
+
+Source: spec scheduling.md §6-§8 and spec/README.md points 15-16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class TrialState(StrEnum):
+    """The stored states of a trial. QUEUED, PULLING, STARTING and RUNNING are derived from its allocation."""
+
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    STOPPING_COMPLETED = "STOPPING_COMPLETED"
+    STOPPING_CANCELED = "STOPPING_CANCELED"
+    STOPPING_KILLED = "STOPPING_KILLED"
+    STOPPING_ERROR = "STOPPING_ERROR"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    ERROR = "ERROR"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the trial has ended for good."""
+        return self in (TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its end is decided, and only its containers are waited for."""
+        return self in FINAL_STATE
+
+
+FINAL_STATE: dict[TrialState, TrialState] = {
+    TrialState.STOPPING_COMPLETED: TrialState.COMPLETED,
+    TrialState.STOPPING_CANCELED: TrialState.CANCELED,
+    TrialState.STOPPING_KILLED: TrialState.CANCELED,
+    TrialState.STOPPING_ERROR: TrialState.ERROR,
+}
+
+_T = TrialState
+_STOPPING = frozenset(FINAL_STATE)
+
+#: Allowed transitions. A stopping trial only goes on to a more severe end; a terminal one is ACTIVE again when its
+#: experiment continues. Any end may turn out to be an error, and a trial may end by itself, whatever was wanted of it.
+TRANSITIONS: dict[TrialState, frozenset[TrialState]] = {
+    _T.ACTIVE: frozenset({_T.PAUSED, _T.COMPLETED, _T.ERROR}) | _STOPPING,
+    _T.PAUSED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.ERROR}) | _STOPPING,
+    _T.STOPPING_COMPLETED: frozenset({_T.COMPLETED, _T.ERROR}) | (_STOPPING - {_T.STOPPING_COMPLETED}),
+    _T.STOPPING_CANCELED: frozenset({_T.CANCELED, _T.ERROR, _T.STOPPING_KILLED, _T.STOPPING_ERROR}),
+    _T.STOPPING_KILLED: frozenset({_T.CANCELED, _T.ERROR, _T.STOPPING_ERROR}),
+    _T.STOPPING_ERROR: frozenset({_T.ERROR}),
+    _T.COMPLETED: frozenset({_T.ACTIVE}),
+    _T.CANCELED: frozenset({_T.ACTIVE}),
+    _T.ERROR: frozenset({_T.ACTIVE}),
+}
+
+
+def accepts(state: TrialState, wanted: TrialState) -> bool:
+    """Whether a trial in `state` takes the request to become `wanted`. A refused request is ignored, never an error."""
+    if state.is_terminal or wanted.is_terminal:
+        return False
+    return wanted in TRANSITIONS[state] or (wanted is state and not state.is_stopping)
+
+
+class ExitKind(StrEnum):
+    """What the end of an allocation means."""
+
+    CLEAN = "clean"  # asked for by us, or never started
+    FINISHED = "finished"  # the user's code ended by itself with 0
+    FAILED = "failed"  # the user's code failed
+    SYSTEM = "system"  # our fault or a host's: costs the user nothing
+    FATAL = "fatal"  # trying again is pointless
+
+
+class EndCause(StrEnum):
+    """The typed cause that is recorded with the end of an allocation and of a trial."""
+
+    KILLED = "killed"  # on a user's or the search's wish
+    UNRESPONSIVE = "unresponsive"  # killed, because it was asked to leave and did not
+    PREEMPTED = "preempted"
+    OUT_OF_OPERATIONS = "out_of_operations"
+    EXIT_ZERO = "exit_zero"
+    NOTHING_REPORTED = "nothing_reported"  # exit code 0, without a single report in its life
+    USER_CODE = "user_code"
+    IMPORT = "import"  # the user's code could not be imported
+    ENTRYPOINT = "entrypoint"  # the entrypoint's command was not found, or could not be executed
+    CRASH = "crash"  # a signal that a process brings upon itself, such as a segmentation fault
+    TERMINATED = "terminated"  # a signal that asks to end, sent by neither a user nor us
+    SIGNAL = "signal"  # any other signal
+    OUT_OF_MEMORY = "out_of_memory"
+    IMAGE = "image"
+    LAUNCH = "launch"
+    NODE_LOST = "node_lost"
+    NODE_SHUTDOWN = "node_shutdown"
+    NEVER_STARTED = "never_started"
+    NO_NODE_LEFT = "no_node_left"  # log policies excluded every agent that could hold it
+
+
+class ContainerResult(BaseModel):
+    """How one container of an allocation ended, as the agent saw it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    container_id: str
+    rank: int = 0
+    code: int | None = None
+    cause: str = "exited"  # activities.launchers.base.ExitCause, or "launch_failed"
+    reason: str = ""  # LaunchError.reason when the cause is launch_failed
+    message: str = ""
+
+
+class AllocationEnd(BaseModel):
+    """The end of an allocation with its cause and a sentence for people."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: ExitKind
+    cause: EndCause
+    message: str
+    code: int | None = None
+
+
+def classify(
+    results: Sequence[ContainerResult],
+    *,
+    killed_by_us: bool,
+    preemption_acked: bool,
+    preemption_sent: bool = False,
+    node_lost: bool = False,
+    left_too_late: bool = False,
+    has_reported: bool = True,
+    import_failure: str | None = None,
+) -> AllocationEnd:
+    """What the end of an allocation means; the first rule that matches decides.
+
+    Args:
+        results: of every container that was started, in the order in which they ended.
+        killed_by_us: a kill was sent before any container had exited.
+        preemption_acked: the harness acknowledged a preemption, or that it ran out of operations.
+        preemption_sent: it had been asked to leave.
+        node_lost: an agent of this allocation did not come back.
+        left_too_late: the kill was sent because it had been asked to leave, and did not in time.
+        has_reported: the trial has reported metrics, in this or an earlier run.
+        import_failure: the line with which its output ended, if that is Python's word for a failed import.
+    """
+    if killed_by_us and left_too_late:
+        message = "killed, as it did not leave in time when asked to"
+        return AllocationEnd(kind=ExitKind.CLEAN, cause=EndCause.UNRESPONSIVE, message=message)
+    if killed_by_us:
+        return AllocationEnd(kind=ExitKind.CLEAN, cause=EndCause.KILLED, message="killed on request")
+    if not results and not node_lost:
+        return AllocationEnd(kind=ExitKind.CLEAN, cause=EndCause.NEVER_STARTED, message="it never got its slots")
+    if preemption_acked and preemption_sent:
+        return AllocationEnd(
+            kind=ExitKind.CLEAN, cause=EndCause.PREEMPTED, message="it left when asked to", code=_code(results)
+        )
+    if preemption_acked:
+        message = "it had no open operation of the search left"
+        return AllocationEnd(
+            kind=ExitKind.CLEAN, cause=EndCause.OUT_OF_OPERATIONS, message=message, code=_code(results)
+        )
+    failed = next((result for result in results if result.cause != "exited" or result.code != 0), None)
+    if failed is None and results and not has_reported:
+        message = "exited with 0 without a single report: is `determined.core` used, and was it given the metrics?"
+        return AllocationEnd(kind=ExitKind.FINISHED, cause=EndCause.NOTHING_REPORTED, message=message, code=0)
+    if failed is None and results:
+        return AllocationEnd(kind=ExitKind.FINISHED, cause=EndCause.EXIT_ZERO, message="exited with 0", code=0)
+    if node_lost or (failed is not None and failed.cause == "lost"):
+        return AllocationEnd(
+            kind=ExitKind.SYSTEM, cause=EndCause.NODE_LOST, message="its agent or its container was lost"
+        )
+    assert failed is not None
+    where = f"container of rank {failed.rank}: " if len(results) > 1 else ""
+    if failed.cause == "killed":
+        return AllocationEnd(
+            kind=ExitKind.SYSTEM,
+            cause=EndCause.NODE_SHUTDOWN,
+            message=f"{where}stopped with its host",
+            code=failed.code,
+        )
+    if failed.cause == "launch_failed":
+        fatal = failed.reason in ("image_missing", "bad_spec")
+        return AllocationEnd(
+            kind=ExitKind.FATAL if fatal else ExitKind.SYSTEM,
+            cause=EndCause.IMAGE if failed.reason == "image_missing" else EndCause.LAUNCH,
+            message=f"{where}{failed.message or 'it could not be launched'}",
+        )
+    if failed.cause == "out_of_memory":
+        return AllocationEnd(
+            kind=ExitKind.FAILED, cause=EndCause.OUT_OF_MEMORY, message=f"{where}out of memory", code=failed.code
+        )
+    return _failure(failed.code or 0, where, import_failure)
+
+
+#: Signals that a process brings upon itself: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS.
+_CRASHES = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
+#: Signals that ask a process to end.
+_REQUESTS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 15: "SIGTERM"}
+#: What a shell, and our launcher, exit with when a command can't be executed or does not exist.
+_NO_COMMAND = {126: "the entrypoint's command can't be executed", 127: "the entrypoint's command was not found"}
+
+
+def _failure(code: int, where: str, import_failure: str | None) -> AllocationEnd:
+    """The user's code ended by itself, with this exit code that is not 0."""
+    cause, what = EndCause.USER_CODE, f"exited with code {code}"
+    if code > 128:
+        signal = code - 128
+        cause, what = EndCause.SIGNAL, f"ended by signal {signal}"
+        if signal in _CRASHES:
+            cause, what = EndCause.CRASH, f"{what} ({_CRASHES[signal]}): it crashed"
+        elif signal in _REQUESTS:
+            cause, what = EndCause.TERMINATED, f"{what} ({_REQUESTS[signal]}), which the cluster did not send"
+        elif signal == 9:
+            what += " (SIGKILL), which the cluster did not send: had its host no memory left?"
+    elif code in _NO_COMMAND:
+        cause, what = EndCause.ENTRYPOINT, f"{what}: {_NO_COMMAND[code]}"
+    elif code == 1 and import_failure:
+        cause, what = EndCause.IMPORT, f"{what}: {import_failure}"
+    return AllocationEnd(kind=ExitKind.FAILED, cause=cause, message=where + what, code=code)
+
+
+def _code(results: Sequence[ContainerResult]) -> int | None:
+    return results[0].code if results else None
+
+
+def is_repeatable(end: AllocationEnd) -> bool:
+    """Whether the same code will end in the same way again, however often it is started."""
+    return end.cause in (EndCause.IMPORT, EndCause.ENTRYPOINT)
+
+
+class NextStep(StrEnum):
+    """What a trial does after an allocation ended."""
+
+    END = "end"  # in the state that comes with it
+    RUN_AGAIN = "run_again"  # at once, or when it has work and is not paused
+    RESTART = "restart"  # after a back-off; spends one of max_restarts
+    RETRY = "retry"  # after a back-off; spends nothing
+
+
+class Verdict(BaseModel):
+    """The step after an allocation's end, and when the step is END, the state and the reason told to the searcher."""
+
+    model_config = ConfigDict(frozen=True)
+
+    step: NextStep
+    state: TrialState | None = None
+    exit_reason: str | None = None  # searchers.ExitReason, None when the searcher closed the trial itself
+    message: str = ""
+
+
+#: System failures in a row after which a trial is given up: something is wrong that waiting doesn't mend.
+MAX_SYSTEM_FAILURES = 10
+
+
+def judge(
+    end: AllocationEnd,
+    *,
+    state: TrialState,
+    closed_by_searcher: bool,
+    early_exit: str | None,
+    restarts: int,
+    max_restarts: int,
+    system_failures: int,
+    retries_canceled: str | None = None,
+    same_failures: int = 1,
+) -> Verdict:
+    """What a trial does with the end of its allocation; the first rule that matches decides (scheduling.md §8).
+
+    Args:
+        end: the classified end.
+        state: the trial's state when its last container ended.
+        closed_by_searcher: the searcher wants nothing more of it.
+        early_exit: what the harness reported, `invalid_hp` or `init_invalid_hp`.
+        restarts: spent before this end.
+        max_restarts: of the experiment's configuration.
+        system_failures: in a row, this one included if it is one.
+        retries_canceled: which log policy says that a failure is final, and because of which line; None: none does.
+        same_failures: how often in a row it failed in this very way, this end included; only for ends that the same
+            code will have again (`is_repeatable`).
+    """
+    bad = end.kind in (ExitKind.FAILED, ExitKind.FATAL)
+    if state.is_stopping:
+        final = TrialState.ERROR if bad else FINAL_STATE[state]
+        reason = _stop_reason(final, early_exit, closed_by_searcher)
+        return Verdict(step=NextStep.END, state=final, exit_reason=reason, message=end.message if bad else "")
+    if closed_by_searcher and end.kind is not ExitKind.SYSTEM:
+        if bad:
+            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=end.message)
+        return Verdict(step=NextStep.END, state=TrialState.COMPLETED)
+    if end.kind is ExitKind.FATAL:
+        return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=end.message)
+    if early_exit is not None and end.kind is not ExitKind.SYSTEM:
+        return Verdict(step=NextStep.END, state=TrialState.COMPLETED, exit_reason=early_exit)
+    if end.kind is ExitKind.SYSTEM:
+        if system_failures > MAX_SYSTEM_FAILURES:
+            message = f"given up after {system_failures} failures of the cluster in a row, the last: {end.message}"
+            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
+        return Verdict(step=NextStep.RETRY, message=end.message)
+    if end.kind is ExitKind.FAILED:
+        message = end.message
+        if retries_canceled is not None:
+            message = f"not restarted, as {retries_canceled}: {message}"
+            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
+        if same_failures > 1:
+            message += f" ({same_failures} times in a row: restarts do not help, the code has to change)"
+        if restarts >= max_restarts:
+            message = f"trial exceeded max restarts ({max_restarts}): {message}"
+            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
+        return Verdict(step=NextStep.RESTART, message=message)
+    if end.kind is ExitKind.FINISHED:
+        return Verdict(step=NextStep.END, state=TrialState.COMPLETED, exit_reason="user_requested_stop")
+    return Verdict(step=NextStep.RUN_AGAIN)
+
+
+def _stop_reason(final: TrialState, early_exit: str | None, closed_by_searcher: bool) -> str | None:
+    if final is TrialState.CANCELED:
+        return "user_canceled"
+    if final is TrialState.ERROR:
+        return "errored"
+    return early_exit if not closed_by_searcher else None
+
+
+def backoff_s(failures: int, base_s: float, cap_s: float) -> float:
+    """Seconds to wait before the next try after `failures` failures (1: the first), doubling up to `cap_s`."""
+    return min(cap_s, base_s * 2.0 ** min(max(0, failures - 1), 64))  # 2**64 is past every cap

@@ -1,0 +1,511 @@
+"""Every model that crosses Temporal: workflow inputs and states, signals, updates, activity inputs and results.
+
+New fields need a default: histories of earlier releases are replayed with today's models.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
+
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.trial import AllocationEnd, ContainerResult, TrialState
+from workflows.scheduling.model import AgentSlots, Placement, PoolSnapshot
+from workflows.searchers import Decision, Event, Search
+from workflows.searchers.custom import QueuedEvent
+from workflows.searchers.inheritance import Inheritance
+
+
+class ErrorType(StrEnum):
+    """Types of the application errors that workflows, activities and the API exchange."""
+
+    COMMAND_REFUSED = "CommandRefused"
+    OPERATION_REFUSED = "OperationRefused"
+    AMENDMENT_REFUSED = "AmendmentRefused"
+    SAMPLER_UNUSABLE = "SamplerUnusable"
+    DETACHED = "Detached"
+
+
+class Timing(BaseModel):
+    """Durations that decide, in seconds. They travel with the work, so that tests and sites can set them."""
+
+    restart_backoff_s: float = 1.0
+    restart_backoff_cap_s: float = 300.0
+    preemption_timeout_s: float = 3600.0
+    kill_repeat_s: float = 30.0
+    container_heartbeat_s: float = 10.0
+    invalid_hp_grace_s: float = 10.0
+    removal_pauses_s: tuple[float, ...] = (1.0, 10.0, 60.0, 600.0)  # between tries to remove files
+    delivery_pauses_s: tuple[float, ...] = (1.0, 10.0, 60.0, 600.0, 3600.0)  # between tries to reach a webhook
+    log_wait_s: float = 600.0  # for output that could not be delivered, where a log policy may act on it
+
+
+# -- experiment ----------------------------------------------------------------------------------------------------
+
+
+class TrialTemplate(BaseModel):
+    """What all trials of an experiment have in common."""
+
+    pool: str
+    slots: int
+    max_restarts: int
+    max_slots: int | None = None
+    is_single_node: bool = False
+    heeds_logs: bool = False  # a log policy has an action: an end is judged when all output was read
+    source_checkpoint: str | None = None  # every trial starts from it, unless the search says another one
+    timing: Timing = Field(default_factory=Timing)
+
+
+class TrialEntry(BaseModel):
+    """What the experiment knows of one of its trials."""
+
+    trial_id: int
+    is_open: bool = True
+    is_waiting: bool = False  # for its workflow to be started
+    is_heir: bool = False  # its results are taken from another experiment's trial: it does not run
+    last_step: int = -1  # of the newest validation that the search was told of
+    run_id: int = 0  # of its last run, when it is started again
+    revision: int = 0  # of its last record, when it is started again
+
+    @model_serializer(mode="wrap")
+    def _only_changes(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # There is one of these for each trial, and all that is left of most of them is their number.
+        fields = type(self).model_fields
+        return {key: value for key, value in handler(self).items() if value != fields[key].default}
+
+
+class ExperimentRun(BaseModel):
+    """Input and state of the Experiment workflow: all of it, so that it can continue as new."""
+
+    experiment_id: int
+    name: str
+    owner: str
+    job_id: str = ""
+    state: ExperimentState
+    search: Search
+    template: TrialTemplate
+    is_started: bool = False
+    trials: dict[str, TrialEntry] = Field(default_factory=dict[str, TrialEntry])
+    inbox: list[Event] = Field(default_factory=list[Event])
+    inheritance: Inheritance | None = None  # of a fork
+    past: list[Event] | None = None  # of one that goes on after its end: what its search is still to be told again
+    continuation: int = 0  # how often it went on after its end
+    error: str = ""
+    progress: float = 0.0  # as last recorded
+    revision: int = 0  # counts records, see RecordExperiment
+    order_count: int = 0  # counts orders to trials, see TrialOrders
+
+
+class ValidationReport(BaseModel):
+    """A validation that the searcher decides on. Reports at or below the last step of a trial are repeats."""
+
+    request_id: str
+    steps_completed: int
+    metrics: dict[str, Any]
+
+
+class ProgressReport(BaseModel):
+    """The coalesced progress of one trial, in the units of its searcher generation."""
+
+    request_id: str
+    progress: float
+
+
+class OperationReport(BaseModel):
+    """The completion of a searcher operation (older generation)."""
+
+    request_id: str
+    length: int
+    metric: Any
+
+
+class OperationReports(BaseModel):
+    """Completions that come together: each is decided by itself, in this order."""
+
+    reports: list[OperationReport]
+
+
+class OperationAnswers(BaseModel):
+    """For each of the reports why it was refused; None if it was not."""
+
+    refusals: list[str | None]
+
+
+class TrialEnded(BaseModel):
+    """A trial tells its experiment that it ended, and the reason when the searcher did not close it itself."""
+
+    request_id: str
+    trial_id: int
+    state: TrialState
+    exit_reason: str | None = None
+
+
+class CommandResult(BaseModel):
+    """The experiment's state after a command."""
+
+    state: ExperimentState
+
+
+# -- trial ---------------------------------------------------------------------------------------------------------
+
+
+class TrialOrders(BaseModel):
+    """What the experiment wants of a trial at present. The latest one counts: signals may overtake each other."""
+
+    sequence: int = 0  # grows from order to order of one experiment
+
+    state: TrialState = TrialState.ACTIVE
+    length: int | None = None  # open searcher operation; None: there is none
+    needs_length: bool = False  # operations generation: the trial runs only while an operation is open
+    is_closed: bool = False  # the searcher wants nothing more of it
+    is_stopped: bool = False  # the searcher ended it while it trains: leave gracefully
+
+
+class TrialRun(BaseModel):
+    """Input and state of the Trial workflow."""
+
+    experiment_id: int
+    trial_id: int
+    request_id: str
+    task_id: str
+    experiment_name: str = ""
+    owner: str = ""
+    job_id: str = ""
+    template: TrialTemplate
+    orders: TrialOrders
+    state: TrialState = TrialState.ACTIVE
+    run_id: int = 0
+    restarts: int = 0
+    system_failures: int = 0
+    done_length: int | None = None  # completed, though the newest orders may not know it yet
+    excluded: dict[str, str] = Field(default_factory=dict[str, str])  # agents, and which log policy excluded them
+    continued_after: int = 0  # run id: what log policies said of runs up to it is over and done with
+    last_failure: str = ""  # a failure that the same code will have again
+    same_failures: int = 0  # how often in a row
+    message: str = ""
+    revision: int = 0
+
+
+class Assignment(BaseModel):
+    """The pool grants an allocation its slots."""
+
+    allocation_id: str
+    placements: tuple[Placement, ...]
+
+
+class AllocationNotice(BaseModel):
+    """The pool tells a holder something about its allocation."""
+
+    allocation_id: str
+    agent_id: str = ""
+    reason: str = ""  # of a refusal
+
+
+# -- pool and agent ------------------------------------------------------------------------------------------------
+
+
+class AgentService(BaseModel):
+    """What of an agent an operator wants in service: all that he last said."""
+
+    agent_id: str
+    is_enabled: bool = True
+    disabled_slots: tuple[int, ...] = ()
+    is_draining: bool = False  # what runs on the rest may stay until it ends
+
+
+class JobCap(BaseModel):
+    """How many slots a job may hold at one time; None: as many as it wants."""
+
+    job_id: str
+    max_slots: int | None
+
+
+class PoolRun(BaseModel):
+    """Input and state of the ResourcePool workflow."""
+
+    name: str
+    snapshot: PoolSnapshot = Field(default_factory=PoolSnapshot)
+    lost: dict[str, AgentSlots] = Field(default_factory=dict[str, AgentSlots])  # agents that may come back, latest last
+    services: dict[str, AgentService] = Field(default_factory=dict[str, AgentService])  # what operators said of agents
+    caps: dict[str, int | None] = Field(default_factory=dict[str, int | None])  # slots of jobs that users changed
+
+
+class AgentRun(BaseModel):
+    """Input and state of the Agent workflow."""
+
+    agent_id: str
+    pool: str
+    slots: AgentSlots
+    heartbeat_s: float = 5.0
+    reconnect_wait_s: float = 25.0
+    is_connected: bool = False
+    is_lost: bool = False
+    revision: int = 0
+
+
+class AgentSeen(BaseModel):
+    """An agent (re)joined: what it offers now."""
+
+    agent_id: str
+    pool: str
+    slots: AgentSlots
+
+
+# -- activities ----------------------------------------------------------------------------------------------------
+
+
+class NewTrial(BaseModel):
+    """A trial to be recorded. `request_id` is its identity within the experiment.
+
+    `checkpoint` (a uuid) or the newest checkpoint of `parent` (a request id) is where it starts from. A trial that
+    `inherits` another experiment's trial (its number) takes its metrics and its newest checkpoint over.
+    """
+
+    request_id: str
+    seed: int
+    hparams: dict[str, Any]
+    length: int | None = None
+    rung: int | None = None
+    bracket: int | None = None
+    checkpoint: str | None = None
+    parent: str | None = None
+    inherits: int | None = None
+
+
+class TrialPast(BaseModel):
+    """What a trial was before its experiment continued: last run, last record, and the step of its last validation."""
+
+    run_id: int
+    revision: int
+    last_step: int = -1
+
+
+class CreatedTrials(BaseModel):
+    """Ids of the recorded trials, in the order of :attr:`RecordExperiment.trials`.
+
+    `pasts`: of those that existed before, by id. `has_checkpoints` (with a terminal state only): there is something
+    that the retention policy may not keep.
+    """
+
+    trial_ids: list[int]
+    pasts: dict[int, TrialPast] = Field(default_factory=dict[int, TrialPast])
+    has_checkpoints: bool = False
+
+
+class TrialStanding(BaseModel):
+    """Where a trial stands in the search, for the record. `ended_as`: it has ended without ever running."""
+
+    trial_id: int
+    ended_as: TrialState | None = None
+    length: int | None = None
+    is_closed: bool = False
+    rung: int | None = None
+    bracket: int | None = None
+
+
+class RecordExperiment(BaseModel):
+    """The experiment's state, its latest decisions and what they changed. Answers the numbers of the new trials.
+
+    Keys are the experiment's id, the decisions' numbers and the trials' request ids: written twice is written once.
+    `revision` grows from record to record of one workflow. A workflow task that is done again writes its records again;
+    by then a later one may be written, which an earlier one must not undo.
+    """
+
+    experiment_id: int
+    revision: int
+    state: ExperimentState
+    progress: float
+    is_terminal: bool = False
+    error: str = ""
+    decisions: list[Decision] = Field(default_factory=list[Decision])
+    trials: list[NewTrial] = Field(default_factory=list[NewTrial])
+    standings: list[TrialStanding] = Field(default_factory=list[TrialStanding])
+    queued: list[QueuedEvent] | None = None  # of a custom search: all that wait for its program; None: no change
+
+
+class RecordTrial(BaseModel):
+    """A trial's state. An upsert keyed by the trial's id; `revision` as for experiments."""
+
+    trial_id: int
+    revision: int
+    state: TrialState
+    restarts: int
+    is_terminal: bool = False
+    message: str = ""
+    allocation_id: str | None = None
+    end: AllocationEnd | None = None
+    next_run_at: datetime | None = None  # end of the back-off that it is in
+    continued_after: int = 0  # as in TrialRun
+
+
+class OpenAllocation(BaseModel):
+    """Record that an allocation got its slots, before its containers start."""
+
+    allocation_id: str
+    trial_id: int
+    task_id: str
+    run_id: int
+    pool: str
+    slots: int
+    placements: tuple[Placement, ...]
+
+
+class CloseAllocation(BaseModel):
+    """Record that every container of an allocation ended; its token dies with it. Answers what the harness said."""
+
+    allocation_id: str
+    results: list[ContainerResult] = Field(default_factory=list[ContainerResult])
+
+
+class AllocationFacts(BaseModel):
+    """What the harness and the log said during an allocation, and what log policies made of the trial's whole log."""
+
+    preemption_acked: bool = False
+    early_exit: str | None = None
+    is_ready: bool = False
+    open_length: int | None = None  # of the searcher operation that the records show as open
+    is_closed: bool = False  # the records show that the search wants nothing more of the trial
+    has_reported: bool = True  # metrics, in any run
+    import_failure: str | None = None  # the line with which the output ended, if it tells of a failed import
+    retries_canceled: str | None = None  # which log policy makes a failure final, and because of which line
+    excluded: dict[str, str] = Field(default_factory=dict[str, str])  # agents, and which log policy excludes them
+
+
+class AllocationRef(BaseModel):
+    """Which allocation."""
+
+    allocation_id: str
+
+
+class RunContainer(BaseModel):
+    """Start a container or attach to it, and wait for its end. No secrets: the agent fetches its order itself."""
+
+    container_id: str
+    allocation_id: str
+    agent_id: str
+    rank: int = 0
+
+
+class KillContainer(BaseModel):
+    """End a container: SIGTERM, then SIGKILL after `grace_s` seconds."""
+
+    container_id: str
+    grace_s: float = 5.0
+
+
+class ContainerRef(BaseModel):
+    """Which container."""
+
+    container_id: str
+
+
+class ContainerEnd(BaseModel):
+    """The end of a container, as `run_container` reports it."""
+
+    result: ContainerResult
+    ended_at: datetime
+    is_drained: bool = True  # its output was delivered
+
+
+class Presence(BaseModel):
+    """Heartbeat as long as the agent lives."""
+
+    agent_id: str
+
+
+class RecordAgent(BaseModel):
+    """What the API shows of an agent. An upsert keyed by its id; `revision` as for experiments."""
+
+    agent_id: str
+    revision: int
+    pool: str
+    slots: AgentSlots
+    is_connected: bool
+
+
+# -- what is left of an experiment -----------------------------------------------------------------------------------
+
+
+class CleanupOrder(BaseModel):
+    """Whose checkpoints are to be collected. `everything`: the experiment is to be deleted."""
+
+    experiment_id: int
+    everything: bool = False
+    timing: Timing = Field(default_factory=Timing)
+
+
+class ClaimedCheckpoints(BaseModel):
+    """Checkpoints whose files are to be removed now, and where these are."""
+
+    uuids: list[str] = Field(default_factory=list[str])
+    pool: str = ""  # whose agents reach the storage
+    storage: dict[str, Any] = Field(default_factory=dict[str, Any])  # `checkpoint_storage` of the configuration
+    mounts: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])  # `bind_mounts`
+    cluster_id: str = ""
+
+
+class RemoveFiles(BaseModel):
+    """Remove checkpoints' files from a storage, and an experiment's TensorBoard files if `tensorboard` names it."""
+
+    storage: dict[str, Any]
+    mounts: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    uuids: list[str] = Field(default_factory=list[str])
+    files: dict[str, list[str]] = Field(default_factory=dict[str, list[str]])  # of checkpoints that keep the others
+    tensorboard: str = ""  # folder below the storage's root
+
+
+class FileRemovalOrder(BaseModel):
+    """Which files agents of a pool are to remove; records don't depend on it."""
+
+    pool: str
+    removal: RemoveFiles
+    timing: Timing = Field(default_factory=Timing)
+
+
+class RemovedFiles(BaseModel):
+    """Which checkpoints have no files any more, and what held the others up."""
+
+    uuids: list[str]
+    problems: list[str] = Field(default_factory=list[str])
+
+
+class ErasedExperiment(BaseModel):
+    """`others`: experiments whose checkpoints nobody but the erased one may have needed."""
+
+    others: list[int] = Field(default_factory=list[int])
+
+
+class DeletionFailed(BaseModel):
+    """An experiment could not be deleted, and why; it may be tried again."""
+
+    experiment_id: int
+    reason: str
+
+
+# -- webhooks --------------------------------------------------------------------------------------------------------
+
+
+class DeliveryOrder(BaseModel):
+    """An event that a webhook is to be told of, by its record."""
+
+    delivery_id: str
+    timing: Timing = Field(default_factory=Timing)
+
+
+class DeliveryAttempt(BaseModel):
+    """Try to deliver once. `number`: counted from 1; `is_last`: nobody tries again if it fails."""
+
+    delivery_id: str
+    number: int
+    is_last: bool = False
+
+
+class DeliveryOutcome(BaseModel):
+    """How a try went. `is_over`: it was delivered, or another try could not do better; `told`: for operators."""
+
+    is_delivered: bool
+    is_over: bool
+    told: str = ""

@@ -1,0 +1,74 @@
+"""Workflow ids, task queues and search attributes: functions of domain ids, spelled nowhere else."""
+
+from __future__ import annotations
+
+ORCHESTRATOR_QUEUE = "orchestrator"
+
+#: Search attributes for operators in Temporal's Web UI, name to type as `temporal operator search-attribute` spells it.
+SEARCH_ATTRIBUTES = {
+    "ExperimentId": "Int",
+    "TrialId": "Int",
+    "UndeterredState": "Keyword",
+    "Pool": "Keyword",
+    "User": "Keyword",
+}
+
+
+def experiment_workflow(experiment_id: int) -> str:
+    """Workflow id of an experiment."""
+    return f"experiment-{experiment_id}"
+
+
+def trial_workflow(trial_id: int) -> str:
+    """Workflow id of a trial."""
+    return f"trial-{trial_id}"
+
+
+def pool_workflow(pool: str) -> str:
+    """Workflow id of a resource pool."""
+    return f"pool-{pool}"
+
+
+def agent_workflow(agent_id: str) -> str:
+    """Workflow id of an agent."""
+    return f"agent-{agent_id}"
+
+
+def agent_queue(agent_id: str) -> str:
+    """Task queue that only this agent polls: what is sent there runs on its host."""
+    return f"agent-{agent_id}"
+
+
+def file_removal_workflow(key: str) -> str:
+    """Workflow that removes single files; `key` is a random one."""
+    return f"remove-files-{key}"
+
+
+def storage_queue(pool: str) -> str:
+    """Task queue that the agents of a pool poll for work on checkpoint storage: each of them reaches it."""
+    return f"storage-{pool}"
+
+
+def gc_workflow(experiment_id: int) -> str:
+    """Workflow id of the collection of an experiment's checkpoints."""
+    return f"checkpoint-gc-{experiment_id}"
+
+
+def deletion_workflow(experiment_id: int) -> str:
+    """Workflow id of the deletion of an experiment."""
+    return f"delete-experiment-{experiment_id}"
+
+
+def delivery_workflow(delivery_id: str) -> str:
+    """Workflow id of the delivery of an event to a webhook."""
+    return f"webhook-delivery-{delivery_id}"
+
+
+def allocation_id(task_id: str, run_id: int) -> str:
+    """Id of the run_id-th allocation of a task, counted from 1."""
+    return f"{task_id}.{run_id}"
+
+
+def container_id(allocation: str, rank: int) -> str:
+    """Id of a container of an allocation. The same when it is launched again, so that a retry finds the first."""
+    return f"{allocation}-{rank}"

@@ -1,0 +1,77 @@
+"""How workflows call activities: time-outs and retries, spelled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
+
+from workflows import calls
+from workflows.names import ORCHESTRATOR_QUEUE
+from workflows.searchers.study import Suggestion, SuggestOrder
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+#: Records are written until they are written: a database that is away delays decisions, it does not lose them.
+RECORD_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
+)
+
+#: An orchestrator that dies while it writes a record is noticed so soon; it beats by `activities.heartbeats`.
+_NOTICED_WITHIN = timedelta(seconds=4)
+
+
+async def record_once(call: Callable[[In], Out], order: In) -> Out:
+    """Write a record that holds changes only: by an ordinary activity, whose order is in the history before it is done.
+
+    A local activity would be done again, perhaps with other contents under the same revision, when its workflow task is
+    done again with messages that came meanwhile.
+    """
+    return await workflow.execute_activity(
+        call,
+        order,
+        task_queue=ORCHESTRATOR_QUEUE,
+        start_to_close_timeout=timedelta(seconds=30),
+        heartbeat_timeout=_NOTICED_WITHIN,
+        retry_policy=RECORD_RETRY,
+        summary=call.__name__.replace("_", " "),
+    )
+
+
+async def record(call: Callable[[In], Out], order: In) -> Out:
+    """Write a record of a whole state by a local activity: about 2 ms instead of 10, repeated if the worker dies."""
+    return await workflow.execute_local_activity(
+        call,
+        order,
+        start_to_close_timeout=timedelta(seconds=30),
+        retry_policy=RECORD_RETRY,
+        # past this, the back-off is a durable timer instead of an open workflow task
+        local_retry_threshold=timedelta(seconds=5),
+        summary=call.__name__.replace("_", " "),
+    )
+
+
+async def suggest(order: SuggestOrder) -> Suggestion:
+    """Have a sampler choose a point, on any orchestrator. Raises: ActivityError, if it never will."""
+    return await workflow.execute_activity(
+        calls.suggest,
+        order,
+        task_queue=ORCHESTRATOR_QUEUE,
+        start_to_close_timeout=timedelta(minutes=10),
+        retry_policy=RetryPolicy(maximum_interval=timedelta(seconds=30)),
+        summary=f"point {order.number}",
+    )
+
+
+async def tell(workflow_id: str, signal: str, message: Any) -> bool:
+    """Signal another workflow. False if it is closed or was never started."""
+    try:
+        await workflow.get_external_workflow_handle(workflow_id).signal(signal, message)
+    except ApplicationError:
+        return False
+    return True

@@ -1,0 +1,405 @@
+"""A search: all of its state in one model, events in, actions out. Source: spec searchers.md §1 and §9."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from workflows.config import (
+    AdaptiveAshaSearcher,
+    AsyncHalvingSearcher,
+    CustomSearcher,
+    ExperimentConfig,
+    GridSearcher,
+    OptunaSearcher,
+    PbtSearcher,
+    RandomSearcher,
+    SingleSearcher,
+    grid_size,
+)
+from workflows.searchers.adaptive import AdaptiveAsha, plan_brackets
+from workflows.searchers.async_halving import AnyBracket, AsyncHalving, BracketKind, new_bracket
+from workflows.searchers.base import INVALID_HP, Frame, Generation, Inherited, RungView, State, TrialState, TrialView
+from workflows.searchers.custom import CustomSearch, QueuedEvent
+from workflows.searchers.decisions import Decision
+from workflows.searchers.grid import GridSearch
+from workflows.searchers.messages import (
+    Action,
+    Amended,
+    Event,
+    ExitReason,
+    OperationCompleted,
+    OperationsPosted,
+    ProgressReported,
+    Shutdown,
+    Started,
+    Suggested,
+    TrialClosed,
+    TrialExitedEarly,
+    ValidationReported,
+)
+from workflows.searchers.mt19937 import MT19937
+from workflows.searchers.narrowing import narrowed
+from workflows.searchers.optuna import OptunaSearch
+from workflows.searchers.pbt import Exploration, PopulationBasedTraining
+from workflows.searchers.random import RandomSearch
+from workflows.searchers.single import SingleSearch
+from workflows.searchers.study import StudySettings, SuggestOrder
+from workflows.searchers.values import SearchError
+
+AnyMethod = Annotated[
+    SingleSearch
+    | RandomSearch
+    | GridSearch
+    | AsyncHalving
+    | AdaptiveAsha
+    | PopulationBasedTraining
+    | OptunaSearch
+    | CustomSearch,
+    Field(discriminator="kind"),
+]
+
+
+class Search(State):
+    """The whole state of an experiment's search.
+
+    It is changed only by :meth:`handle`; ``Search.model_validate_json(search.model_dump_json())`` is the same search,
+    byte for byte when dumped again. A repeated or a late event changes nothing, so events may be delivered twice.
+
+    Attributes:
+        frame: Trials, random generator, search space.
+        method: The algorithm with its own state.
+        is_started: Whether the first trials were asked for.
+        ended: Number of trials that are over.
+        decisions: Number of decisions so far.
+        shutdown: The last action, once the search is over.
+    """
+
+    frame: Frame
+    method: AnyMethod
+    is_started: bool = False
+    ended: int = 0
+    decisions: int = 0
+    shutdown: Shutdown | None = None
+
+    @classmethod
+    def new(cls, config: ExperimentConfig, *, lends: bool = True, inherited: Sequence[Inherited] = ()) -> Self:
+        """The search that a config describes; send :class:`Started` next.
+
+        Args:
+            config: The experiment's config.
+            lends: Whether a bracket of ``adaptive_asha`` that has no trials left hands its places on to the others;
+                False is exactly what Determined does.
+            inherited: Trials of a forked experiment, oldest first: new trials take their points over.
+
+        Raises:
+            SearchError: There is nothing to search.
+        """
+        generation = generation_of(config)
+        method = _new_method(config, generation, lends)
+        frame = Frame(
+            generation=generation,
+            max_units=_max_units(config) if generation == "ops" else None,
+            space=config.hyperparameters,
+            rng=MT19937.seeded(config.reproducibility.experiment_seed),
+            inherited=list(inherited),
+        )
+        return cls(frame=frame, method=method)
+
+    @property
+    def generation(self) -> Generation:
+        """``ops``: the search hands out lengths. ``events``: it watches validations and stops trials."""
+        return self.frame.generation
+
+    @property
+    def wants_validations(self) -> bool:
+        """Whether a :class:`ValidationReported` can lead to a decision."""
+        return self.method.wants_validations(self.frame)
+
+    def is_decision(self, event: Event) -> bool:
+        """Whether an event belongs to the record: progress does not where it decides nothing."""
+        return self.method.wants_progress or not isinstance(event, ProgressReported)
+
+    def is_repeat(self, event: Event) -> bool:
+        """Whether a completed operation was decided on before: its sender did not hear of it, and asks again."""
+        if not isinstance(event, OperationCompleted):
+            return False
+        trial = self.frame.trials.get(event.request_id)
+        return trial is not None and trial.has_reached(event.length)
+
+    def decide(self, event: Event) -> Decision:
+        """Take an event; returns the record of what is to be done.
+
+        Raises:
+            SearchError: As :meth:`handle`.
+        """
+        actions = self.handle(event)
+        self.decisions += self.is_decision(event)
+        return Decision(number=self.decisions, event=event, actions=actions, verdicts=self.frame.take_verdicts())
+
+    def fail(self, event: Event, error: str) -> Decision:
+        """The record of an event that the search cannot go on from."""
+        self.decisions += 1
+        return Decision(number=self.decisions, event=event, error=error)
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take an event and return what is to be done, in order.
+
+        Raises:
+            SearchError: The event cannot be true (unknown trial, a length never given) or lacks a metric that the
+                search needs. Nothing was changed.
+        """
+        if self.shutdown is not None:
+            return []
+        if isinstance(event, Started):
+            if not self.is_started:
+                self.is_started = True
+                self.method.start(self.frame)
+        elif isinstance(event, Suggested):
+            self.method.suggested(self.frame, event)
+        elif isinstance(event, OperationsPosted):
+            self.method.posted(self.frame, event)
+        elif isinstance(event, Amended):
+            self._amend(event)
+        else:
+            self._handle_trial(event)
+        actions = self.frame.take_actions()
+        if self.shutdown is None:  # the program of a custom search ends it
+            self.shutdown = next((action for action in actions if isinstance(action, Shutdown)), None)
+        return actions
+
+    def progress(self) -> float:
+        """How much of the search is done, in [0, 1]; exactly 1 once it has completed."""
+        if self.shutdown is not None and not self.shutdown.failure and not self.shutdown.cancel:
+            return 1.0
+        share = self.method.progress(self.frame)
+        return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
+
+    def trial(self, request_id: str) -> TrialView:
+        """A trial as the search sees it.
+
+        Raises:
+            SearchError: The search has not asked for such a trial.
+        """
+        trial = self._trial(request_id)
+        bracket, rung = self.method.place(request_id)
+        return TrialView(
+            request_id=request_id,
+            rung=rung,
+            bracket=bracket,
+            length=trial.length,
+            completed=trial.completed,
+            closed=trial.closed,
+            stopped=trial.stopped,
+            ended=trial.ended,
+            exit_reason=trial.exit_reason,
+        )
+
+    def rungs(self) -> list[RungView]:
+        """All rungs, bracket by bracket; empty for methods without rungs."""
+        return self.method.rungs()
+
+    def queue(self) -> list[QueuedEvent]:
+        """The events that the program of a custom search has not answered; none for other methods."""
+        return self.method.queue if isinstance(self.method, CustomSearch) else []
+
+    def open_question(self) -> int | None:
+        """Number of the :class:`Ask` that has no answer yet, if there is one."""
+        return self.method.asked if isinstance(self.method, OptunaSearch) and self.method.is_asking else None
+
+    def suggest_order(self, number: int, *, whole: bool = False) -> SuggestOrder | None:
+        """What a sampler is sent for an :class:`Ask`; None if the question is not open any more.
+
+        Args:
+            number: Number of the question.
+            whole: Whether to send the whole history instead of what is new.
+        """
+        return self.method.order(number, whole=whole) if isinstance(self.method, OptunaSearch) else None
+
+    def _trial(self, request_id: str) -> TrialState:
+        if request_id not in self.frame.trials:
+            raise SearchError(f"the search has no trial with the request id {request_id!r}")
+        return self.frame.trials[request_id]
+
+    def _handle_trial(self, event: Any) -> None:
+        trial = self._trial(event.request_id)
+        if trial.ended:
+            return
+        if isinstance(event, TrialClosed):
+            self._close(event.request_id, trial)
+        elif trial.exit_reason is not None:
+            return  # what it still says came from before its end
+        elif isinstance(event, ProgressReported):
+            self._progress(event, trial)
+        elif isinstance(event, ValidationReported):
+            if self.wants_validations:
+                self.method.validated(self.frame, event.request_id, event.metrics)
+        elif isinstance(event, OperationCompleted):
+            self._complete(event, trial)
+        elif isinstance(event, TrialExitedEarly):
+            self._exit(event.request_id, trial, event.reason)
+
+    def _progress(self, event: ProgressReported, trial: TrialState) -> None:
+        if math.isfinite(event.progress):
+            progress = max(event.progress, 0.0)
+            self.frame.note_progress(trial, progress if self.generation == "ops" else min(progress, 1.0))
+            if self.method.wants_progress:
+                self.method.progressed(self.frame, event.request_id, progress)
+
+    def _amend(self, event: Amended) -> None:
+        space = self.frame.space
+        if event.hyperparameters is not None:
+            self.frame.space = narrowed(space, event.hyperparameters)
+        try:
+            self.method.amend(self.frame, event)
+        except SearchError:
+            self.frame.space = space
+            raise
+
+    def _complete(self, event: OperationCompleted, trial: TrialState) -> None:
+        if trial.has_reached(event.length):
+            return
+        if trial.length != event.length or trial.completed:
+            given = "none" if trial.length is None or trial.completed else str(trial.length)
+            raise SearchError(
+                f"trial {event.request_id} reports that it has trained to {event.length}, "
+                f"but the length it was given is {given}"
+            )
+        self.method.check_metric(event.metric)
+        trial.completed = True
+        self.method.completed(self.frame, event.request_id, event.metric)
+
+    def _exit(self, request_id: str, trial: TrialState, reason: ExitReason) -> None:
+        trial.exit_reason = reason
+        if reason in INVALID_HP:
+            self.frame.note_progress(trial, 0.0)
+        self.method.exited(self.frame, request_id, reason)
+
+    def _close(self, request_id: str, trial: TrialState) -> None:
+        if self.generation == "ops" and trial.exit_reason is None and not trial.closed:
+            # It ended while the search still counted on it.
+            self._exit(request_id, trial, ExitReason.USER_REQUESTED_STOP)
+        self.frame.end(trial)
+        self.ended += 1
+        self.method.closed(self.frame, request_id)
+        requested = len(self.frame.trials)
+        # a method may have asked a sampler for its next point: the search is not over then
+        if self.ended == requested and self.method.ends_by_itself:
+            reasons = [t.exit_reason for t in self.frame.trials.values()]
+            self.shutdown = Shutdown(
+                failure=reasons.count(ExitReason.ERRORED) >= requested,
+                cancel=reasons.count(ExitReason.USER_CANCELED) >= requested,
+            )
+            self.frame.add(self.shutdown)
+
+
+def generation_of(config: ExperimentConfig) -> Generation:
+    """How the trials of a config are steered: by lengths if it gives one and no time, else by their reports."""
+    searcher = config.searcher
+    if isinstance(searcher, PbtSearcher | CustomSearcher):
+        return "ops"
+    has_length = getattr(searcher, "max_length", None) is not None
+    return "ops" if has_length and getattr(searcher, "max_time", None) is None else "events"
+
+
+def _max_units(config: ExperimentConfig) -> int | None:
+    """Units that a trial trains at most; None if only the program of a custom search knows."""
+    searcher = config.searcher
+    if isinstance(searcher, CustomSearcher):
+        return None
+    if isinstance(searcher, PbtSearcher):
+        return searcher.num_rounds * searcher.length_per_round.units
+    if searcher.max_length is None:
+        raise SearchError("the searcher has no max_length")
+    return searcher.max_length.units
+
+
+def _new_method(config: ExperimentConfig, generation: Generation, lends: bool) -> AnyMethod:
+    searcher = config.searcher
+    if isinstance(searcher, SingleSearcher):
+        return SingleSearch(total=1, concurrency=1)
+    if isinstance(searcher, RandomSearcher):
+        return RandomSearch(total=searcher.max_trials, concurrency=searcher.max_concurrent_trials)
+    if isinstance(searcher, GridSearcher):
+        points = grid_size(config.hyperparameters)
+        if points == 0:
+            raise SearchError("a grid search needs hyperparameters, and a count for each range")
+        return GridSearch(total=points, concurrency=searcher.max_concurrent_trials)
+    if isinstance(searcher, PbtSearcher):
+        return PopulationBasedTraining(
+            metric=searcher.metric,
+            smaller_is_better=searcher.smaller_is_better,
+            population_size=searcher.population_size,
+            num_rounds=searcher.num_rounds,
+            length_per_round=searcher.length_per_round.units,
+            truncate_fraction=searcher.replace_function.truncate_fraction,
+            exploration=Exploration(
+                resample_probability=searcher.explore_function.resample_probability,
+                perturb_factor=searcher.explore_function.perturb_factor,
+            ),
+        )
+    if isinstance(searcher, OptunaSearcher):
+        settings = StudySettings(
+            space=config.hyperparameters,
+            sampler=searcher.sampler,
+            options=searcher.sampler_options,
+            seed=config.reproducibility.experiment_seed,
+            smaller_is_better=searcher.smaller_is_better,
+        )
+        return OptunaSearch(
+            metric=searcher.metric,
+            settings=settings,
+            name=settings.name(),
+            total=searcher.max_trials,
+            concurrency=searcher.max_concurrent_trials,
+        )
+    if isinstance(searcher, CustomSearcher):
+        return CustomSearch()
+    fields: dict[str, Any] = {
+        "metric": searcher.metric,
+        "time_metric": searcher.time_metric if generation == "events" else None,
+        "brackets": new_brackets(config, generation),
+        "lends": lends,
+    }
+    return AsyncHalving(**fields) if isinstance(searcher, AsyncHalvingSearcher) else AdaptiveAsha(**fields)
+
+
+def new_brackets(config: ExperimentConfig, generation: Generation) -> list[AnyBracket]:
+    """The empty brackets of a halving searcher.
+
+    Raises:
+        SearchError: It has neither a length nor a time.
+    """
+    searcher = config.searcher
+    if not isinstance(searcher, AsyncHalvingSearcher | AdaptiveAshaSearcher):
+        raise SearchError(f"the {searcher.name!r} searcher has no brackets")
+    length = _max_units(config) if generation == "ops" else searcher.max_time
+    if length is None or (generation == "events" and searcher.time_metric is None):
+        raise SearchError(f"the `{searcher.name}` searcher requires `max_time` and `time_metric` to be set")
+    kind: BracketKind = "stopping" if generation == "events" else "stop_once" if searcher.stop_once else "promotion"
+    if isinstance(searcher, AsyncHalvingSearcher):
+        plans = [(searcher.num_rungs, searcher.max_trials, searcher.max_concurrent_trials)]
+    else:
+        plans = plan_brackets(
+            mode=searcher.mode,
+            max_length=length,
+            max_trials=searcher.max_trials,
+            divisor=searcher.divisor,
+            max_rungs=searcher.max_rungs,
+            concurrency=searcher.max_concurrent_trials,
+            bracket_rungs=searcher.bracket_rungs,
+        )
+    return [
+        new_bracket(
+            kind,
+            number=number,
+            num_rungs=rungs,
+            max_length=length,
+            divisor=searcher.divisor,
+            max_trials=trials,
+            concurrency=concurrency,
+            smaller_is_better=searcher.smaller_is_better,
+        )
+        for number, (rungs, trials, concurrency) in enumerate(plans)
+    ]
