@@ -1,0 +1,79 @@
+"""Records what becomes of an experiment that is over: checkpoints are claimed and removed, records are erased."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, update
+from temporalio import activity
+
+from database import retention
+from database.models import Cluster, Experiment
+from database.organization import note_failure
+from database.session import Database
+from workflows.messages import (
+    ClaimedCheckpoints,
+    CleanupOrder,
+    DeletionFailed,
+    ErasedExperiment,
+    RemovedFiles,
+)
+
+#: Checkpoints that are claimed at once: what a crash leaves half-done, and what an agent does between two records.
+_CLAIMED_AT_ONCE = 200
+#: Rows of metrics and logs in one transaction.
+_ERASED_AT_ONCE = 5000
+
+
+class Cleanup:
+    """Activities of the orchestrator; all of them may be done again."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @activity.defn
+    def claim_checkpoints(self, order: CleanupOrder) -> ClaimedCheckpoints:
+        """Choose the next checkpoints to remove; none: all is done."""
+        with self._database.write() as session:
+            experiment = session.get(Experiment, order.experiment_id)
+            if experiment is None:  # erased by an earlier try
+                return ClaimedCheckpoints()
+            uuids = retention.claim(session, order.experiment_id, everything=order.everything, limit=_CLAIMED_AT_ONCE)
+            config = experiment.config
+            return ClaimedCheckpoints(
+                uuids=uuids,
+                pool=experiment.resource_pool,
+                storage=config["checkpoint_storage"],
+                mounts=config.get("bind_mounts") or [],
+                cluster_id=session.scalars(select(Cluster.cluster_id)).one(),
+            )
+
+    @activity.defn
+    def mark_deleted(self, removed: RemovedFiles) -> None:
+        """Record that the files of checkpoints are gone."""
+        with self._database.write() as session:
+            retention.mark_deleted(session, removed.uuids)
+
+    @activity.defn
+    def erase_experiment(self, order: CleanupOrder) -> ErasedExperiment:
+        """Delete an experiment's records, in pieces. Heartbeat time-out: a minute. Done again, it goes on."""
+        with self._database.read() as session:
+            if session.get(Experiment, order.experiment_id) is None:
+                others: list[int] = list(activity.info().heartbeat_details)
+            else:
+                others = retention.what_it_uses(session, order.experiment_id)
+        is_gone = False
+        while not is_gone:
+            activity.heartbeat(*others)
+            with self._database.write() as session:
+                is_gone = retention.erase_some(session, order.experiment_id, _ERASED_AT_ONCE)
+        return ErasedExperiment(others=others)
+
+    @activity.defn
+    def note_deletion_failed(self, failed: DeletionFailed) -> None:
+        """Record why an experiment could not be deleted."""
+        with self._database.write() as session:
+            session.execute(
+                update(Experiment)
+                .where(Experiment.id == failed.experiment_id, Experiment.state == "DELETING")
+                .values(state="DELETE_FAILED", error=failed.reason)
+            )
+            note_failure(session, failed.experiment_id, failed.reason)

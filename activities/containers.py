@@ -1,0 +1,202 @@
+"""An agent's activities: run containers, end them, be present."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+
+from activities.launchers.base import ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
+from database.types import utc_now
+from workflows import names
+from workflows.lifecycle.trial import ContainerResult
+from workflows.messages import AgentSeen, ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class LaunchOrders(Protocol):
+    """Where an agent learns what to launch, and says what became of it: the API."""
+
+    def launch_order(self, order: RunContainer) -> Coroutine[Any, Any, Mapping[str, Any]]:
+        """Everything about the container but what only this host knows. Issues a new token at each call."""
+        ...
+
+    async def report_running(self, order: RunContainer) -> bool:
+        """The container runs now. False: the API could not be told, try again later."""
+        ...
+
+
+class SpecBuilder(Protocol):
+    """Completes a launch order with what this host knows: addresses, folders, interpreter."""
+
+    def __call__(self, order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec: ...
+
+
+class LogDrain(Protocol):
+    """Ships the output of containers."""
+
+    def follow(self, order: RunContainer) -> None:
+        """Begin to ship this container's output, or go on with it."""
+        ...
+
+    async def drained(self, container_id: str, timeout_s: float) -> bool:
+        """Wait until an ended container's output is delivered. False: not yet, but it will be."""
+        ...
+
+
+class SpoolDrain(Protocol):
+    """Delivers what harnesses had left to report when they ended."""
+
+    async def delivered(self, order: RunContainer, timeout_s: float) -> bool:
+        """Wait until an ended container's reports are delivered. False: not yet; ask again, it goes on."""
+        ...
+
+
+class Containers:
+    """Activities on the queue `agent-<id>`. A container outlives the agent; a retry attaches to it."""
+
+    def __init__(
+        self, launcher: Launcher, orders: LaunchOrders, build: SpecBuilder, drain: LogDrain, spools: SpoolDrain
+    ) -> None:
+        self._launcher = launcher
+        self._orders = orders
+        self._build = build
+        self._drain = drain
+        self._spools = spools
+        self._unwanted: set[str] = set()
+
+    @activity.defn
+    async def run_container(self, order: RunContainer) -> ContainerEnd:
+        """Start the container or attach to it, and wait for its end.
+
+        Time-outs: a year; heartbeat as the workflow sets it. Idempotent by container id. A cancellation never ends the
+        container: that is `kill_container`.
+
+        Raises: ApplicationError(type="Detached") when this worker leaves while the container goes on.
+        """
+        info = activity.info()
+        beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 10.0) / 4
+        try:
+            known = {status.container_id for status in await self._launcher.list()}
+            if order.container_id not in known:
+                if "started" in info.heartbeat_details:
+                    return self._ended(order, ContainerExit(ExitCause.LOST, None, utc_now(), "the container is gone"))
+                if order.container_id in self._unwanted:
+                    killed = ContainerExit(ExitCause.KILLED, 128 + signal.SIGKILL, utc_now(), "it was not started")
+                    return self._ended(order, killed)
+                # An attempt that falls silent over a slow API or a pull is followed by another, whose order brings
+                # another token: the container of the first would be refused everything.
+                launch = await _beating(self._orders.launch_order(order), beat)
+                await _beating(self._launcher.start(self._build(order, launch)), beat)
+                if order.container_id in self._unwanted:  # the kill came first, and found nothing to end
+                    await self._launcher.kill(order.container_id, 0.0)
+            activity.heartbeat("started")
+            self._drain.follow(order)
+            is_told = await self._tell(order, beat)
+            exit_: ContainerExit | None = None
+            while exit_ is None:
+                if not is_told:
+                    is_told = await self._tell(order, beat)
+                exit_ = await self._launcher.wait(order.container_id, timeout_s=beat)
+                activity.heartbeat("started")
+            # Before the end is told: that closes the allocation, and its token with it. It waits for the API as long
+            # as it takes, but only if there is something to deliver.
+            while not await self._spools.delivered(order, timeout_s=beat):
+                activity.heartbeat("started")
+        except LaunchError as error:
+            log.warning("launch failed", container_id=order.container_id, reason=error.reason, error=str(error))
+            result = ContainerResult(
+                container_id=order.container_id,
+                rank=order.rank,
+                cause="launch_failed",
+                reason=error.reason,
+                message=str(error),
+            )
+            return ContainerEnd(result=result, ended_at=utc_now())
+        except asyncio.CancelledError:
+            # whatever the reason - a deploy, a heartbeat that came too late - it is not this activity that decides
+            raise ApplicationError("the worker leaves, the container stays", type=ErrorType.DETACHED) from None
+        is_drained = await self._drain.drained(order.container_id, timeout_s=min(5.0, beat * 3))
+        return self._ended(order, exit_, is_drained)
+
+    @activity.defn
+    async def drain_container(self, ref: ContainerRef) -> bool:
+        """Wait until an ended container's output is delivered; how long, the start-to-close time-out says. Idempotent.
+
+        Returns: True. Raises: ApplicationError(type="Detached") when this worker leaves.
+        """
+        info = activity.info()
+        beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 10.0) / 4
+        try:
+            while not await self._drain.drained(ref.container_id, timeout_s=beat):
+                activity.heartbeat()
+        except asyncio.CancelledError:
+            raise ApplicationError("the worker leaves", type=ErrorType.DETACHED) from None
+        return True
+
+    @activity.defn
+    async def kill_container(self, order: KillContainer) -> None:
+        """SIGTERM, then SIGKILL after the grace. Idempotent; returns when the container is gone.
+
+        One that is only being started is ended when it has started, or not started at all.
+        """
+        self._unwanted.add(order.container_id)
+        await self._launcher.kill(order.container_id, order.grace_s)
+
+    async def _tell(self, order: RunContainer, limit_s: float) -> bool:
+        """Say that it runs; an API that hangs is asked again later."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._orders.report_running(order)
+        except TimeoutError:
+            return False
+
+    def _ended(self, order: RunContainer, exit_: ContainerExit, is_drained: bool = True) -> ContainerEnd:
+        self._unwanted.discard(order.container_id)
+        result = ContainerResult(
+            container_id=order.container_id,
+            rank=order.rank,
+            code=exit_.code,
+            cause=exit_.cause.value,
+            message=exit_.message,
+        )
+        return ContainerEnd(result=result, ended_at=exit_.ended_at, is_drained=is_drained)
+
+
+async def _beating(work: Coroutine[Any, Any, T], beat_s: float) -> T:
+    """Heartbeat while something takes its time. What was noted with an earlier heartbeat is gone."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=beat_s))[0]:
+            activity.heartbeat()
+        return task.result()
+    finally:
+        task.cancel()
+
+
+class AgentPresence:
+    """The activity by whose heartbeat an agent is known to live."""
+
+    def __init__(self, client: Client, seen: AgentSeen) -> None:
+        self._client = client
+        self._seen = seen
+
+    @activity.defn
+    async def presence(self, order: Presence) -> None:
+        """Say that the agent is there, then heartbeat until it leaves. Heartbeat time-out: as the workflow sets it."""
+        info = activity.info()
+        beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 5.0) / 4
+        handle = self._client.get_workflow_handle(names.agent_workflow(order.agent_id))
+        await handle.signal("present", self._seen)
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(beat)

@@ -1,0 +1,209 @@
+"""The contract between an agent and whatever runs its containers.
+
+A launcher starts a container under a name made from its id, and can find it again later: an agent that was killed,
+restarted or upgraded attaches to the containers that lived on. Nothing here knows of Temporal or of the database.
+`tests/integration/test_launchers.py` holds the contract as a test class that each launcher inherits.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+
+class LaunchError(Exception):
+    """The container can't be started, and trying again will not help.
+
+    `reason` is a short machine word ("image_missing", "bad_spec", "no_space", "engine_unavailable", "start_failed");
+    the message is a sentence for the trial's log.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ExitCause(StrEnum):
+    """Why a container is no longer running."""
+
+    EXITED = "exited"  # ended by itself; `code` is its exit status, 128+n if signal n ended it
+    KILLED = "killed"  # ended by `Launcher.kill`
+    OUT_OF_MEMORY = "out_of_memory"  # the kernel or the engine ended it for memory
+    LOST = "lost"  # gone without a trace: the host rebooted, or somebody removed it
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder of the host that the container sees. The process launcher has no mounts: it uses `source` itself."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """What to launch. `container_id` is the identity: a second start with the same id finds the first container."""
+
+    container_id: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    image: str = ""
+    workdir: str = ""
+    mounts: Sequence[Mount] = ()
+    slot_ids: Sequence[int] = ()
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class ContainerExit:
+    """How a container ended. `code` is None only when the cause is LOST."""
+
+    cause: ExitCause
+    code: int | None
+    ended_at: datetime
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of output, without its newline.
+
+    `offset` grows strictly from line to line of one container, over both streams, and stays the same when read again,
+    so that (container id, offset) identifies the line for ever.
+    """
+
+    offset: int
+    timestamp: datetime
+    stdtype: str  # "stdout" or "stderr"
+    text: str
+
+
+@dataclass(frozen=True)
+class ContainerStatus:
+    """A container that this launcher started at some time and has not removed."""
+
+    container_id: str
+    running: bool
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ContainerPaths:
+    """Where the harness' folders are, as the container's processes see them.
+
+    An environment value may hold `{container_dir}`: the launcher puts `container_dir` in its place.
+    """
+
+    container_dir: str
+    run_dir: str  # DET_RUN_DIR
+    work_dir: str  # DET_WORKDIR, and the working directory if the specification names none
+
+
+class RunFiles:
+    """Files of a container, open for reading. Close it."""
+
+    def __init__(self, files: Sequence[tuple[str, IO[bytes]]], held: contextlib.ExitStack) -> None:
+        self.files = files
+        self._held = held
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._held.close()
+
+
+RUN_FILES_LIMIT = 4 << 30
+"""Bytes in all that `Launcher.run_files` reads or copies: a container may leave a sparse file of any size."""
+
+_CONTAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+def check_spec(spec: ContainerSpec) -> None:
+    """Refuse what no launcher can start. Raises: LaunchError("bad_spec")."""
+    if not _CONTAINER_ID.fullmatch(spec.container_id):
+        raise LaunchError(
+            "bad_spec",
+            f"container id {spec.container_id!r}: expected 1 to 128 letters, digits, '_', '.', '-', a letter or digit"
+            " first; make the id from the allocation's id.",
+        )
+    if not spec.argv:
+        raise LaunchError("bad_spec", "argv is empty: expected the command and its arguments; set `entrypoint`.")
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise LaunchError(
+                "bad_spec",
+                f"environment variable {name!r}: expected a name without '=' and no NUL in name or value;"
+                " correct `environment.environment_variables`.",
+            )
+    if any("\0" in word for word in spec.argv):
+        raise LaunchError("bad_spec", "argv: expected words without NUL characters; correct `entrypoint`.")
+
+
+class Launcher(abc.ABC):
+    """Starts, watches and ends containers on this host. All methods may be called again after a crash at any point."""
+
+    name: str
+
+    @abc.abstractmethod
+    def container_paths(self, container_id: str) -> ContainerPaths:
+        """The folders of a container, started or not."""
+
+    async def close(self) -> None:
+        """Let go of connections and threads. Containers run on; the object may not be used any more."""
+        return
+
+    @abc.abstractmethod
+    async def check(self) -> None:
+        """Raise LaunchError("engine_unavailable", …) when this launcher can't work on this host."""
+
+    @abc.abstractmethod
+    async def start(self, spec: ContainerSpec) -> None:
+        """Start the container, or find that it was started before (running or ended). Idempotent by container_id.
+
+        Raises: LaunchError.
+        """
+
+    @abc.abstractmethod
+    async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
+        """How the container ended, or None if it still runs after `timeout_s`. LOST if it is unknown here."""
+
+    @abc.abstractmethod
+    async def kill(self, container_id: str, grace_s: float) -> None:
+        """Send SIGTERM, after `grace_s` SIGKILL, to the whole container. Does nothing if it ended or is unknown.
+
+        Returns when the container is gone; `wait` then reports KILLED.
+        """
+
+    @abc.abstractmethod
+    async def logs(self, container_id: str, after: int, limit: int = 1000) -> Sequence[LogLine]:
+        """Up to `limit` lines with an offset greater than `after` (-1: from the start), in order; empty if none yet.
+
+        After `wait` returned an exit, reading until empty yields everything the container wrote.
+        """
+
+    @abc.abstractmethod
+    async def run_files(self, container_id: str, folder: str) -> RunFiles:
+        """The regular files directly in a folder of the container's run folder, by name; none if there is no folder.
+
+        The user's code wrote them: they may hold anything. Links are left out.
+
+        Raises: LaunchError, when it can't be told now; ValueError, when they are larger than `RUN_FILES_LIMIT`.
+        """
+
+    @abc.abstractmethod
+    async def list(self) -> Sequence[ContainerStatus]:
+        """Every container of this agent, running or ended, that was not removed."""
+
+    @abc.abstractmethod
+    async def remove(self, container_id: str) -> None:
+        """Forget an ended container: its files, its logs. Kills it first if it still runs."""

@@ -1,0 +1,111 @@
+"""The first program of a trial's container: it starts whichever harness is installed beside the user's code.
+
+Run as `python -c <this file> [source target]…` with the interpreter of the container, so this file keeps to what
+Python 3.7 knows and imports little. Our harness prepares its container itself and is run in this process. Determined's,
+as published, is started as its own images start it: prepare, the user's hook, prepare the rest, launch.
+Source: spec container-contract.md §1.
+
+Determined's harness has its folders at fixed places. In Docker they are there; among plain processes each container
+sees its own folders at those places, in a mount namespace of its own. That needs root, or a kernel that gives ordinary
+users namespaces and the places made once: the pairs in the arguments say what is to be seen where.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_SEQUENCE = """
+python=$1
+shift
+"$python" -m determined.exec.prep_container "$@" || exit $?
+if [ -f startup-hook.sh ]; then
+    . ./startup-hook.sh
+    s=$?
+    [ $s -eq 0 ] || { echo "ERROR: [$$] undeterred: startup-hook.sh ended with status $s" >&2; exit $s; }
+fi
+"$python" -m determined.exec.prep_container --rendezvous || exit $?
+exec "$python" -m determined.exec.launch
+"""
+_NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
+_BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000  # MS_BIND, MS_REC, MS_PRIVATE
+
+
+def main(places: list[str]) -> None:
+    """Start the harness. `places`: a folder and where the container must see it, in turn."""
+    package = importlib.util.find_spec("determined")
+    if package is None:
+        _fail(f"{sys.executable} has no package `determined`: install a harness beside the user's code")
+    for folder in package.submodule_search_locations or ():
+        prepare = os.path.join(folder, "exec", "prep_container.py")
+        if os.path.exists(prepare):
+            if places:
+                _show(places)
+            _make_folders()
+            shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+            os.execv(shell, [shell, "-c", _SEQUENCE, shell, sys.executable, *_first_steps(prepare)])
+    import runpy
+
+    runpy.run_module("determined.exec.launch", run_name="__main__", alter_sys=True)
+
+
+def _first_steps(prepare: str) -> list[str]:
+    """The options of the first preparation, which were renamed between the generations."""
+    with open(prepare, "rb") as file:
+        is_newer = b"--download_context_directory" in file.read()
+    return ["--download_context_directory", "--resources", "--proxy"] if is_newer else ["--trial", "--resources"]
+
+
+def _show(places: list[str]) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_NEW_MOUNTS) != 0:
+        if libc.unshare(_NEW_MOUNTS | _NEW_USERS) != 0:
+            _fail_to_show("a mount namespace", os.strerror(ctypes.get_errno()))
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open("/proc/self/" + name, "w") as file:
+                file.write(text)
+    libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
+    for source, target in zip(places[::2], places[1::2]):  # noqa: B905 - Python 3.7 has no strict
+        try:
+            if not os.path.isdir(source):  # checkpoint storage that was never used: many users write there
+                os.makedirs(source)
+                os.chmod(source, 0o777)
+            os.makedirs(target, exist_ok=True)
+        except OSError as error:
+            _fail_to_show(target, str(error.strerror))
+        if libc.mount(os.fsencode(source), os.fsencode(target), None, _BIND | _RECURSIVE, None) != 0:
+            _fail_to_show(target, os.strerror(ctypes.get_errno()))
+
+
+def _make_folders() -> None:
+    """What Determined's harness finds in its container. Source: spec container-contract.md §3."""
+    for name in ("info", "pythonuserbase", "train/model", "train/logs"):
+        os.makedirs(f"/run/determined/{name}", exist_ok=True)
+    for fd, name in ((1, "stdout"), (2, "stderr")):  # this process becomes the one whose output is the container's
+        link = f"/run/determined/train/logs/{name}.log"
+        if not os.path.islink(link):
+            os.symlink(f"/proc/{os.getpid()}/fd/{fd}", link)
+
+
+def _fail_to_show(what: str, why: str) -> NoReturn:
+    _fail(
+        f"{what}: {why}. Determined's own harness has its files at fixed places: run the agent as root, let root make"
+        " /run/determined and /determined_shared_fs once, or use the Docker launcher or our harness"
+    )
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"ERROR: [{os.getpid()}] undeterred: {message}\n")
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,180 @@
+"""Ships containers' output to the API: in order, once, through outages.
+
+The launcher keeps the lines; this keeps only how far each container's are delivered. The API drops what it has already,
+by (container, offset), so that a crash between delivery and noting it does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from activities.launchers.base import Launcher, LogLine
+from workflows.messages import RunContainer
+
+log = structlog.get_logger()
+
+Send = Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]]
+
+_RANK = re.compile(r"^ ?\[rank=([0-9]{1,9})\] ?")  # no more digits: the API keeps it in 32 bits
+_LEVEL = re.compile(r"^ ?(DEBUG|INFO|WARNING|ERROR|CRITICAL): ?")
+
+
+@dataclass
+class _Container:
+    allocation_id: str
+    agent_id: str
+    after: int = -1
+    ended: bool = False
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LogShipper:
+    """One loop per agent, over all its containers.
+
+    Args:
+        launcher: where the lines are.
+        send: delivers a batch; raises if it could not, and is then called again with the same batch.
+        folder: where the positions are kept, one small file a container.
+    """
+
+    def __init__(self, launcher: Launcher, send: Send, folder: Path) -> None:
+        self._launcher = launcher
+        self._send = send
+        self._folder = folder
+        self._containers: dict[str, _Container] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def follow(self, order: RunContainer) -> None:
+        """Begin to ship this container's output, or go on with it. Idempotent."""
+        if order.container_id in self._containers:
+            return
+        container = _Container(allocation_id=order.allocation_id, agent_id=order.agent_id)
+        saved = _read(self._path(order.container_id))
+        if saved is None:
+            self._note(order.container_id, container)
+        else:
+            container.after = saved["after"]
+        self._containers[order.container_id] = container
+
+    def resume(self) -> None:
+        """Take up the containers of an earlier life of this agent."""
+        for path in self._folder.glob("*.json"):
+            saved = _read(path)
+            if saved is None:
+                continue  # it is followed again when its activity comes back
+            self.follow(
+                RunContainer(container_id=path.stem, allocation_id=saved["allocation_id"], agent_id=saved["agent_id"])
+            )
+
+    async def drained(self, container_id: str, timeout_s: float) -> bool:
+        """Wait until an ended container's output is delivered. False: not yet, but it will be."""
+        container = self._containers.get(container_id)
+        if container is None:
+            return True
+        container.ended = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(container.drained.wait(), timeout_s)
+        return container.drained.is_set()
+
+    def forget(self, container_id: str) -> None:
+        """The container is about to be removed."""
+        self._containers.pop(container_id, None)
+        self._path(container_id).unlink(missing_ok=True)
+
+    async def run(self) -> None:
+        """Ship until cancelled."""
+        pause = 0.1
+        while True:
+            try:
+                busy = await self._round()
+                pause = 0.02 if busy else 0.1
+            except Exception as error:  # noqa: BLE001 - the API may be away for hours; the lines wait on disk
+                log.info("log delivery waits", error=repr(error))
+                pause = min(5.0, max(0.5, pause * 2))
+            await asyncio.sleep(pause)
+
+    async def _round(self) -> bool:
+        busy = False
+        failures: list[Exception] = []
+        for container_id, container in list(self._containers.items()):
+            if container.drained.is_set():
+                continue
+            try:
+                busy |= await self._ship(container_id, container)
+            except Exception as error:  # noqa: BLE001 - what is wrong with one container does not hold the others up
+                failures.append(error)
+        if failures and not busy:
+            raise failures[0]
+        return busy
+
+    async def _ship(self, container_id: str, container: _Container) -> bool:
+        ended = container.ended  # before reading: lines written after this are read in the next round
+        lines = await self._launcher.logs(container_id, container.after)
+        if lines:
+            await self._send([_wire(container_id, container, line) for line in lines])
+            container.after = lines[-1].offset
+            if container_id in self._containers:  # not removed meanwhile
+                self._note(container_id, container)
+            return True
+        if ended:
+            container.drained.set()
+        return False
+
+    def _note(self, container_id: str, container: _Container) -> None:
+        path = self._path(container_id)
+        partial = path.with_suffix(".tmp")
+        partial.write_text(
+            json.dumps(
+                {"after": container.after, "allocation_id": container.allocation_id, "agent_id": container.agent_id}
+            )
+        )
+        os.replace(partial, path)
+
+    def _path(self, container_id: str) -> Path:
+        return self._folder / f"{container_id}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A noted position; None if there is none or it is broken: the API knows what it has."""
+    try:
+        saved = json.loads(path.read_text())
+        return {"after": int(saved["after"]), "allocation_id": saved["allocation_id"], "agent_id": saved["agent_id"]}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _wire(container_id: str, container: _Container, line: LogLine) -> dict[str, Any]:
+    text, rank, level = parse_line(line.text)
+    return {
+        "allocationId": container.allocation_id,
+        "agentId": container.agent_id,
+        "containerId": container_id,
+        "lineOffset": line.offset,
+        "rankId": rank,
+        "level": level,
+        "timestamp": line.timestamp.isoformat(),
+        "source": "task",
+        "stdtype": line.stdtype,
+        "log": text,
+    }
+
+
+def parse_line(text: str) -> tuple[str, int | None, str | None]:
+    """Split a line into its text, its rank and its level, as the harness and its wrappers write them."""
+    rank: int | None = None
+    level: str | None = None
+    if found := _RANK.match(text):
+        rank, text = int(found[1]), text[found.end() :]
+    if found := _LEVEL.match(text):
+        level, text = found[1], text[found.end() :]
+    return text, rank, level

@@ -1,0 +1,228 @@
+"""Writes the records that follow decisions. Every write is an upsert keyed by what decided it: twice is once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, Exists, Result, func, select, update
+from sqlalchemy.orm import Session
+from temporalio import activity
+
+from activities.trials import create_trials
+from database import webhooks
+from database.log_facts import actions_of_log_policies, import_failure
+from database.models import Agent, Allocation, Checkpoint, Experiment, SearchDecision, TaskLog, Trial
+from database.session import Database
+from database.types import utc_now
+from database.upsert import insert
+from workflows.lifecycle.allocation import AllocationState
+from workflows.messages import (
+    AllocationFacts,
+    AllocationRef,
+    CloseAllocation,
+    CreatedTrials,
+    OpenAllocation,
+    RecordAgent,
+    RecordExperiment,
+    RecordTrial,
+    TrialStanding,
+)
+
+
+class Records:
+    """Local activities of the orchestrator. Time-outs and retries: `workflows/options.py`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @activity.defn
+    def record_experiment(self, record: RecordExperiment) -> CreatedTrials:
+        """Write an experiment's state, decisions, new trials and the standings of the others."""
+        with self._database.write() as session:
+            ids = create_trials(session, record.experiment_id, record.trials)
+            statement = select(Experiment.state).where(Experiment.id == record.experiment_id).with_for_update()
+            before = session.scalar(statement)
+            if not _update_experiment(session, record):
+                return ids  # a later record is written already
+            if before != record.state.value:  # done again, it is as it was: nobody is told twice
+                webhooks.note_state(session, record.experiment_id, record.state.value)
+            if record.decisions:
+                rows = [
+                    {
+                        "experiment_id": record.experiment_id,
+                        "number": decision.number,
+                        "decision": decision.canonical().decode(),
+                        "decided_at": utc_now(),
+                    }
+                    for decision in record.decisions
+                ]
+                session.execute(insert(session, SearchDecision).values(rows).on_conflict_do_nothing())
+            for standing in record.standings:
+                _update_standing(session, standing)
+            if record.is_terminal:
+                ids.has_checkpoints = bool(session.scalar(select(_has_checkpoints(record.experiment_id))))
+        return ids
+
+    @activity.defn
+    def record_trial(self, record: RecordTrial) -> None:
+        """Write a trial's state, and how its latest allocation ended."""
+        now = utc_now()
+        with self._database.write() as session:
+            values: dict[str, Any] = {
+                "state": record.state.value,
+                "restarts": record.restarts,
+                "message": record.message,
+                "next_run_at": record.next_run_at,
+                "continued_after": record.continued_after,
+                "revision": record.revision,
+            }
+            # an experiment that continues has its trials run again after their end
+            values["ended_at"] = func.coalesce(Trial.ended_at, now) if record.is_terminal else None
+            session.execute(
+                update(Trial).where(Trial.id == record.trial_id, Trial.revision <= record.revision).values(values)
+            )
+            if record.end is None or record.allocation_id is None:
+                return
+            end = record.end
+            session.execute(
+                update(Allocation)
+                .where(Allocation.id == record.allocation_id)
+                .values(end_kind=end.kind.value, end_cause=end.cause.value, end_message=end.message, exit_code=end.code)
+            )
+            task_id = session.scalar(select(Trial.task_id).where(Trial.id == record.trial_id))
+            text = f"{record.allocation_id} ended: {end.message} ({end.cause.value})."
+            if record.message and record.message != end.message:
+                text += f" {record.message[:1].upper()}{record.message[1:]}."
+            session.execute(
+                insert(session, TaskLog)
+                .values(
+                    task_id=task_id,
+                    allocation_id=record.allocation_id,
+                    container_id=f"master {record.allocation_id}",
+                    line_offset=0,
+                    timestamp=now,
+                    level="INFO" if end.kind.value in ("clean", "finished") else "ERROR",
+                    source="master",
+                    stdtype="stdout",
+                    log=text,
+                )
+                .on_conflict_do_nothing()
+            )
+
+    @activity.defn
+    def open_allocation(self, order: OpenAllocation) -> None:
+        """Record an allocation that got its slots, keyed by its id; the trial's run id moves with it."""
+        with self._database.write() as session:
+            session.execute(
+                insert(session, Allocation)
+                .values(
+                    id=order.allocation_id,
+                    task_id=order.task_id,
+                    trial_id=order.trial_id,
+                    run_id=order.run_id,
+                    state=AllocationState.ASSIGNED.value,
+                    pool=order.pool,
+                    slots=order.slots,
+                    placements=[place.model_dump(mode="json") for place in order.placements],
+                )
+                .on_conflict_do_nothing()
+            )
+            session.execute(
+                update(Trial).where(Trial.id == order.trial_id, Trial.run_id < order.run_id).values(run_id=order.run_id)
+            )
+
+    @activity.defn
+    def request_preemption(self, ref: AllocationRef) -> AllocationFacts:
+        """Make the preemption visible to the harness. `is_ready`: the harness is there to see it."""
+        with self._database.write() as session:
+            session.execute(
+                update(Allocation)
+                .where(Allocation.id == ref.allocation_id, Allocation.preempt_requested_at.is_(None))
+                .values(preempt_requested_at=utc_now())
+            )
+            allocation = session.get_one(Allocation, ref.allocation_id)
+            return AllocationFacts(
+                preemption_acked=allocation.preempt_acked_at is not None, is_ready=allocation.ready_at is not None
+            )
+
+    @activity.defn
+    def close_allocation(self, order: CloseAllocation) -> AllocationFacts:
+        """Record the end of an allocation; its token is dead from here on. Answers what harness and log said."""
+        with self._database.write() as session:
+            session.execute(
+                update(Allocation)
+                .where(Allocation.id == order.allocation_id, Allocation.ended_at.is_(None))
+                .values(ended_at=utc_now(), state=AllocationState.TERMINATED.value)
+            )
+            allocation = session.get_one(Allocation, order.allocation_id)
+            early_exit, open_length, is_closed, reported = session.execute(
+                select(Trial.early_exit, Trial.operation_length, Trial.is_closed, Trial.metrics_run_id).where(
+                    Trial.id == allocation.trial_id
+                )
+            ).one()
+            return AllocationFacts(
+                preemption_acked=allocation.preempt_acked_at is not None,
+                early_exit=early_exit,
+                is_ready=allocation.ready_at is not None,
+                open_length=open_length,
+                is_closed=is_closed and open_length is None,
+                has_reported=reported > 0,
+                import_failure=import_failure(session, allocation) if any(r.code == 1 for r in order.results) else None,
+                **actions_of_log_policies(session, allocation.trial_id),
+            )
+
+    @activity.defn
+    def record_agent(self, record: RecordAgent) -> None:
+        """Write what is known of an agent, keyed by its id."""
+        values = {
+            "pool": record.pool,
+            "slot_ids": list(record.slots.slot_ids),
+            "is_connected": record.is_connected,
+            "revision": record.revision,
+        }
+        with self._database.write() as session:
+            statement = insert(session, Agent).values(id=record.agent_id, **values)
+            session.execute(
+                statement.on_conflict_do_update(
+                    index_elements=["id"], set_=values, where=Agent.revision <= record.revision
+                )
+            )
+
+
+def _update_experiment(session: Session, record: RecordExperiment) -> bool:
+    values: dict[str, Any] = {
+        "state": record.state.value,
+        "progress": record.progress,
+        "error": record.error,
+        "revision": record.revision,
+    }
+    if record.queued is not None:
+        values["searcher_queue"] = [event.model_dump(mode="json") for event in record.queued]
+    if record.is_terminal:
+        values["ended_at"] = func.coalesce(Experiment.ended_at, utc_now())
+    is_ours = (Experiment.id == record.experiment_id, Experiment.revision <= record.revision)
+    return _hit(session.execute(update(Experiment).where(*is_ours).values(values)))
+
+
+def _has_checkpoints(experiment_id: int) -> Exists:
+    return (
+        select(Checkpoint.uuid)
+        .where(Checkpoint.experiment_id == experiment_id, Checkpoint.state.in_(("COMPLETED", "PARTIALLY_DELETED")))
+        .exists()
+    )
+
+
+def _update_standing(session: Session, standing: TrialStanding) -> None:
+    values: dict[str, Any] = {
+        "operation_length": standing.length,
+        "is_closed": standing.is_closed,
+        "rung": standing.rung,
+        "bracket": standing.bracket,
+    }
+    if standing.ended_as is not None:
+        values |= {"state": standing.ended_as.value, "ended_at": func.coalesce(Trial.ended_at, utc_now())}
+    session.execute(update(Trial).where(Trial.id == standing.trial_id).values(values))
+
+
+def _hit(result: Result[Any]) -> bool:
+    return cast("CursorResult[Any]", result).rowcount > 0

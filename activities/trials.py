@@ -1,0 +1,131 @@
+"""Records the trials that a search asks for, and where each of them starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import insert as plain_insert
+from sqlalchemy import literal, select, update
+from sqlalchemy.orm import Session
+
+from database.checkpoints import fork_time, resume_point
+from database.models import Experiment, Metric, Trial
+from database.upsert import insert
+from workflows.messages import CreatedTrials, NewTrial, TrialPast
+
+
+def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTrial]) -> CreatedTrials:
+    """Record trials, keyed by (experiment, request id); answers their ids in the order asked."""
+    if not trials:
+        return CreatedTrials(trial_ids=[])
+    known = _ids(session, experiment_id, [trial.request_id for trial in trials])
+    pasts = _pasts(session, experiment_id, {known[t.request_id]: t for t in trials if t.request_id in known})
+    new = [trial for trial in trials if trial.request_id not in known]
+    if new:
+        rows = [_row(session, experiment_id, trial) for trial in new]
+        session.execute(insert(session, Trial).values(rows).on_conflict_do_nothing())
+        known |= _ids(session, experiment_id, [trial.request_id for trial in new])
+        for trial in new:
+            if trial.inherits is not None:
+                _inherit(session, experiment_id, known[trial.request_id], trial.inherits)
+    return CreatedTrials(trial_ids=[known[trial.request_id] for trial in trials], pasts=pasts)
+
+
+def _pasts(session: Session, experiment_id: int, trials: Mapping[int, NewTrial]) -> dict[int, TrialPast]:
+    """What trials were before their experiment continued. Those of a search of one may have other hyperparameters."""
+    if not trials or not session.scalar(select(Experiment.continuations).where(Experiment.id == experiment_id)):
+        return {}
+    rows = session.execute(
+        select(Trial, Metric.total_batches)
+        .outerjoin(Metric, Metric.id == Trial.latest_validation_id)
+        .where(Trial.id.in_(trials))
+    )
+    pasts: dict[int, TrialPast] = {}
+    for row, last_step in rows.tuples():
+        if row.hparams != trials[row.id].hparams:
+            row.hparams = trials[row.id].hparams
+        last = -1 if last_step is None else last_step
+        pasts[row.id] = TrialPast(run_id=row.run_id, revision=row.revision, last_step=last)
+    return pasts
+
+
+def _ids(session: Session, experiment_id: int, request_ids: list[str]) -> dict[str, int]:
+    found = session.execute(
+        select(Trial.request_id, Trial.id).where(
+            Trial.experiment_id == experiment_id, Trial.request_id.in_(request_ids)
+        )
+    )
+    return dict(found.tuples().all())
+
+
+def _row(session: Session, experiment_id: int, trial: NewTrial) -> dict[str, Any]:
+    return {
+        "experiment_id": experiment_id,
+        "request_id": trial.request_id,
+        "task_id": f"{experiment_id}.{trial.request_id}",
+        "seed": trial.seed,
+        "hparams": trial.hparams,
+        "state": "ACTIVE",
+        "operation_length": trial.length,
+        "rung": trial.rung,
+        "bracket": trial.bracket,
+        "summary": {},
+        "warm_start_checkpoint": _start(session, experiment_id, trial),
+        "is_continuation": trial.inherits is not None or trial.parent is not None,
+        "inherits_id": trial.inherits,
+    }
+
+
+def _start(session: Session, experiment_id: int, trial: NewTrial) -> str | None:
+    """The checkpoint that a trial starts from. Without any, it starts at nothing, as any trial does."""
+    source = trial.inherits
+    if trial.parent is not None:
+        source = _ids(session, experiment_id, [trial.parent]).get(trial.parent)
+    if source is None:
+        return trial.checkpoint
+    until = None if trial.inherits is None else fork_time(session, experiment_id)
+    return resume_point(session, source, until=until) or trial.checkpoint
+
+
+def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int) -> None:
+    """Copy the metrics that the source had reported when the fork branched off; their totals came with the fork."""
+    until = fork_time(session, experiment_id)
+    assert until is not None, "who inherits has a parent"
+    copied = (
+        Metric.group_name, Metric.total_batches, Metric.metrics, Metric.batch_metrics, Metric.searcher_metric,
+        Metric.archived, Metric.reported_at,
+    )  # fmt: skip
+    chosen = (
+        select(literal(trial_id), literal(0), *copied)
+        .where(Metric.trial_id == source_id, ~Metric.archived, Metric.reported_at <= until)
+        .order_by(Metric.id)
+    )
+    session.execute(
+        plain_insert(Metric).from_select(["trial_id", "run_id", *(column.key for column in copied)], chosen)
+    )
+    experiment = session.get_one(Experiment, experiment_id)
+    totals = next(entry for entry in experiment.inherited if entry["trial_id"] == source_id)
+    best, latest = _best_and_latest(session, trial_id, smaller_is_better=experiment.smaller_is_better)
+    session.execute(
+        update(Trial)
+        .where(Trial.id == trial_id)
+        .values(
+            total_batches=totals["total_batches"],
+            summary=totals["summary"],
+            best_validation_id=best and best.id,
+            searcher_metric=best and best.searcher_metric,
+            latest_validation_id=latest and latest.id,
+        )
+    )
+
+
+def _best_and_latest(
+    session: Session, trial_id: int, *, smaller_is_better: bool
+) -> tuple[Metric | None, Metric | None]:
+    validations = select(Metric).where(
+        Metric.trial_id == trial_id, Metric.group_name == "validation", Metric.searcher_metric.is_not(None)
+    )
+    order = Metric.searcher_metric.asc() if smaller_is_better else Metric.searcher_metric.desc()
+    best = session.scalar(validations.order_by(order).limit(1))
+    return best, session.scalar(validations.order_by(Metric.id.desc()).limit(1))

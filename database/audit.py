@@ -1,0 +1,188 @@
+"""Who changed what: one entry a request, committed together with the change, each bound to the one before by a hash.
+
+The API says who asks (`asking`); `Database.write` adds the entry to the first transaction of that request that wrote
+something. What speaks for nobody - activities, reports of containers - leaves no entry, and pays nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any
+
+import orjson
+from sqlalchemy import event, inspect, select, text
+from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
+
+from database.models.audit import AuditEntry
+from database.types import utc_now
+
+#: What the first entry comes after.
+ORIGIN = "0" * 64
+_LOCK = 7263042
+_MOST_ROWS = 20
+#: What is written on the way of a change and tells nobody anything.
+_SILENT = frozenset({"outbox", "audit_entries", "login_failures"})
+
+
+@dataclass
+class Asking:
+    """A request that may change something, and who sent it. Without an actor there is no entry."""
+
+    method: str
+    target: str
+    address: str = ""
+    route: str = ""
+    actor: str = ""
+    actor_id: int | None = None
+    token_id: int | None = None
+    fields: tuple[str, ...] = ()
+    is_recorded: bool = False
+
+
+#: The request that the present code works for.
+asking: ContextVar[Asking | None] = ContextVar("asking", default=None)
+
+
+@dataclass
+class _Written:
+    """What a transaction has written so far."""
+
+    anything: bool = False
+    rows: list[str] = field(default_factory=list[str])
+
+
+class AuditedSession(Session):
+    """A session that knows what it wrote."""
+
+
+@event.listens_for(AuditedSession, "before_flush")
+def _gone(session: AuditedSession, context: UOWTransaction, instances: Any) -> None:
+    _note(session, "-", session.deleted)
+
+
+@event.listens_for(AuditedSession, "after_flush")
+def _kept(session: AuditedSession, context: UOWTransaction) -> None:
+    _note(session, "+", session.new)
+    _note(session, "~", (row for row in session.dirty if session.is_modified(row)))
+
+
+@event.listens_for(AuditedSession, "do_orm_execute")
+def _executed(state: ORMExecuteState) -> None:
+    if state.is_insert or state.is_update or state.is_delete:
+        table = state.bind_mapper.local_table.name if state.bind_mapper is not None else ""  # pyright: ignore
+        if table not in _SILENT:
+            _of(state.session).anything = True
+
+
+def _of(session: Session) -> _Written:
+    return session.info.setdefault("written", _Written())
+
+
+def _note(session: Session, sign: str, rows: Any) -> None:
+    written = _of(session)
+    for row in rows:
+        state: Any = inspect(row)
+        table = state.mapper.local_table.name
+        if table in _SILENT:
+            continue
+        written.anything = True
+        identity = " ".join(str(part) for part in state.mapper.primary_key_from_instance(row))
+        told = f"{sign} {table} {identity}"
+        if len(written.rows) < _MOST_ROWS and told not in written.rows:
+            written.rows.append(told)
+
+
+def record(session: AuditedSession, request: Asking) -> bool:
+    """Add the entry of a request to a transaction that is about to commit, if it wrote anything; whether it did."""
+    session.flush()
+    written = _of(session)
+    if not written.anything:
+        return False
+    append(session, request, written.rows)
+    return True
+
+
+def append(session: Session, request: Asking, rows: list[str]) -> None:
+    """Add an entry. To be the last thing that a transaction does: until it ends, nobody else can add one."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))  # SQLite has one writer at a time anyway
+    last = session.execute(
+        select(AuditEntry.number, AuditEntry.hash).order_by(AuditEntry.number.desc()).limit(1)
+    ).one_or_none()
+    number, previous = (last.number + 1, last.hash) if last else (1, ORIGIN)
+    entry = AuditEntry(
+        number=number,
+        at=utc_now(),
+        actor_id=request.actor_id,
+        actor=request.actor[:160],
+        token_id=request.token_id,
+        address=request.address[:80],
+        method=request.method[:12],
+        route=request.route[:250],
+        target=_storable(request.target)[:1000],
+        fields=list(request.fields),
+        rows=rows,
+        previous=previous,
+    )
+    entry.hash = entry_hash(entry)
+    session.add(entry)
+    session.flush()
+
+
+def _storable(value: str) -> str:
+    """PostgreSQL stores no NUL, and neither engine half a character."""
+    return value.replace("\x00", "").encode("utf-8", "replace").decode()
+
+
+def entry_hash(entry: AuditEntry) -> str:
+    """What binds an entry to the one before it."""
+    content = [
+        entry.number, entry.at.astimezone(UTC).isoformat(timespec="microseconds"), entry.actor_id, entry.actor,
+        entry.token_id, entry.address, entry.method, entry.route, entry.target, entry.fields, entry.rows,
+    ]  # fmt: skip
+    return hashlib.sha256(entry.previous.encode() + orjson.dumps(content)).hexdigest()
+
+
+@dataclass
+class Verdict:
+    """Whether the entries are those that were written: all of them, and none changed.
+
+    That the last ones are missing shows only if `head` was noted elsewhere before.
+    """
+
+    is_intact: bool
+    checked: int
+    head: str
+    problem: str = ""
+
+
+def verify(session: Session) -> Verdict:
+    """Compute every hash anew, in order."""
+    previous, number = ORIGIN, 0
+    for entry in _all(session):
+        number += 1
+        if entry.number != number:
+            return Verdict(False, number - 1, previous, f"entry {number} is missing")
+        if entry.previous != previous:
+            return Verdict(False, number - 1, previous, f"entry {number} does not follow the one before it")
+        if entry.hash != entry_hash(entry):
+            return Verdict(False, number - 1, previous, f"entry {number} was changed")
+        previous = entry.hash
+    return Verdict(True, number, previous)
+
+
+def _all(session: Session) -> Iterator[AuditEntry]:
+    """In pieces, so that memory does not grow with the log."""
+    last = 0
+    while True:
+        statement = select(AuditEntry).where(AuditEntry.number > last).order_by(AuditEntry.number).limit(1000)
+        piece = session.scalars(statement).all()
+        if not piece:
+            return
+        yield from piece
+        last = piece[-1].number
+        session.expunge_all()

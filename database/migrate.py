@@ -1,0 +1,89 @@
+"""Bring a database to today's schema, and give a new one its first rows.
+
+Alembic is loaded only when there is something to migrate: every start of the API would pay for it otherwise.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import inspect, select, text
+from sqlalchemy.orm import Session
+
+from database.models import Base, Cluster, Project, ResourcePool, User, Workspace
+from database.session import Database
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def migrate(database: Database) -> None:
+    """Upgrade to the newest schema in one transaction: killed half-way, nothing has changed."""
+    if is_current(database):
+        return
+    from alembic import command
+
+    config = alembic_config()
+    with database.engine.connect() as connection, connection.begin():
+        if not database.is_sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(7263041)"))  # one migration at a time
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def alembic_config() -> Config:
+    """Alembic's configuration: only where the migrations are."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    return config
+
+
+def newest_revision() -> str:
+    """Today's schema, by name: the number that the last migration's file begins with (see `database.revise`)."""
+    names = [path.name for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")]
+    return max(names, default="").partition("_")[0]
+
+
+def is_current(database: Database) -> bool:
+    """Whether the schema is today's. False also while another process still brings it there."""
+    with database.engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return False
+        return connection.scalar(text("SELECT version_num FROM alembic_version")) == newest_revision()
+
+
+def schema_differences(database: Database) -> list[str]:
+    """What the models say and the migrated database does not have, for a test."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        return [str(difference) for difference in compare_metadata(context, Base.metadata)]
+
+
+def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None, pools: list[str]) -> bool:
+    """Create the rows that every cluster has. True if this was the first start."""
+    is_first = session.scalar(select(Cluster.id)) is None
+    if is_first:
+        session.add(Cluster(id=1, cluster_id=str(uuid.uuid4()), name=cluster_name))
+        admin = User(username="admin", is_admin=True, password_hash=admin_password_hash)
+        session.add(admin)
+        session.flush()
+        session.add(Workspace(id=1, name="Uncategorized", owner_id=admin.id, is_immutable=True, everyone="contributor"))
+        session.flush()
+        session.add(Project(id=1, workspace_id=1, name="Uncategorized", owner_id=admin.id, is_immutable=True))
+        if session.get_bind().dialect.name == "postgresql":
+            session.flush()
+            for table in ("workspaces", "projects"):  # a given id does not move the sequence
+                session.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), 1)"))
+    for pool in pools:
+        if session.get(ResourcePool, pool) is None:
+            session.add(ResourcePool(name=pool))
+    return is_first

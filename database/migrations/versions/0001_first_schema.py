@@ -1,0 +1,697 @@
+"""first schema"""
+
+import sqlalchemy as sa
+from alembic import op
+from database.types import Document, UtcTime
+revision = '0001'
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table('agents',
+    sa.Column('id', sa.String(length=120), nullable=False),
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('slot_ids', Document, nullable=False),
+    sa.Column('is_connected', sa.Boolean(), nullable=False),
+    sa.Column('is_enabled', sa.Boolean(), nullable=False),
+    sa.Column('is_draining', sa.Boolean(), nullable=False),
+    sa.Column('disabled_slots', Document, nullable=False),
+    sa.Column('revision', sa.BigInteger(), nullable=False),
+    sa.Column('registered_at', UtcTime(), nullable=False),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_agents'))
+    )
+    op.create_table('audit_entries',
+    sa.Column('number', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('at', UtcTime(), nullable=False),
+    sa.Column('actor_id', sa.Integer(), nullable=True),
+    sa.Column('actor', sa.String(length=160), nullable=False),
+    sa.Column('token_id', sa.Integer(), nullable=True),
+    sa.Column('address', sa.String(length=80), nullable=False),
+    sa.Column('method', sa.String(length=12), nullable=False),
+    sa.Column('route', sa.String(length=250), nullable=False),
+    sa.Column('target', sa.Text(), nullable=False),
+    sa.Column('fields', Document, nullable=False),
+    sa.Column('rows', Document, nullable=False),
+    sa.Column('previous', sa.String(length=64), nullable=False),
+    sa.Column('hash', sa.String(length=64), nullable=False),
+    sa.PrimaryKeyConstraint('number', name=op.f('pk_audit_entries')),
+    sa.UniqueConstraint('hash', name=op.f('uq_audit_entries_hash'))
+    )
+    with op.batch_alter_table('audit_entries', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_audit_entries_actor_id'), ['actor_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_audit_entries_at'), ['at'], unique=False)
+        batch_op.create_index(batch_op.f('ix_audit_entries_route'), ['route'], unique=False)
+
+    op.create_table('cluster',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('cluster_id', sa.String(length=36), nullable=False),
+    sa.Column('name', sa.String(length=120), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('log_level', sa.String(length=12), nullable=False),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_cluster'))
+    )
+    op.create_table('groups',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=120), nullable=False),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_groups')),
+    sa.UniqueConstraint('name', name=op.f('uq_groups_name'))
+    )
+    op.create_table('login_failures',
+    sa.Column('name_hash', sa.String(length=64), nullable=False),
+    sa.Column('failures', sa.Integer(), nullable=False),
+    sa.Column('last_at', UtcTime(), nullable=False),
+    sa.PrimaryKeyConstraint('name_hash', name=op.f('pk_login_failures'))
+    )
+    with op.batch_alter_table('login_failures', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_login_failures_last_at'), ['last_at'], unique=False)
+
+    op.create_table('outbox',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('workflow_id', sa.String(length=120), nullable=False),
+    sa.Column('kind', sa.String(length=40), nullable=False),
+    sa.Column('payload', Document, nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('sent_at', UtcTime(), nullable=True),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_outbox'))
+    )
+    with op.batch_alter_table('outbox', schema=None) as batch_op:
+        batch_op.create_index('ix_outbox_waiting', ['id'], unique=False, sqlite_where=sa.text('sent_at IS NULL'), postgresql_where=sa.text('sent_at IS NULL'))
+
+    op.create_table('resource_pools',
+    sa.Column('name', sa.String(length=120), nullable=False),
+    sa.Column('description', sa.Text(), nullable=False),
+    sa.PrimaryKeyConstraint('name', name=op.f('pk_resource_pools'))
+    )
+    op.create_table('task_logs',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('allocation_id', sa.String(length=100), nullable=True),
+    sa.Column('agent_id', sa.String(length=120), nullable=True),
+    sa.Column('container_id', sa.String(length=120), nullable=True),
+    sa.Column('line_offset', sa.BigInteger(), nullable=True),
+    sa.Column('rank_id', sa.Integer(), nullable=True),
+    sa.Column('timestamp', UtcTime(), nullable=False),
+    sa.Column('level', sa.String(length=12), nullable=True),
+    sa.Column('source', sa.String(length=40), nullable=True),
+    sa.Column('stdtype', sa.String(length=8), nullable=True),
+    sa.Column('log', sa.Text(), nullable=False),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_task_logs')),
+    sa.UniqueConstraint('container_id', 'line_offset', name=op.f('uq_task_logs_container_id_line_offset'))
+    )
+    with op.batch_alter_table('task_logs', schema=None) as batch_op:
+        batch_op.create_index('ix_task_logs_task_id_id', ['task_id', 'id'], unique=False)
+
+    op.create_table('users',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('username', sa.String(length=120), nullable=False),
+    sa.Column('display_name', sa.String(length=120), nullable=True),
+    sa.Column('password_hash', sa.String(length=255), nullable=True),
+    sa.Column('is_admin', sa.Boolean(), nullable=False),
+    sa.Column('is_active', sa.Boolean(), nullable=False),
+    sa.Column('is_remote', sa.Boolean(), nullable=False),
+    sa.Column('agent_uid', sa.Integer(), nullable=True),
+    sa.Column('agent_user', sa.String(length=120), nullable=True),
+    sa.Column('agent_gid', sa.Integer(), nullable=True),
+    sa.Column('agent_group', sa.String(length=120), nullable=True),
+    sa.Column('modified_at', UtcTime(), nullable=False),
+    sa.Column('last_auth_at', UtcTime(), nullable=True),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_users')),
+    sa.UniqueConstraint('username', name=op.f('uq_users_username'))
+    )
+    op.create_table('cluster_messages',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('message', sa.Text(), nullable=False),
+    sa.Column('starts_at', UtcTime(), nullable=False),
+    sa.Column('ends_at', UtcTime(), nullable=True),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('created_by', sa.Integer(), nullable=False),
+    sa.ForeignKeyConstraint(['created_by'], ['users.id'], name=op.f('fk_cluster_messages_created_by')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_cluster_messages'))
+    )
+    op.create_table('group_members',
+    sa.Column('group_id', sa.Integer(), nullable=False),
+    sa.Column('user_id', sa.Integer(), nullable=False),
+    sa.ForeignKeyConstraint(['group_id'], ['groups.id'], name=op.f('fk_group_members_group_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_group_members_user_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('group_id', 'user_id', name=op.f('pk_group_members'))
+    )
+    with op.batch_alter_table('group_members', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_group_members_user_id'), ['user_id'], unique=False)
+
+    op.create_table('user_settings',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('user_id', sa.Integer(), nullable=False),
+    sa.Column('storage_path', sa.String(length=250), nullable=False),
+    sa.Column('key', sa.String(length=250), nullable=False),
+    sa.Column('value', sa.Text(), nullable=False),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_user_settings_user_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_user_settings')),
+    sa.UniqueConstraint('user_id', 'storage_path', 'key', name=op.f('uq_user_settings_user_id_storage_path_key'))
+    )
+    op.create_table('user_tokens',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('token_hash', sa.String(length=64), nullable=False),
+    sa.Column('user_id', sa.Integer(), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('scope', sa.String(length=24), nullable=False),
+    sa.Column('description', sa.Text(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('expires_at', UtcTime(), nullable=False),
+    sa.Column('revoked_at', UtcTime(), nullable=True),
+    sa.Column('last_used_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_user_tokens_user_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_user_tokens')),
+    sa.UniqueConstraint('token_hash', name=op.f('uq_user_tokens_token_hash'))
+    )
+    with op.batch_alter_table('user_tokens', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_user_tokens_user_id'), ['user_id'], unique=False)
+
+    op.create_table('workspaces',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=80), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('everyone', sa.String(length=24), nullable=True),
+    sa.Column('is_immutable', sa.Boolean(), nullable=False),
+    sa.Column('is_archived', sa.Boolean(), nullable=False),
+    sa.Column('checkpoint_storage', Document, nullable=True),
+    sa.Column('default_compute_pool', sa.String(length=120), nullable=True),
+    sa.Column('default_aux_pool', sa.String(length=120), nullable=True),
+    sa.Column('agent_user_group', Document, nullable=True),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_workspaces_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_workspaces')),
+    sa.UniqueConstraint('name', name=op.f('uq_workspaces_name'))
+    )
+    with op.batch_alter_table('workspaces', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_workspaces_owner_id'), ['owner_id'], unique=False)
+
+    op.create_table('models',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=80), nullable=False),
+    sa.Column('description', sa.Text(), nullable=False),
+    sa.Column('notes', sa.Text(), nullable=False),
+    sa.Column('labels', Document, nullable=False),
+    sa.Column('metadata', Document, nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('is_archived', sa.Boolean(), nullable=False),
+    sa.Column('last_version', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('updated_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_models_owner_id')),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_models_workspace_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_models')),
+    sa.UniqueConstraint('name', name=op.f('uq_models_name'))
+    )
+    with op.batch_alter_table('models', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_models_owner_id'), ['owner_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_models_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('pool_bindings',
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.ForeignKeyConstraint(['pool'], ['resource_pools.name'], name=op.f('fk_pool_bindings_pool'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_pool_bindings_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('pool', 'workspace_id', name=op.f('pk_pool_bindings'))
+    )
+    with op.batch_alter_table('pool_bindings', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_pool_bindings_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('projects',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=80), nullable=False),
+    sa.Column('key', sa.String(length=5), nullable=True),
+    sa.Column('description', sa.Text(), nullable=False),
+    sa.Column('notes', Document, nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('is_immutable', sa.Boolean(), nullable=False),
+    sa.Column('is_archived', sa.Boolean(), nullable=False),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_projects_owner_id')),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_projects_workspace_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_projects')),
+    sa.UniqueConstraint('key', name=op.f('uq_projects_key')),
+    sa.UniqueConstraint('workspace_id', 'name', name=op.f('uq_projects_workspace_id_name'))
+    )
+    op.create_table('role_assignments',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('role', sa.String(length=24), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.Column('user_id', sa.Integer(), nullable=True),
+    sa.Column('group_id', sa.Integer(), nullable=True),
+    sa.CheckConstraint('(user_id IS NULL) <> (group_id IS NULL)', name='one_holder'),
+    sa.ForeignKeyConstraint(['group_id'], ['groups.id'], name=op.f('fk_role_assignments_group_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_role_assignments_user_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_role_assignments_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_role_assignments'))
+    )
+    with op.batch_alter_table('role_assignments', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_role_assignments_group_id'), ['group_id'], unique=False)
+        batch_op.create_index('ix_role_assignments_holder', ['user_id', 'group_id', 'workspace_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_role_assignments_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('templates',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=80), nullable=False),
+    sa.Column('config', Document, nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_templates_owner_id')),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_templates_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_templates')),
+    sa.UniqueConstraint('name', name=op.f('uq_templates_name'))
+    )
+    with op.batch_alter_table('templates', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_templates_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('webhooks',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=80), nullable=False),
+    sa.Column('url', sa.Text(), nullable=False),
+    sa.Column('secret', sa.String(length=80), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('mode', sa.String(length=24), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_webhooks_owner_id')),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_webhooks_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_webhooks'))
+    )
+    with op.batch_alter_table('webhooks', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_webhooks_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('workspace_pins',
+    sa.Column('user_id', sa.Integer(), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('pinned_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_workspace_pins_user_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_workspace_pins_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('user_id', 'workspace_id', name=op.f('pk_workspace_pins'))
+    )
+    with op.batch_alter_table('workspace_pins', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_workspace_pins_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('experiments',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('job_id', sa.String(length=36), nullable=False),
+    sa.Column('idempotency_key', sa.String(length=120), nullable=True),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('description', sa.Text(), nullable=False),
+    sa.Column('notes', sa.Text(), nullable=False),
+    sa.Column('labels', Document, nullable=False),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('revision', sa.Integer(), nullable=False),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('progress', sa.Double(), nullable=False),
+    sa.Column('config', Document, nullable=False),
+    sa.Column('original_config', sa.Text(), nullable=False),
+    sa.Column('searcher_name', sa.String(length=40), nullable=False),
+    sa.Column('searcher_metric', sa.Text(), nullable=False),
+    sa.Column('smaller_is_better', sa.Boolean(), nullable=False),
+    sa.Column('wants_validations', sa.Boolean(), nullable=False),
+    sa.Column('time_metric', sa.Text(), nullable=True),
+    sa.Column('has_operations', sa.Boolean(), nullable=False),
+    sa.Column('max_length', sa.BigInteger(), nullable=True),
+    sa.Column('resource_pool', sa.String(length=120), nullable=False),
+    sa.Column('slots_per_trial', sa.Integer(), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('project_id', sa.Integer(), nullable=False),
+    sa.Column('parent_id', sa.Integer(), nullable=True),
+    sa.Column('forked_at', sa.Integer(), nullable=True),
+    sa.Column('inherited', Document, nullable=False),
+    sa.Column('source_checkpoint', sa.String(length=36), nullable=True),
+    sa.Column('continuations', sa.Integer(), nullable=False),
+    sa.Column('searcher_queue', Document, nullable=False),
+    sa.Column('is_archived', sa.Boolean(), nullable=False),
+    sa.Column('log_retention_days', sa.Integer(), nullable=True),
+    sa.Column('is_unmanaged', sa.Boolean(), nullable=False),
+    sa.Column('external_id', sa.String(length=255), nullable=True),
+    sa.Column('commanded', sa.String(length=24), nullable=False),
+    sa.Column('commanded_by', sa.String(length=120), nullable=False),
+    sa.Column('commanded_at', UtcTime(), nullable=True),
+    sa.Column('started_at', UtcTime(), nullable=False),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_experiments_owner_id')),
+    sa.ForeignKeyConstraint(['parent_id'], ['experiments.id'], name=op.f('fk_experiments_parent_id')),
+    sa.ForeignKeyConstraint(['project_id'], ['projects.id'], name=op.f('fk_experiments_project_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_experiments')),
+    sa.UniqueConstraint('external_id', name=op.f('uq_experiments_external_id')),
+    sa.UniqueConstraint('idempotency_key', name=op.f('uq_experiments_idempotency_key')),
+    sa.UniqueConstraint('job_id', name=op.f('uq_experiments_job_id')),
+    sqlite_autoincrement=True
+    )
+    with op.batch_alter_table('experiments', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_experiments_project_id'), ['project_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
+
+    op.create_table('project_visits',
+    sa.Column('user_id', sa.Integer(), nullable=False),
+    sa.Column('project_id', sa.Integer(), nullable=False),
+    sa.Column('visited_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['project_id'], ['projects.id'], name=op.f('fk_project_visits_project_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_project_visits_user_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('user_id', 'project_id', name=op.f('pk_project_visits'))
+    )
+    with op.batch_alter_table('project_visits', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_project_visits_project_id'), ['project_id'], unique=False)
+
+    op.create_table('webhook_deliveries',
+    sa.Column('id', sa.String(length=36), nullable=False),
+    sa.Column('webhook_id', sa.Integer(), nullable=False),
+    sa.Column('cause', sa.String(length=200), nullable=True),
+    sa.Column('payload', Document, nullable=False),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('attempts', sa.Integer(), nullable=False),
+    sa.Column('status', sa.Integer(), nullable=True),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('attempted_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['webhook_id'], ['webhooks.id'], name=op.f('fk_webhook_deliveries_webhook_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_webhook_deliveries'))
+    )
+    with op.batch_alter_table('webhook_deliveries', schema=None) as batch_op:
+        batch_op.create_index('ix_webhook_deliveries_of', ['webhook_id', 'created_at'], unique=False)
+        batch_op.create_index('uq_webhook_deliveries_cause', ['webhook_id', 'cause'], unique=True, sqlite_where=sa.text('cause IS NOT NULL'), postgresql_where=sa.text('cause IS NOT NULL'))
+
+    op.create_table('webhook_triggers',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('webhook_id', sa.Integer(), nullable=False),
+    sa.Column('kind', sa.String(length=40), nullable=False),
+    sa.Column('condition', Document, nullable=False),
+    sa.ForeignKeyConstraint(['webhook_id'], ['webhooks.id'], name=op.f('fk_webhook_triggers_webhook_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_webhook_triggers'))
+    )
+    with op.batch_alter_table('webhook_triggers', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_webhook_triggers_kind'), ['kind'], unique=False)
+        batch_op.create_index(batch_op.f('ix_webhook_triggers_webhook_id'), ['webhook_id'], unique=False)
+
+    op.create_table('model_definitions',
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_model_definitions_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('experiment_id', name=op.f('pk_model_definitions'))
+    )
+    op.create_table('search_decisions',
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('number', sa.Integer(), autoincrement=False, nullable=False),
+    sa.Column('decision', sa.Text(), nullable=False),
+    sa.Column('decided_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_search_decisions_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('experiment_id', 'number', name=op.f('pk_search_decisions'))
+    )
+    op.create_table('trials',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('request_id', sa.String(length=36), nullable=False),
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('seed', sa.BigInteger(), nullable=False),
+    sa.Column('hparams', Document, nullable=False),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('revision', sa.Integer(), nullable=False),
+    sa.Column('message', sa.Text(), nullable=False),
+    sa.Column('restarts', sa.Integer(), nullable=False),
+    sa.Column('next_run_at', UtcTime(), nullable=True),
+    sa.Column('continued_after', sa.Integer(), nullable=False),
+    sa.Column('run_id', sa.Integer(), nullable=False),
+    sa.Column('metrics_run_id', sa.Integer(), nullable=False),
+    sa.Column('rung', sa.Integer(), nullable=True),
+    sa.Column('bracket', sa.Integer(), nullable=True),
+    sa.Column('operation_length', sa.BigInteger(), nullable=True),
+    sa.Column('is_closed', sa.Boolean(), nullable=False),
+    sa.Column('progress', sa.Double(), nullable=False),
+    sa.Column('runner_state', sa.Text(), nullable=False),
+    sa.Column('early_exit', sa.String(length=40), nullable=True),
+    sa.Column('warm_start_checkpoint', sa.String(length=36), nullable=True),
+    sa.Column('is_continuation', sa.Boolean(), nullable=False),
+    sa.Column('inherits_id', sa.Integer(), nullable=True),
+    sa.Column('total_batches', sa.BigInteger(), nullable=False),
+    sa.Column('best_validation_id', sa.BigInteger(), nullable=True),
+    sa.Column('latest_validation_id', sa.BigInteger(), nullable=True),
+    sa.Column('searcher_metric', sa.Double(), nullable=True),
+    sa.Column('metadata', Document, nullable=True),
+    sa.Column('log_retention_days', sa.Integer(), nullable=True),
+    sa.Column('external_id', sa.String(length=255), nullable=True),
+    sa.Column('heard_at', UtcTime(), nullable=True),
+    sa.Column('summary', Document, nullable=False),
+    sa.Column('started_at', UtcTime(), nullable=False),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_trials_experiment_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['inherits_id'], ['trials.id'], name=op.f('fk_trials_inherits_id'), ondelete='SET NULL'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_trials')),
+    sa.UniqueConstraint('experiment_id', 'external_id', name=op.f('uq_trials_experiment_id_external_id')),
+    sa.UniqueConstraint('experiment_id', 'request_id', name=op.f('uq_trials_experiment_id_request_id')),
+    sa.UniqueConstraint('task_id', name=op.f('uq_trials_task_id')),
+    sqlite_autoincrement=True
+    )
+    op.create_table('allocations',
+    sa.Column('id', sa.String(length=100), nullable=False),
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=True),
+    sa.Column('run_id', sa.Integer(), nullable=False),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('slots', sa.Integer(), nullable=False),
+    sa.Column('placements', Document, nullable=False),
+    sa.Column('token_hash', sa.String(length=64), nullable=True),
+    sa.Column('started_at', UtcTime(), nullable=False),
+    sa.Column('ready_at', UtcTime(), nullable=True),
+    sa.Column('preempt_requested_at', UtcTime(), nullable=True),
+    sa.Column('preempt_acked_at', UtcTime(), nullable=True),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.Column('end_kind', sa.String(length=24), nullable=True),
+    sa.Column('end_cause', sa.String(length=40), nullable=True),
+    sa.Column('end_message', sa.Text(), nullable=False),
+    sa.Column('exit_code', sa.Integer(), nullable=True),
+    sa.Column('accelerators', Document, nullable=False),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_allocations_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_allocations')),
+    sa.UniqueConstraint('token_hash', name=op.f('uq_allocations_token_hash'))
+    )
+    with op.batch_alter_table('allocations', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_allocations_task_id'), ['task_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_allocations_trial_id'), ['trial_id'], unique=False)
+
+    op.create_table('checkpoints',
+    sa.Column('uuid', sa.String(length=36), nullable=False),
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('allocation_id', sa.String(length=100), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('resources', Document, nullable=False),
+    sa.Column('metadata', Document, nullable=False),
+    sa.Column('steps_completed', sa.BigInteger(), nullable=False),
+    sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('reported_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_checkpoints_experiment_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_checkpoints_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('uuid', name=op.f('pk_checkpoints'))
+    )
+    with op.batch_alter_table('checkpoints', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_checkpoints_experiment_id'), ['experiment_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_checkpoints_trial_id'), ['trial_id'], unique=False)
+
+    op.create_table('metrics',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('run_id', sa.Integer(), nullable=False),
+    sa.Column('group_name', sa.String(length=120), nullable=False),
+    sa.Column('total_batches', sa.BigInteger(), nullable=True),
+    sa.Column('metrics', Document, nullable=False),
+    sa.Column('batch_metrics', Document, nullable=True),
+    sa.Column('searcher_metric', sa.Double(), nullable=True),
+    sa.Column('archived', sa.Boolean(), nullable=False),
+    sa.Column('reported_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metrics_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_metrics'))
+    )
+    with op.batch_alter_table('metrics', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_metrics_trial_id'), ['trial_id'], unique=False)
+        batch_op.create_index('uq_metrics_current', ['trial_id', 'group_name', 'total_batches'], unique=True, sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
+
+    op.create_table('log_policy_matches',
+    sa.Column('allocation_id', sa.String(length=100), nullable=False),
+    sa.Column('policy', sa.Integer(), autoincrement=False, nullable=False),
+    sa.Column('agent_id', sa.String(length=120), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.Text(), nullable=True),
+    sa.Column('pattern', sa.Text(), nullable=False),
+    sa.Column('action', sa.String(length=24), nullable=True),
+    sa.Column('line', sa.Text(), nullable=False),
+    sa.Column('matched_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['allocation_id'], ['allocations.id'], name=op.f('fk_log_policy_matches_allocation_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_log_policy_matches_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('allocation_id', 'policy', 'agent_id', name=op.f('pk_log_policy_matches'))
+    )
+    with op.batch_alter_table('log_policy_matches', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_log_policy_matches_trial_id'), ['trial_id'], unique=False)
+
+    op.create_table('model_versions',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('model_id', sa.Integer(), nullable=False),
+    sa.Column('version', sa.Integer(), nullable=False),
+    sa.Column('checkpoint_uuid', sa.String(length=36), nullable=False),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('comment', sa.Text(), nullable=False),
+    sa.Column('notes', sa.Text(), nullable=False),
+    sa.Column('labels', Document, nullable=False),
+    sa.Column('metadata', Document, nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('updated_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['checkpoint_uuid'], ['checkpoints.uuid'], name=op.f('fk_model_versions_checkpoint_uuid')),
+    sa.ForeignKeyConstraint(['model_id'], ['models.id'], name=op.f('fk_model_versions_model_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_model_versions_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_model_versions')),
+    sa.UniqueConstraint('model_id', 'version', name=op.f('uq_model_versions_model_id_version'))
+    )
+    with op.batch_alter_table('model_versions', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_model_versions_checkpoint_uuid'), ['checkpoint_uuid'], unique=False)
+        batch_op.create_index(batch_op.f('ix_model_versions_owner_id'), ['owner_id'], unique=False)
+
+    op.create_table('trial_sources',
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('checkpoint_uuid', sa.String(length=36), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('model_id', sa.Integer(), nullable=True),
+    sa.Column('model_version', sa.Integer(), nullable=True),
+    sa.ForeignKeyConstraint(['checkpoint_uuid'], ['checkpoints.uuid'], name=op.f('fk_trial_sources_checkpoint_uuid'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['model_id'], ['models.id'], name=op.f('fk_trial_sources_model_id'), ondelete='SET NULL'),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_trial_sources_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('trial_id', 'checkpoint_uuid', name=op.f('pk_trial_sources'))
+    )
+    with op.batch_alter_table('trial_sources', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_trial_sources_checkpoint_uuid'), ['checkpoint_uuid'], unique=False)
+        batch_op.create_index('ix_trial_sources_version', ['model_id', 'model_version'], unique=False)
+
+
+
+def downgrade() -> None:
+    with op.batch_alter_table('trial_sources', schema=None) as batch_op:
+        batch_op.drop_index('ix_trial_sources_version')
+        batch_op.drop_index(batch_op.f('ix_trial_sources_checkpoint_uuid'))
+
+    op.drop_table('trial_sources')
+    with op.batch_alter_table('model_versions', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_model_versions_owner_id'))
+        batch_op.drop_index(batch_op.f('ix_model_versions_checkpoint_uuid'))
+
+    op.drop_table('model_versions')
+    with op.batch_alter_table('log_policy_matches', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_log_policy_matches_trial_id'))
+
+    op.drop_table('log_policy_matches')
+    with op.batch_alter_table('metrics', schema=None) as batch_op:
+        batch_op.drop_index('uq_metrics_current', sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
+        batch_op.drop_index(batch_op.f('ix_metrics_trial_id'))
+
+    op.drop_table('metrics')
+    with op.batch_alter_table('checkpoints', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_checkpoints_trial_id'))
+        batch_op.drop_index(batch_op.f('ix_checkpoints_experiment_id'))
+
+    op.drop_table('checkpoints')
+    with op.batch_alter_table('allocations', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_allocations_trial_id'))
+        batch_op.drop_index(batch_op.f('ix_allocations_task_id'))
+
+    op.drop_table('allocations')
+    op.drop_table('trials')
+    op.drop_table('search_decisions')
+    op.drop_table('model_definitions')
+    with op.batch_alter_table('webhook_triggers', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_webhook_triggers_webhook_id'))
+        batch_op.drop_index(batch_op.f('ix_webhook_triggers_kind'))
+
+    op.drop_table('webhook_triggers')
+    with op.batch_alter_table('webhook_deliveries', schema=None) as batch_op:
+        batch_op.drop_index('uq_webhook_deliveries_cause', sqlite_where=sa.text('cause IS NOT NULL'), postgresql_where=sa.text('cause IS NOT NULL'))
+        batch_op.drop_index('ix_webhook_deliveries_of')
+
+    op.drop_table('webhook_deliveries')
+    with op.batch_alter_table('project_visits', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_project_visits_project_id'))
+
+    op.drop_table('project_visits')
+    with op.batch_alter_table('experiments', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_experiments_state'))
+        batch_op.drop_index(batch_op.f('ix_experiments_project_id'))
+        batch_op.drop_index(batch_op.f('ix_experiments_owner_id'))
+
+    op.drop_table('experiments')
+    with op.batch_alter_table('workspace_pins', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_workspace_pins_workspace_id'))
+
+    op.drop_table('workspace_pins')
+    with op.batch_alter_table('webhooks', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_webhooks_workspace_id'))
+
+    op.drop_table('webhooks')
+    with op.batch_alter_table('templates', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_templates_workspace_id'))
+
+    op.drop_table('templates')
+    with op.batch_alter_table('role_assignments', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_role_assignments_workspace_id'))
+        batch_op.drop_index('ix_role_assignments_holder')
+        batch_op.drop_index(batch_op.f('ix_role_assignments_group_id'))
+
+    op.drop_table('role_assignments')
+    op.drop_table('projects')
+    with op.batch_alter_table('pool_bindings', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_pool_bindings_workspace_id'))
+
+    op.drop_table('pool_bindings')
+    with op.batch_alter_table('models', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_models_workspace_id'))
+        batch_op.drop_index(batch_op.f('ix_models_owner_id'))
+
+    op.drop_table('models')
+    with op.batch_alter_table('workspaces', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_workspaces_owner_id'))
+
+    op.drop_table('workspaces')
+    with op.batch_alter_table('user_tokens', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_user_tokens_user_id'))
+
+    op.drop_table('user_tokens')
+    op.drop_table('user_settings')
+    with op.batch_alter_table('group_members', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_group_members_user_id'))
+
+    op.drop_table('group_members')
+    op.drop_table('cluster_messages')
+    op.drop_table('users')
+    with op.batch_alter_table('task_logs', schema=None) as batch_op:
+        batch_op.drop_index('ix_task_logs_task_id_id')
+
+    op.drop_table('task_logs')
+    op.drop_table('resource_pools')
+    with op.batch_alter_table('outbox', schema=None) as batch_op:
+        batch_op.drop_index('ix_outbox_waiting', sqlite_where=sa.text('sent_at IS NULL'), postgresql_where=sa.text('sent_at IS NULL'))
+
+    op.drop_table('outbox')
+    with op.batch_alter_table('login_failures', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_login_failures_last_at'))
+
+    op.drop_table('login_failures')
+    op.drop_table('groups')
+    op.drop_table('cluster')
+    with op.batch_alter_table('audit_entries', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_audit_entries_route'))
+        batch_op.drop_index(batch_op.f('ix_audit_entries_at'))
+        batch_op.drop_index(batch_op.f('ix_audit_entries_actor_id'))
+
+    op.drop_table('audit_entries')
+    op.drop_table('agents')

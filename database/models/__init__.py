@@ -1,0 +1,54 @@
+"""The tables: what people query. Decisions live in workflows; these records follow them.
+
+A row's identity is what decided it (an experiment and a request id, an allocation id, a checkpoint uuid), so that every
+write of an activity can be an upsert.
+"""
+
+from database.models.audit import AuditEntry
+from database.models.base import Base, BigId
+from database.models.cluster import Agent, Cluster, ClusterMessage, Outbox, ResourcePool
+from database.models.experiments import Experiment, ModelDefinition, SearchDecision
+from database.models.organization import PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
+from database.models.people import Group, GroupMember, LoginFailure, RoleAssignment, User, UserSetting, UserToken
+from database.models.registry import Model, ModelVersion, Template, TrialSource
+from database.models.trials import Allocation, Checkpoint, LogPolicyMatch, Metric, TaskLog, Trial
+from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
+
+__all__ = [
+    "Agent",
+    "Allocation",
+    "AuditEntry",
+    "Base",
+    "BigId",
+    "Checkpoint",
+    "Cluster",
+    "ClusterMessage",
+    "Experiment",
+    "Group",
+    "GroupMember",
+    "LogPolicyMatch",
+    "LoginFailure",
+    "Metric",
+    "Model",
+    "ModelDefinition",
+    "ModelVersion",
+    "Outbox",
+    "PoolBinding",
+    "Project",
+    "ProjectVisit",
+    "ResourcePool",
+    "RoleAssignment",
+    "SearchDecision",
+    "TaskLog",
+    "Template",
+    "Trial",
+    "TrialSource",
+    "User",
+    "UserSetting",
+    "UserToken",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookTrigger",
+    "Workspace",
+    "WorkspacePin",
+]

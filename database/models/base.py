@@ -1,0 +1,22 @@
+"""What all tables share."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Integer, MetaData
+from sqlalchemy.orm import DeclarativeBase
+
+#: SQLite only gives rising keys to a column of type INTEGER.
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    """Names of constraints are spelled out, so that migrations can name them on both engines."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )

@@ -1,0 +1,83 @@
+"""The cluster itself, its hosts and pools, and messages on their way to workflows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from database.models.base import Base, BigId
+from database.types import Document, UtcTime, utc_now
+
+
+class Cluster(Base):
+    """One row: who this cluster is."""
+
+    __tablename__ = "cluster"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    cluster_id: Mapped[str] = mapped_column(String(36))
+    name: Mapped[str] = mapped_column(String(120))
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    log_level: Mapped[str] = mapped_column(String(12), default="INFO")  # from which on the API's processes tell
+
+
+class ClusterMessage(Base):
+    """What administrators have to say to everybody, from a time and perhaps up to one. The newest one counts."""
+
+    __tablename__ = "cluster_messages"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    message: Mapped[str] = mapped_column(Text)
+    starts_at: Mapped[datetime] = mapped_column(UtcTime)
+    ends_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    created_by: Mapped[int] = mapped_column(ForeignKey("users.id"))
+
+
+class ResourcePool(Base):
+    """A pool that experiments may name."""
+
+    __tablename__ = "resource_pools"
+
+    name: Mapped[str] = mapped_column(String(120), primary_key=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+
+
+class Agent(Base):
+    """A host that offers slots, as its workflow last recorded it."""
+
+    __tablename__ = "agents"
+
+    id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    pool: Mapped[str] = mapped_column(String(120))
+    slot_ids: Mapped[list[int]] = mapped_column(Document)
+    is_connected: Mapped[bool] = mapped_column(default=False)
+    is_enabled: Mapped[bool] = mapped_column(default=True)  # what operators say of it, not the agent
+    is_draining: Mapped[bool] = mapped_column(default=False)
+    disabled_slots: Mapped[list[int]] = mapped_column(Document, default=list)
+    revision: Mapped[int] = mapped_column(BigInteger, default=0)
+    registered_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class Outbox(Base):
+    """A message to a workflow, written with the record that causes it, and sent until Temporal has it.
+
+    Receivers ignore repeats, so that a crash between sending and noting does no harm.
+    """
+
+    __tablename__ = "outbox"
+    __table_args__ = (
+        Index(
+            "ix_outbox_waiting", "id", sqlite_where=text("sent_at IS NULL"), postgresql_where=text("sent_at IS NULL")
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    workflow_id: Mapped[str] = mapped_column(String(120))
+    kind: Mapped[str] = mapped_column(String(40))
+    payload: Mapped[dict[str, Any]] = mapped_column(Document)
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    sent_at: Mapped[datetime | None] = mapped_column(UtcTime)

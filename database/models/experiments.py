@@ -1,0 +1,80 @@
+"""Experiments and their searches."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from database.models.base import Base
+from database.types import Document, UtcTime, utc_now
+
+
+class Experiment(Base):
+    """An experiment. `config` is complete and defaulted; `original_config` is the text that was sent."""
+
+    __tablename__ = "experiments"
+    __table_args__ = {"sqlite_autoincrement": True}  # the number of a deleted one names closed workflows
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(String(36), unique=True)
+    idempotency_key: Mapped[str | None] = mapped_column(String(120), unique=True)
+    name: Mapped[str] = mapped_column(Text)
+    description: Mapped[str] = mapped_column(Text, default="")
+    notes: Mapped[str] = mapped_column(Text, default="")
+    labels: Mapped[list[str]] = mapped_column(Document, default=list)
+    state: Mapped[str] = mapped_column(String(24), index=True)
+    revision: Mapped[int] = mapped_column(default=0)  # of the workflow's record that this row follows
+    error: Mapped[str] = mapped_column(Text, default="")
+    progress: Mapped[float] = mapped_column(default=0.0)
+    config: Mapped[dict[str, Any]] = mapped_column(Document)
+    original_config: Mapped[str] = mapped_column(Text)
+    searcher_name: Mapped[str] = mapped_column(String(40))
+    searcher_metric: Mapped[str] = mapped_column(Text)
+    smaller_is_better: Mapped[bool] = mapped_column(default=True)
+    wants_validations: Mapped[bool] = mapped_column(default=False)
+    time_metric: Mapped[str | None] = mapped_column(Text)
+    has_operations: Mapped[bool] = mapped_column(default=False)
+    max_length: Mapped[int | None] = mapped_column(BigInteger)
+    resource_pool: Mapped[str] = mapped_column(String(120))
+    slots_per_trial: Mapped[int] = mapped_column(default=1)
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("experiments.id"))
+    forked_at: Mapped[int | None]  # the parent's decision up to which this experiment shares its history
+    inherited: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # trials taken over from the parent
+    source_checkpoint: Mapped[str | None] = mapped_column(String(36))  # that every trial starts from
+    continuations: Mapped[int] = mapped_column(default=0)  # how often it went on after its end
+    searcher_queue: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # events of a custom search
+    is_archived: Mapped[bool] = mapped_column(default=False)
+    log_retention_days: Mapped[int | None]  # None: as the cluster says; -1: for ever
+    is_unmanaged: Mapped[bool] = mapped_column(default=False)  # trained elsewhere: a client says how it stands
+    external_id: Mapped[str | None] = mapped_column(String(255), unique=True)  # that such a client knows it by
+    commanded: Mapped[str] = mapped_column(String(24), default="")  # the latest command that was taken, and of whom
+    commanded_by: Mapped[str] = mapped_column(String(120), default="")
+    commanded_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+
+
+class SearchDecision(Base):
+    """One event of a search and all that was decided because of it, as `Decision.canonical` writes it."""
+
+    __tablename__ = "search_decisions"
+
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    decision: Mapped[str] = mapped_column(Text)
+    decided_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class ModelDefinition(Base):
+    """The packed context of an experiment: a tar.gz."""
+
+    __tablename__ = "model_definitions"
+
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)

@@ -1,0 +1,88 @@
+"""What experiments are kept in: workspaces and their projects, and which pools a workspace has to itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from database.models.base import Base
+from database.types import Document, UtcTime, utc_now
+
+
+class Workspace(Base):
+    """A group of projects. `everyone`: the role (`api.access.Role`, by name) that every user has in it, if any.
+
+    `state` is empty, DELETING while its experiments are being deleted, or DELETE_FAILED with the reason in `error`.
+    """
+
+    __tablename__ = "workspaces"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    everyone: Mapped[str | None] = mapped_column(String(24))
+    is_immutable: Mapped[bool] = mapped_column(default=False)
+    is_archived: Mapped[bool] = mapped_column(default=False)
+    checkpoint_storage: Mapped[dict[str, Any] | None] = mapped_column(Document)  # ranks above the cluster's
+    default_compute_pool: Mapped[str | None] = mapped_column(String(120))
+    default_aux_pool: Mapped[str | None] = mapped_column(String(120))
+    agent_user_group: Mapped[dict[str, Any] | None] = mapped_column(Document)  # v1AgentUserGroup
+    state: Mapped[str] = mapped_column(String(24), default="")
+    error: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class WorkspacePin(Base):
+    """A workspace that a user wants to see first."""
+
+    __tablename__ = "workspace_pins"
+
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
+    workspace_id: Mapped[int] = mapped_column(
+        ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    pinned_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class Project(Base):
+    """A group of experiments. `key`: a short name, of its own in the whole cluster. `state`: as of a workspace."""
+
+    __tablename__ = "projects"
+    __table_args__ = (UniqueConstraint("workspace_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id"))
+    name: Mapped[str] = mapped_column(String(80))
+    key: Mapped[str | None] = mapped_column(String(5), unique=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+    notes: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # v1Note
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    is_immutable: Mapped[bool] = mapped_column(default=False)
+    is_archived: Mapped[bool] = mapped_column(default=False)
+    state: Mapped[str] = mapped_column(String(24), default="")
+    error: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class ProjectVisit(Base):
+    """When a user last looked at a project."""
+
+    __tablename__ = "project_visits"
+
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True, index=True)
+    visited_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class PoolBinding(Base):
+    """A pool that is for certain workspaces only. A pool without any is there for all."""
+
+    __tablename__ = "pool_bindings"
+
+    pool: Mapped[str] = mapped_column(ForeignKey("resource_pools.name", ondelete="CASCADE"), primary_key=True)
+    workspace_id: Mapped[int] = mapped_column(
+        ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True, index=True
+    )

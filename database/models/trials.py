@@ -1,0 +1,175 @@
+"""Trials, their allocations, and what they report."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from database.models.base import Base, BigId
+from database.types import Document, UtcTime, utc_now
+
+
+class Trial(Base):
+    """A trial. (experiment_id, request_id) is what the searcher knows it by."""
+
+    __tablename__ = "trials"
+    __table_args__ = (
+        UniqueConstraint("experiment_id", "request_id"),
+        UniqueConstraint("experiment_id", "external_id"),
+        {"sqlite_autoincrement": True},  # the number of a deleted one names a closed workflow
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    request_id: Mapped[str] = mapped_column(String(36))
+    task_id: Mapped[str] = mapped_column(String(80), unique=True)
+    seed: Mapped[int] = mapped_column(BigInteger)
+    hparams: Mapped[dict[str, Any]] = mapped_column(Document)
+    state: Mapped[str] = mapped_column(String(24))
+    revision: Mapped[int] = mapped_column(default=0)
+    message: Mapped[str] = mapped_column(Text, default="")
+    restarts: Mapped[int] = mapped_column(default=0)
+    next_run_at: Mapped[datetime | None] = mapped_column(UtcTime)  # end of the back-off that it is in
+    continued_after: Mapped[int] = mapped_column(default=0)  # run id: log policies look at later runs only
+    run_id: Mapped[int] = mapped_column(default=0)
+    metrics_run_id: Mapped[int] = mapped_column(default=0)  # run of the newest report, to see a roll-back
+    rung: Mapped[int | None]
+    bracket: Mapped[int | None]
+    operation_length: Mapped[int | None] = mapped_column(BigInteger)  # open searcher operation, if any
+    is_closed: Mapped[bool] = mapped_column(default=False)  # the searcher wants nothing more of it
+    progress: Mapped[float] = mapped_column(default=0.0)
+    runner_state: Mapped[str] = mapped_column(Text, default="")
+    early_exit: Mapped[str | None] = mapped_column(String(40))
+    warm_start_checkpoint: Mapped[str | None] = mapped_column(String(36))  # used while it has none of its own
+    is_continuation: Mapped[bool] = mapped_column(default=False)  # of that checkpoint's trial: it goes on counting
+    inherits_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="SET NULL"))
+    total_batches: Mapped[int] = mapped_column(BigInteger, default=0)
+    best_validation_id: Mapped[int | None] = mapped_column(BigInteger)
+    latest_validation_id: Mapped[int | None] = mapped_column(BigInteger)
+    searcher_metric: Mapped[float | None]  # of the best validation
+    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Document)  # that users keep with it
+    log_retention_days: Mapped[int | None]  # None: as the experiment says
+    external_id: Mapped[str | None] = mapped_column(String(255))  # of an unmanaged trial, within its experiment
+    heard_at: Mapped[datetime | None] = mapped_column(UtcTime)  # latest sign of life of an unmanaged trial
+    summary: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)
+    started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+
+
+class Allocation(Base):
+    """One run of a task on resources. Its token opens the API to its containers, and dies with it."""
+
+    __tablename__ = "allocations"
+    id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    task_id: Mapped[str] = mapped_column(String(80), index=True)
+    trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[int]
+    state: Mapped[str] = mapped_column(String(24))
+    pool: Mapped[str] = mapped_column(String(120))
+    slots: Mapped[int]
+    placements: Mapped[list[dict[str, Any]]] = mapped_column(Document)
+    token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
+    started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    ready_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    preempt_requested_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    preempt_acked_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    end_kind: Mapped[str | None] = mapped_column(String(24))
+    end_cause: Mapped[str | None] = mapped_column(String(40))
+    end_message: Mapped[str] = mapped_column(Text, default="")
+    exit_code: Mapped[int | None]
+    accelerators: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # that its container found
+
+
+class Metric(Base):
+    """One report of one group at one step. Archived: overtaken by a later run that began from an older checkpoint."""
+
+    __tablename__ = "metrics"
+    __table_args__ = (
+        Index(
+            "uq_metrics_current",
+            "trial_id",
+            "group_name",
+            "total_batches",
+            unique=True,
+            sqlite_where=text("archived = 0 AND total_batches IS NOT NULL"),
+            postgresql_where=text("archived = false AND total_batches IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[int]
+    group_name: Mapped[str] = mapped_column(String(120))
+    total_batches: Mapped[int | None] = mapped_column(BigInteger)  # None: system metrics, which have no step
+    metrics: Mapped[dict[str, Any]] = mapped_column(Document)
+    batch_metrics: Mapped[list[Any] | None] = mapped_column(Document)
+    searcher_metric: Mapped[float | None]
+    archived: Mapped[bool] = mapped_column(default=False)
+    reported_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
+class Checkpoint(Base):
+    """A checkpoint that a trial reported after its files were complete.
+
+    States are those of the wire, and DELETING: nothing may start from it any more, its files are being removed.
+    """
+
+    __tablename__ = "checkpoints"
+
+    uuid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    task_id: Mapped[str] = mapped_column(String(80))
+    allocation_id: Mapped[str] = mapped_column(String(100))
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), index=True)
+    state: Mapped[str] = mapped_column(String(24))
+    resources: Mapped[dict[str, Any]] = mapped_column(Document)
+    metadata_: Mapped[dict[str, Any]] = mapped_column("metadata", Document)
+    steps_completed: Mapped[int] = mapped_column(BigInteger)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    reported_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
+class TaskLog(Base):
+    """One line. (container_id, line_offset) is its identity, where the sender has one: sent twice is kept once."""
+
+    __tablename__ = "task_logs"
+    __table_args__ = (
+        UniqueConstraint("container_id", "line_offset"),
+        Index("ix_task_logs_task_id_id", "task_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    task_id: Mapped[str] = mapped_column(String(80))
+    allocation_id: Mapped[str | None] = mapped_column(String(100))
+    agent_id: Mapped[str | None] = mapped_column(String(120))
+    container_id: Mapped[str | None] = mapped_column(String(120))
+    line_offset: Mapped[int | None] = mapped_column(BigInteger)
+    rank_id: Mapped[int | None]
+    timestamp: Mapped[datetime] = mapped_column(UtcTime)
+    level: Mapped[str | None] = mapped_column(String(12))
+    source: Mapped[str | None] = mapped_column(String(40))
+    stdtype: Mapped[str | None] = mapped_column(String(8))
+    log: Mapped[str] = mapped_column(Text)
+
+
+class LogPolicyMatch(Base):
+    """A line that a log policy matched: the first one of each policy, allocation and agent.
+
+    `policy` is its place in the configuration's `log_policies`.
+    """
+
+    __tablename__ = "log_policy_matches"
+
+    allocation_id: Mapped[str] = mapped_column(ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True)
+    policy: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    agent_id: Mapped[str] = mapped_column(String(120), primary_key=True)  # empty if the sender did not say
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str | None] = mapped_column(Text)  # the label; None: the policy has none
+    pattern: Mapped[str] = mapped_column(Text)
+    action: Mapped[str | None] = mapped_column(String(24))
+    line: Mapped[str] = mapped_column(Text)
+    matched_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)

@@ -1,0 +1,188 @@
+"""Which checkpoints of an experiment may go, who needs the others, and the deletion of all that is left of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy.orm import Session
+
+from database.checkpoints import fork_time, resume_point
+from database.models import Checkpoint, Experiment, Metric, Model, ModelVersion, TaskLog, Trial
+from database.organization import drop_if_empty, hold_project
+from workflows.lifecycle.experiment import TERMINAL, ExperimentState
+from workflows.lifecycle.retention import Candidate, RetentionPolicy, kept
+from workflows.searchers.values import SearchError, parse_metric
+
+#: States in which a checkpoint has files that count.
+_HELD = ("COMPLETED", "PARTIALLY_DELETED")
+_OVER = [state.value for state in TERMINAL]
+
+
+def policy_of(experiment: Experiment) -> RetentionPolicy:
+    """What the experiment's configuration says at present."""
+    return RetentionPolicy.model_validate(experiment.config["checkpoint_storage"])
+
+
+def doomed(session: Session, experiment: Experiment, policy: RetentionPolicy) -> list[Checkpoint]:
+    """Checkpoints that the policy does not keep and nobody needs, oldest first."""
+    rows = session.scalars(
+        select(Checkpoint)
+        .where(Checkpoint.experiment_id == experiment.id, Checkpoint.state.in_(_HELD))
+        .order_by(Checkpoint.reported_at, Checkpoint.uuid)
+        .with_for_update()
+    ).all()
+    stay = kept(_candidates(session, experiment, rows), policy, smaller_is_better=experiment.smaller_is_better)
+    stay |= users_of(session, [row.uuid for row in rows]).keys()
+    stay |= registered(session, [row.uuid for row in rows]).keys()
+    return [row for row in rows if row.uuid not in stay]
+
+
+def claim(session: Session, experiment_id: int, *, everything: bool, limit: int) -> list[str]:
+    """Up to `limit` checkpoints whose files are to be removed now; from here on nothing starts from them.
+
+    Those that an earlier, broken off call claimed come first. An experiment that runs keeps all that it has.
+    """
+    experiment = session.get(Experiment, experiment_id)
+    if experiment is None:
+        return []
+    claimed = select(Checkpoint.uuid).where(Checkpoint.experiment_id == experiment_id, Checkpoint.state == "DELETING")
+    waiting = list(session.scalars(claimed.order_by(Checkpoint.uuid).limit(limit)))
+    if waiting or ExperimentState(experiment.state) not in TERMINAL:
+        return waiting
+    if everything:  # also those that were never complete
+        rows = session.scalars(
+            select(Checkpoint).where(Checkpoint.experiment_id == experiment_id, Checkpoint.state != "DELETED")
+        ).all()
+    else:
+        rows = doomed(session, experiment, policy_of(experiment))
+    uuids = [row.uuid for row in rows[:limit]]
+    session.execute(update(Checkpoint).where(Checkpoint.uuid.in_(uuids)).values(state="DELETING"))
+    return uuids
+
+
+def mark_deleted(session: Session, uuids: Sequence[str]) -> None:
+    """Their files are gone; the rows stay, as Determined's do."""
+    session.execute(
+        update(Checkpoint).where(Checkpoint.uuid.in_(uuids)).values(state="DELETED", resources={}, size_bytes=0)
+    )
+
+
+def users_of(session: Session, uuids: Iterable[str], *, other_than: int | None = None) -> dict[str, int]:
+    """The experiment that needs a checkpoint, for each that is needed: a trial starts from it, or may have to.
+
+    Args:
+        uuids: of checkpoints.
+        other_than: an experiment whose own needs don't count.
+    """
+    wanted = list(uuids)
+    found: dict[str, int] = {}
+    for start in range(0, len(wanted), 500):
+        part = wanted[start : start + 500]
+        starts = select(Trial.warm_start_checkpoint, Trial.experiment_id).where(Trial.warm_start_checkpoint.in_(part))
+        sources = select(Experiment.source_checkpoint, Experiment.id).where(Experiment.source_checkpoint.in_(part))
+        for statement in (starts, sources):
+            for uuid, user in session.execute(statement):
+                if uuid is not None and user != other_than:
+                    found.setdefault(uuid, user)
+    by_forks = _wanted_by_forks(session)
+    for uuid in wanted:
+        if uuid in by_forks and by_forks[uuid] != other_than:
+            found.setdefault(uuid, by_forks[uuid])
+    return found
+
+
+def registered(session: Session, uuids: Iterable[str]) -> dict[str, tuple[int, str, int]]:
+    """The model version that a checkpoint is registered as, for each that is: id and name of the model, and number."""
+    wanted = list(uuids)
+    found: dict[str, tuple[int, str, int]] = {}
+    for start in range(0, len(wanted), 500):
+        statement = (
+            select(ModelVersion.checkpoint_uuid, Model.id, Model.name, ModelVersion.version)
+            .join(Model, Model.id == ModelVersion.model_id)
+            .where(ModelVersion.checkpoint_uuid.in_(wanted[start : start + 500]))
+        )
+        for uuid, model_id, name, version in session.execute(statement).tuples():
+            found.setdefault(uuid, (model_id, name, version))
+    return found
+
+
+def _wanted_by_forks(session: Session) -> dict[str, int]:
+    """Where the trials that a running fork took over stand: it creates those that go on from there as it needs them."""
+    found: dict[str, int] = {}
+    forks = session.scalars(
+        select(Experiment).where(
+            Experiment.forked_at.is_not(None), Experiment.parent_id.is_not(None), Experiment.state.not_in(_OVER)
+        )
+    )
+    for fork in forks:
+        until = fork_time(session, fork.id)
+        for entry in fork.inherited:
+            point = resume_point(session, entry["trial_id"], until=until)
+            if point is not None:
+                found[point] = fork.id
+    return found
+
+
+def _candidates(session: Session, experiment: Experiment, rows: Sequence[Checkpoint]) -> list[Candidate]:
+    steps: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        steps[row.trial_id].add(row.steps_completed)
+    validations: dict[tuple[int, int], tuple[int, float]] = {}
+    found = session.execute(
+        select(Metric.id, Metric.trial_id, Metric.total_batches, Metric.metrics).where(
+            Metric.trial_id.in_(steps), Metric.group_name == "validation", ~Metric.archived
+        )
+    )
+    for metric_id, trial_id, step, metrics in found:
+        value = _number(metrics, experiment.searcher_metric)
+        if step in steps[trial_id] and value is not None:
+            validations[trial_id, step] = (metric_id, value)
+    candidates: list[Candidate] = []
+    for age, row in enumerate(rows):
+        validation, value = validations.get((row.trial_id, row.steps_completed), (None, None))
+        candidates.append(Candidate(row.uuid, row.trial_id, row.steps_completed, age, value, validation))
+    return candidates
+
+
+def _number(metrics: dict[str, Any], name: str) -> float | None:
+    if metrics.get(name) is None:
+        return None
+    try:
+        return parse_metric(metrics[name], name)
+    except SearchError:
+        return None
+
+
+# -- the whole experiment ------------------------------------------------------------------------------------------
+
+
+def what_it_uses(session: Session, experiment_id: int) -> list[int]:
+    """Other experiments whose checkpoints this one's trials start from: they may be collected once it is gone."""
+    uuids = set(session.scalars(select(Trial.warm_start_checkpoint).where(Trial.experiment_id == experiment_id)))
+    uuids.add(session.get_one(Experiment, experiment_id).source_checkpoint)
+    others = select(Checkpoint.experiment_id).where(
+        Checkpoint.uuid.in_([uuid for uuid in uuids if uuid]), Checkpoint.experiment_id != experiment_id
+    )
+    return sorted(set(session.scalars(others)))
+
+
+def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
+    """Delete up to so many lines and reports of a dead experiment; at last its row. True: nothing is left.
+
+    In pieces, since a transaction that deletes millions of rows at once holds everybody else up.
+    """
+    tasks = select(Trial.task_id).where(Trial.experiment_id == experiment_id)
+    trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
+    for model, whose in ((TaskLog, TaskLog.task_id.in_(tasks)), (Metric, Metric.trial_id.in_(trials))):
+        some = select(model.id).where(whose).limit(limit)
+        if cast("CursorResult[Any]", session.execute(delete(model).where(model.id.in_(some)))).rowcount:
+            return False
+    session.execute(update(Experiment).where(Experiment.parent_id == experiment_id).values(parent_id=None))
+    project_id = hold_project(session, experiment_id)
+    session.execute(delete(Experiment).where(Experiment.id == experiment_id))
+    if project_id is not None:
+        drop_if_empty(session, project_id)
+    return True

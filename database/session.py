@@ -1,0 +1,124 @@
+"""Engines and sessions. One `Database` a process; reads and writes are told apart because SQLite needs it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.orm import Session
+
+from database.audit import AuditedSession, asking, record
+
+
+class Database:
+    """Access to the records.
+
+    Args:
+        url: `sqlite:///path/to/file` or `postgresql+psycopg://user@host/name`.
+        pool_size: connections kept open; each concurrent session holds one.
+
+    Beyond the pool there may be ten more connections; who waits for one longer than 10 s gets a TimeoutError.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        self.url = url
+        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            self._reader = _sqlite_engine(url, "BEGIN", pool_size)
+            # a transaction that reads first and writes later would fail as "locked": take the write lock at once
+            self._writer = _sqlite_engine(url, "BEGIN IMMEDIATE", 2)
+        else:
+            self._reader = self._writer = create_engine(
+                url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
+                json_deserializer=orjson.loads,
+            )  # fmt: skip
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that writes, for migrations."""
+        return self._writer
+
+    @contextmanager
+    def read(self) -> Generator[Session]:
+        """A session for reading; rolled back at the end. Objects stay readable after it."""
+        with Session(self._reader, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Generator[Session]:
+        """A session in a transaction: committed at the end, rolled back when an exception passes.
+
+        What it writes for somebody's request is noted in the audit log, within the same transaction.
+        """
+        request = asking.get()
+        if request is None or not request.actor or request.is_recorded:
+            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+                yield session
+            return
+        with AuditedSession(self._writer, expire_on_commit=False) as session:
+            with session.begin():
+                yield session
+                is_recorded = record(session, request)
+            request.is_recorded = request.is_recorded or is_recorded
+
+    def connect_lazy_writer(self) -> Connection:
+        """A connection of its own for a thread that writes all the time; the caller closes it.
+
+        Its commits don't wait for the disk. That is what they are on SQLite anyway (see `set_pragmas`); on PostgreSQL a
+        crash of the server itself may lose the last 0.6 s of them, where `SET LOCAL synchronous_commit = on` does not
+        say otherwise. A crash of this process loses nothing.
+        """
+        connection = self._writer.connect()
+        connection.detach()  # the setting must not reach another user of the pool
+        if not self.is_sqlite:
+            with connection.begin():
+                connection.exec_driver_sql("SET synchronous_commit = off")
+        return connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Two that switch a new file at once: SQLite tells one of them that it is locked, without the usual patience."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _sqlite_engine(url: str, begin: str, pool_size: int) -> Engine:
+    path = make_url(url).database
+    if path:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        url, pool_size=pool_size, max_overflow=10, connect_args={"timeout": 30, "check_same_thread": False}
+    )
+
+    def set_pragmas(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        # NORMAL: no crash of a process loses a commit; a power cut may lose the last ones. Decisions are not here but
+        # in Temporal, whose file is written with FULL.
+        for pragma in ("busy_timeout=30000", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        _switch_to_wal(connection)
+
+    def begin_transaction(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "begin", begin_transaction)
+    return engine
