@@ -1,0 +1,60 @@
+"""The package that runs beside training code.
+
+`determined.core` is for training code inside of a task, `determined.experimental.client` for scripts outside.
+
+Importing it loads nothing else: names are fetched when they are used.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from determined import core, errors
+    from determined._import import import_from_path
+    from determined._info import ClusterInfo, RendezvousInfo, ResourcesInfo, TrialInfo, get_cluster_info
+    from determined.errors import InvalidHP
+
+__all__ = [
+    "LOG_FORMAT",
+    "ClusterInfo",
+    "InvalidHP",
+    "RendezvousInfo",
+    "ResourcesInfo",
+    "TrialInfo",
+    "__version__",
+    "core",
+    "errors",
+    "get_cluster_info",
+    "import_from_path",
+]
+
+_HOME = {
+    "ClusterInfo": "determined._info",
+    "RendezvousInfo": "determined._info",
+    "ResourcesInfo": "determined._info",
+    "TrialInfo": "determined._info",
+    "get_cluster_info": "determined._info",
+    "import_from_path": "determined._import",
+    "InvalidHP": "determined.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    import importlib
+
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    elif name in ("core", "errors"):
+        value = importlib.import_module(f"determined.{name}")
+    else:
+        raise AttributeError(f"module 'determined' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,29 @@
+"""The part of `determined.errors` that concerns the master's answers, under the name that user code imports."""
+
+from __future__ import annotations
+
+from determined.errors import (
+    APIException,
+    BadRequestException,
+    ConflictException,
+    EnterpriseOnlyError,
+    ForbiddenException,
+    MasterNotFoundException,
+    NotFoundException,
+    ServerException,
+    TooManyRequestsException,
+    UnauthenticatedException,
+)
+
+__all__ = [
+    "APIException",
+    "BadRequestException",
+    "ConflictException",
+    "EnterpriseOnlyError",
+    "ForbiddenException",
+    "MasterNotFoundException",
+    "NotFoundException",
+    "ServerException",
+    "TooManyRequestsException",
+    "UnauthenticatedException",
+]

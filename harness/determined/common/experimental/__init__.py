@@ -1,0 +1,1 @@
+"""What `determined.experimental` consists of."""

@@ -1,0 +1,128 @@
+"""Checkpoints in Azure Blob Storage, by way of azure-storage-blob."""
+
+from __future__ import annotations
+
+from determined.common.storage._objects import (
+    ABSENT,
+    BROKEN,
+    EXPIRED,
+    OTHER,
+    PIECE,
+    SINGLE_REQUEST,
+    ObjectStorage,
+    sdk,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from determined.common.storage._files import HashingReader
+
+_MAX_BLOCKS = 50_000
+
+
+class AzureStorage(ObjectStorage):
+    """A container.
+
+    Args:
+        container: Its name.
+        connection_string: Says account and key; excludes the two others.
+        account_url: Of the account.
+        credential: Key or SAS token that belongs to `account_url`; None for the machine's own identity, if the package
+            azure-identity is there, else for a URL that has a SAS token itself.
+        temp_dir: Where temporary folders are made; None for `$TMPDIR`.
+    """
+
+    # The service warns of names that end with "/"; the manifest knows the folders.
+    keeps_folders = False
+    # Else it would read in several threads, with leaps.
+    reads_seekable = False
+
+    def __init__(
+        self,
+        container: str,
+        connection_string: str | None = None,
+        account_url: str | None = None,
+        credential: str | None = None,
+        temp_dir: str | None = None,
+    ) -> None:
+        token = (account_url or "").partition("?")[2]
+        keys = [part.partition("=")[2] for part in (connection_string or "").split(";") if "Key=" in part]
+        super().__init__(f"ms://{container}", "", (connection_string, credential, token, *keys), temp_dir)
+        self._container = container
+        self._connection_string = connection_string or None
+        self._account_url = account_url or None
+        self._credential = credential or None
+
+    def fields(self) -> str:
+        """As the contract says."""
+        return "container, connection_string, account_url and credential"
+
+    def connect(self) -> Any:
+        """As the contract says."""
+        blob = sdk("azure.storage.blob", "azure", "azure-storage-blob")
+        options: dict[str, Any] = {
+            # By default the first pause is 18 seconds. These are 2 to 64, two minutes in all.
+            "retry_policy": blob.ExponentialRetry(
+                initial_backoff=0, increment_base=2, retry_total=6, random_jitter_range=1
+            ),
+            "max_single_put_size": SINGLE_REQUEST,
+            "max_block_size": SINGLE_REQUEST // 2,
+            "max_single_get_size": PIECE,
+            "max_chunk_get_size": PIECE,
+            "logging_enable": False,
+        }
+        if self._connection_string:
+            return blob.ContainerClient.from_connection_string(self._connection_string, self._container, **options)
+        credential = self._credential or _own_identity(self._account_url or "")
+        return blob.ContainerClient(self._account_url, self._container, credential=credential, **options)
+
+    def sdk_errors(self) -> tuple[type[BaseException], ...]:
+        """As the contract says."""
+        return (sdk("azure.core.exceptions", "azure", "azure-storage-blob").AzureError,)
+
+    def kind_of(self, error: BaseException) -> str:
+        """As the contract says."""
+        exceptions = sdk("azure.core.exceptions", "azure", "azure-storage-blob")
+        if isinstance(error, (exceptions.IncompleteReadError, exceptions.ServiceResponseError)):
+            return BROKEN
+        if getattr(error, "error_code", "") == "BlobNotFound":
+            return ABSENT
+        return EXPIRED if getattr(error, "status_code", 0) == 401 else OTHER
+
+    def send_bytes(self, client: Any, key: str, content: bytes) -> None:
+        """As the contract says."""
+        client.upload_blob(key, content, overwrite=True)
+
+    def send_stream(self, client: Any, key: str, reader: HashingReader) -> None:
+        """In blocks, several at a time."""
+        blob = client.get_blob_client(key)
+        # The SDK takes the size of blocks from the client, which has it for all.
+        blob._config.max_block_size = max(SINGLE_REQUEST // 2, -(-reader.size // _MAX_BLOCKS))
+        blob.upload_blob(reader, length=reader.size, overwrite=True, max_concurrency=4)
+
+    def fetch_piece(self, client: Any, key: str, start: int, length: int) -> bytes:
+        """As the contract says."""
+        try:
+            return client.download_blob(key, offset=start, length=length).readall()
+        except sdk("azure.core.exceptions", "azure", "azure-storage-blob").HttpResponseError as e:
+            if e.status_code == 416:
+                return b""
+            raise
+
+    def list_objects(self, client: Any, prefix: str) -> dict[str, int]:
+        """As the contract says."""
+        return {blob.name: blob.size for blob in client.list_blobs(name_starts_with=prefix)}
+
+    def delete_object(self, client: Any, key: str) -> None:
+        """As the contract says."""
+        client.delete_blob(key)
+
+
+def _own_identity(account_url: str) -> Any:
+    import importlib.util
+
+    if "?" in account_url or importlib.util.find_spec("azure.identity") is None:
+        return None
+    return sdk("azure.identity", "azure", "azure-identity").DefaultAzureCredential()

@@ -1,0 +1,102 @@
+"""What a checkpoint consists of, as it is written beside its files when it is complete: sizes and SHA-256."""
+
+from __future__ import annotations
+
+from determined import errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+#: Beside the files, and never shown as one of them.
+MANIFEST_FILE = ".undeterred-manifest.json"
+METADATA_FILE = "metadata.json"
+_VERSION = 1
+
+
+class FileEntry:
+    """A file of a checkpoint. Folders have size 0 and no hash.
+
+    Attributes:
+        size: In bytes.
+        sha256: In hexadecimal; "" if it is not known, as for folders and for what Determined wrote.
+    """
+
+    __slots__ = ("sha256", "size")
+
+    def __init__(self, size: int, sha256: str = "") -> None:
+        self.size = size
+        self.sha256 = sha256
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileEntry) and (self.size, self.sha256) == (other.size, other.sha256)
+
+    def __hash__(self) -> int:
+        return hash((self.size, self.sha256))
+
+    def __repr__(self) -> str:
+        return f"FileEntry({self.size}, {self.sha256!r})"
+
+
+def encode(files: Mapping[str, FileEntry]) -> bytes:
+    """The manifest of these files, as UTF-8 JSON."""
+    import json
+
+    listed = {path: {"size": entry.size, "sha256": entry.sha256} for path, entry in sorted(files.items())}
+    return json.dumps({"version": _VERSION, "files": listed}, indent=1).encode()
+
+
+def decode(raw: bytes, where: str) -> dict[str, FileEntry]:
+    """The files that a manifest lists, sorted.
+
+    Args:
+        raw: The manifest.
+        where: Its place, for the message.
+
+    Raises:
+        CheckpointCorruptError: It is no manifest, or one of a later version, or it names a file outside.
+    """
+    import json
+
+    try:
+        read: dict[str, Any] = json.loads(raw)
+        if read["version"] != _VERSION:
+            raise errors.CheckpointCorruptError(
+                f"{where} has version {read['version']!r}, but this release reads version {_VERSION}: update "
+                "undeterred-harness"
+            )
+        entries = {str(path): FileEntry(int(e["size"]), str(e["sha256"])) for path, e in read["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise errors.CheckpointCorruptError(f"{where} is damaged: it is no manifest ({e!r})") from e
+    for path in entries:
+        if not is_inside(path):
+            raise errors.CheckpointCorruptError(f"{where} is refused: {path!r} leads out of the checkpoint")
+    return dict(sorted(entries.items()))
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path (of a file, or of a folder with "/" at its end) stays below where it starts."""
+    parts = path[:-1].split("/") if path.endswith("/") else path.split("/")
+    return "\0" not in path and not any(part in ("", ".", "..") for part in parts)
+
+
+def check_file(where: str, expected: FileEntry, found: FileEntry) -> None:
+    """Compare what is there with what the manifest says; a hash that one of them has not is not compared.
+
+    Raises:
+        CheckpointCorruptError: It differs.
+    """
+    if found.size != expected.size:
+        raise errors.CheckpointCorruptError(
+            f"{where} is damaged: expected {expected.size:,} bytes, found {found.size:,}"
+        )
+    if expected.sha256 and found.sha256 and found.sha256 != expected.sha256:
+        raise errors.CheckpointCorruptError(
+            f"{where} is damaged: expected SHA-256 {expected.sha256}, found {found.sha256}"
+        )
+
+
+def missing(where: str) -> errors.CheckpointCorruptError:
+    """The error for a file that the manifest lists and that is not there."""
+    return errors.CheckpointCorruptError(f"{where} is missing: the checkpoint's manifest lists it")

@@ -1,0 +1,225 @@
+"""`core.init()` and what it returns."""
+
+from __future__ import annotations
+
+import os
+
+from determined import errors
+from determined.core._checkpoint import CheckpointContext
+from determined.core._distributed import DistributedContext, DummyDistributedContext
+from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
+from determined.core._searcher import DummySearcherContext, SearcherContext
+from determined.core._tensorboard_mode import TensorboardMode
+from determined.core._train import DummyTrainContext, EarlyExitReason, TensorboardFiles, TrainContext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types
+    from typing import Any
+
+    from determined._info import ClusterInfo
+    from determined.common.storage import Storage
+    from determined.core._reporter import Reporter
+
+# How long the end of a failed process waits for a master that does not answer, if nobody delivers what it leaves.
+_GIVE_UP_AFTER_ERROR_S = 300.0
+_GIVE_UP_AFTER_INTERRUPT_S = 10.0
+
+
+class Context:
+    """The parts of the Core API. Made by `core.init()`, and used in a `with` statement.
+
+    Attributes:
+        checkpoint: Saving and loading checkpoints.
+        distributed: Which worker of a job this is.
+        preempt: Whether the cluster wants this task to make room.
+        train: Reporting metrics.
+        searcher: The searcher's operations.
+        info: What this task knows about itself; None outside of a cluster.
+    """
+
+    def __init__(
+        self,
+        checkpoint: CheckpointContext,
+        distributed: DistributedContext | None = None,
+        preempt: PreemptContext | None = None,
+        train: TrainContext | None = None,
+        searcher: SearcherContext | None = None,
+        info: ClusterInfo | None = None,
+        _reporter: Reporter | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.distributed = distributed or DummyDistributedContext()
+        self.preempt = preempt or DummyPreemptContext()
+        self.train = train or DummyTrainContext(_local_dir("tensorboard"))
+        self.searcher = searcher or DummySearcherContext(self.distributed)
+        self.info = info
+        self._reporter = _reporter
+
+    def start(self) -> None:
+        """Start the threads; `with` does it."""
+        _print_stacks_on_sigusr1()
+        self.preempt.start()
+
+    def close(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: types.TracebackType | None = None,
+    ) -> None:
+        """Send what is still queued and end the threads; `with` does it.
+
+        Raises:
+            SystemExit: With status 0, if the block raised `InvalidHP`.
+            AllocationEnded, APIException, InvalidDataTypeException: The master refused a report, and the block itself
+                did not fail.
+        """
+        is_invalid_hp = isinstance(exc_val, errors.InvalidHP)
+        try:
+            if is_invalid_hp:
+                self.train.report_early_exit(EarlyExitReason.INVALID_HP)
+        finally:
+            self.preempt.close()
+            try:
+                self._close_reporter(exc_val)
+            finally:
+                self.checkpoint.close()
+                self.distributed.close()
+        if is_invalid_hp:
+            _logger().info(f"these hyperparameters were reported as invalid: {exc_val}")
+            raise SystemExit(0) from exc_val
+
+    def _close_reporter(self, exc_val: BaseException | None) -> None:
+        if self._reporter is None:
+            return
+        if exc_val is None or (isinstance(exc_val, SystemExit) and not exc_val.code):
+            self._reporter.close()
+            return
+        interrupted = isinstance(exc_val, KeyboardInterrupt)
+        try:
+            self._reporter.close(_GIVE_UP_AFTER_INTERRUPT_S if interrupted else _GIVE_UP_AFTER_ERROR_S)
+        except errors.DeterminedException as e:
+            # The block's own error is the one to show.
+            if e is not exc_val:
+                _logger().warning(f"while closing after an error: {e}")
+
+    def __enter__(self) -> Context:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: types.TracebackType | None,
+    ) -> None:
+        self.close(exc_type, exc_val, exc_tb)
+
+
+def init(
+    *,
+    distributed: DistributedContext | None = None,
+    checkpoint_storage: str | dict[str, Any] | None = None,
+    storage_manager: Storage | None = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+) -> Context:
+    """The Core API for this process; always as `with core.init() as core_context:`.
+
+    Outside of a cluster everything works as well: metrics go to the log, checkpoints into
+    `~/.local/share/determined/checkpoints`, the searcher hands out one operation of length 1, and nobody preempts.
+
+    Args:
+        distributed: Needed for trials with several slots.
+        checkpoint_storage: Where checkpoints go, instead of the experiment's `checkpoint_storage`: such a section as a
+            dictionary, or the path of a folder.
+        storage_manager: Internal.
+        preempt_mode: Who calls `preempt.should_preempt()` in a job of several workers.
+        tensorboard_mode: How TensorBoard's files are treated; see `TensorboardMode`.
+
+    Raises:
+        ValueError: The trial has several slots, and `distributed` is not given.
+        NotAvailableException: A type of checkpoint storage of a later release.
+        InvalidConfigurationException: The environment of this task is broken.
+    """
+    from determined._info import get_cluster_info
+    from determined.common import storage
+
+    info = get_cluster_info()
+    if info is None or info.task_type != "TRIAL":
+        dist = distributed or DummyDistributedContext()
+        place = storage_manager or storage.build(checkpoint_storage or _local_dir("checkpoints"))
+        return Context(CheckpointContext(dist, place, None, "", ""), dist, info=info)
+    trial = info.trial
+    if distributed is None:
+        slots, containers = sum(info.container_slot_counts), len(info.container_addrs)
+        if slots > 1 or containers > 1:
+            raise ValueError(
+                f"this trial has {slots} slots in {containers} containers, so core.init() needs "
+                "distributed=DistributedContext(…), for example DistributedContext.from_torch_distributed()"
+            )
+        distributed = DummyDistributedContext()
+    config = trial._config  # pyright: ignore[reportPrivateUsage]
+    place = storage_manager or storage.build(checkpoint_storage or config.get("checkpoint_storage") or {})
+    return _on_cluster(info, distributed, place, config, preempt_mode, tensorboard_mode)
+
+
+def _on_cluster(
+    info: ClusterInfo,
+    dist: DistributedContext,
+    place: Storage,
+    config: dict[str, Any],
+    preempt_mode: PreemptMode,
+    tensorboard_mode: TensorboardMode,
+) -> Context:
+    from determined.common.api._session import Session
+    from determined.common.api._tls import Cert
+    from determined.core._reporter import Reporter
+    from determined.core._spool import spool_folder
+
+    trial = info.trial
+    session = Session(
+        info.master_url,
+        allocation_token=info.session_token,
+        cert=Cert(info.master_cert_file, info.master_cert_name),
+    )
+    folder, is_collected = spool_folder()
+    reporter = Reporter(
+        session,
+        info.allocation_id,
+        trial.trial_id,
+        trial._trial_run_id,  # pyright: ignore[reportPrivateUsage]
+        spool_folder=folder,
+        is_collected=is_collected,
+    )
+    tensorboard = TensorboardFiles.of_trial(info, dist.rank, place)
+    return Context(
+        CheckpointContext(dist, place, reporter, info.task_id, info.allocation_id, info),
+        dist,
+        PreemptContext(session, info.allocation_id, dist, reporter, preempt_mode),
+        TrainContext(reporter, trial.trial_id, trial.experiment_id, dist, tensorboard_mode, tensorboard),
+        SearcherContext(reporter, dist, trial.trial_id, info.allocation_id, config.get("searcher") or {}),
+        info,
+        reporter,
+    )
+
+
+def _local_dir(name: str) -> str:
+    base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(base, "determined", name)
+
+
+def _print_stacks_on_sigusr1() -> None:
+    import faulthandler
+    import signal
+
+    try:
+        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    except (AttributeError, ValueError, OSError, RuntimeError):
+        return  # no such signal here, or stderr is no file
+
+
+def _logger() -> Any:
+    import logging
+
+    return logging.getLogger("determined.core")

@@ -1,0 +1,139 @@
+"""What a trial's container runs: `python -m determined.exec.launch`.
+
+It prepares the container (context, rendezvous, info files, a probe of the checkpoint storage) and then becomes the
+entrypoint. All of it counts into the time that a trial waits before its first step, so this imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from determined import errors
+from determined.common.api._retry import Backoff, is_transient
+from determined.common.api._session import Session
+from determined.common.api._tls import Cert
+from determined.common.api._url import api_path
+from determined.exec._entrypoint import execute, resolve, with_startup_hook
+from determined.exec._environment import TaskEnvironment, write_info_file
+from determined.exec._fail import fail, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# A master that is away is waited for as long as it takes: an end would count as a failure of the user's code. One that
+# answers with an error of its own, for so long, will not get better.
+_SERVER_ERROR_LIMIT_S = 600.0
+# The master answers when all containers of the allocation are there.
+_RENDEZVOUS_TIMEOUT_S = 120.0
+_RENDEZVOUS_WARNING_S = 600.0
+
+
+def main() -> None:
+    """Prepare this container and become the entrypoint."""
+    env = TaskEnvironment(os.environ)
+    argv = resolve(env.config.get("entrypoint"))
+    session = Session(env.master, allocation_token=env.session_token, cert=Cert(env.cert_file, env.cert_name))
+    info_dir = os.path.join(env.run_dir, "info")
+    try:
+        os.makedirs(info_dir, mode=0o755, exist_ok=True)
+        os.makedirs(env.workdir, mode=0o700, exist_ok=True)
+        os.chdir(env.workdir)
+        _unpack_context(session, env)
+        write_info_file(info_dir, "trial.json", env.trial())
+        write_info_file(info_dir, "rendezvous.json", _rendezvous(session, env))
+        write_info_file(info_dir, "resources.json", {"gpu_uuids": _gpu_uuids()})
+        # Last, because it is the one that tells that this is a task of the cluster.
+        write_info_file(info_dir, "cluster.json", env.cluster())
+    except OSError as e:
+        fail(f"can't prepare this container: {e.strerror} ({e.filename}); DET_RUN_DIR and DET_WORKDIR must be writable")
+    finally:
+        session.close()
+    _probe_storage(env.config.get("checkpoint_storage") or {})
+    execute(with_startup_hook(argv))
+
+
+def _unpack_context(session: Session, env: TaskEnvironment) -> None:
+    answer = _get(session, api_path("tasks", env.task_id, "context_directory"), "the model directory")
+    packed = str(answer.get("b64Tgz") or "")
+    if not packed:
+        return
+    import binascii
+
+    from determined.common.context import unpack_context
+
+    try:
+        unpack_context(binascii.a2b_base64(packed), env.workdir)
+    except (errors.InvalidContextException, binascii.Error) as e:
+        fail(f"can't unpack the model directory of this experiment: {e}")
+
+
+def _rendezvous(session: Session, env: TaskEnvironment) -> dict[str, Any]:
+    path = api_path("allocations", env.allocation_id, "resources", env.resources_id, "rendezvous")
+    answer = _get(session, path, "the addresses of the other containers", _RENDEZVOUS_TIMEOUT_S)
+    info: dict[str, Any] = answer.get("rendezvousInfo") or {}
+    try:
+        return {
+            "container_addrs": [str(address) for address in info["addresses"]],
+            "container_rank": int(info["rank"]),
+            "container_slot_counts": [int(count) for count in info["slots"]],
+        }
+    except (KeyError, TypeError, ValueError):
+        fail(f"the master's rendezvous is {info!r}, but must have addresses, rank and slots")
+
+
+def _get(session: Session, path: str, what: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    backoff, started, warned_at = Backoff(), time.monotonic(), 0.0
+    while True:
+        try:
+            return session.get(path, timeout_s=timeout_s, max_tries=1).json()
+        except (errors.UnauthenticatedException, errors.ForbiddenException) as e:
+            fail(f"the cluster has ended this allocation ({e.message.partition(';')[0]}); nothing was started")
+        except errors.APIException as e:
+            waited_s = time.monotonic() - started
+            slow_answer = "timed out" in e.message and timeout_s == _RENDEZVOUS_TIMEOUT_S
+            if not is_transient(e) and e.status < 500:
+                fail(f"can't get {what} from the master: {e}")
+            if waited_s > _SERVER_ERROR_LIMIT_S and not is_transient(e):
+                fail(f"can't get {what} from the master for {waited_s:.0f} s: {e}")
+            if waited_s - warned_at > (_RENDEZVOUS_WARNING_S if slow_answer else 60.0 if warned_at else 10.0):
+                warned_at = waited_s
+                say("WARNING", f"still waiting for {what} after {waited_s:.0f} s: {e.message}")
+            time.sleep(backoff.next(e.retry_after_s))
+
+
+def _probe_storage(config: dict[str, Any]) -> None:
+    from determined.common import storage
+
+    try:
+        storage.build(config).probe()
+    except errors.DeterminedException as e:
+        fail(f"checkpoints could not be saved: {e}")
+
+
+def _gpu_uuids() -> list[str]:
+    # Starting nvidia-smi costs up to a second: only where a runtime has handed over devices.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("NVIDIA_VISIBLE_DEVICES") or ""
+    if visible in ("", "none", "void", "-1"):
+        return []
+    import subprocess
+
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    uuids = [line.strip() for line in listed.splitlines() if line.strip()]
+    wanted = visible.split(",")
+    by_index = [uuids[int(w)] for w in wanted if w.isdigit() and int(w) < len(uuids)]
+    return by_index or [u for u in uuids if visible == "all" or u in wanted]
+
+
+if __name__ == "__main__":
+    main()

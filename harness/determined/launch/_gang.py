@@ -1,0 +1,239 @@
+"""What the launchers share: where this container is in its job, and a launcher's process that is watched to its end.
+
+Each worker runs under `wrap_rank`, which notes how it ended in a folder that all of this container share (`GANG_DIR`).
+So the worker that failed first is known, whatever the framework's own launcher says about it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from determined import errors
+from determined.exec._fail import fail, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+GANG_DIR = "DET_GANG_DIR"
+# After the first worker has failed the others get so long for the framework's launcher to end them.
+END_WITHIN_S = 30.0
+FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+
+
+class Place:
+    """This container in its job.
+
+    Attributes:
+        addresses: Of all containers, by rank.
+        rank: Of this container.
+        slots: Workers of each container, by rank; at least 1.
+    """
+
+    def __init__(self) -> None:
+        from determined._info import get_cluster_info
+
+        try:
+            info = get_cluster_info()
+        except errors.InvalidConfigurationException as e:
+            fail(str(e))
+        self.addresses = info.container_addrs if info else ["127.0.0.1"]
+        self.rank = info.container_rank if info else 0
+        counts = info.container_slot_counts if info else [1]
+        self.slots = [max(1, count) for count in counts] or [1]
+
+    @property
+    def chief_ip(self) -> str:
+        """The address of the container of rank 0."""
+        return self.addresses[0]
+
+
+def arguments(launcher: str, argv: list[str]) -> tuple[list[str], list[str]]:
+    """Split `[overrides --] script…` into the overrides and the command. Ends the process if there is no command."""
+    overrides: list[str] = []
+    if "--" in argv:
+        at = argv.index("--")
+        overrides, argv = argv[:at], argv[at + 1 :]
+    if argv[:1] == ["--trial"]:
+        fail("--trial names a trial class, which comes with a later release; give a script, e.g. `python3 train.py`")
+    if not argv or argv[0].startswith("-"):
+        fail(
+            f"determined.launch.{launcher} has no command to run; use: python3 -m determined.launch.{launcher} "
+            "[options of the launcher --] python3 train.py …"
+        )
+    if argv[0].endswith(".py"):
+        argv = [sys.executable, *argv]
+    return overrides, argv
+
+
+def program(name: str, what: str) -> str:
+    """Where a framework's launcher is. Ends the process if it is not installed."""
+    beside = os.path.join(os.path.dirname(sys.executable), name)
+    found = beside if os.access(beside, os.X_OK) else shutil.which(name)
+    if found is None:
+        fail(f"{name} was not found: {what} is not installed in the image of this task", 127)
+    return found
+
+
+def rendezvous_port(place: Place) -> str:
+    """Where the workers of a job find each other: `C10D_PORT`, or 29400 and what keeps trials of one machine apart.
+
+    A job of several machines has them for itself, and all of them must agree.
+    """
+    text = os.environ.get("DET_UNIQUE_PORT_OFFSET") or "0"
+    offset = int(text) if len(place.addresses) == 1 and text.isdigit() else 0
+    return os.environ.get("C10D_PORT") or str(29400 + offset)
+
+
+def on_one_machine(launcher: str, instead: str) -> Place:
+    """This container, for a launcher that needs ssh to reach others. Ends the process if there are others."""
+    place = Place()
+    if len(place.addresses) > 1:
+        fail(
+            f"this trial has {len(place.addresses)} containers, and {launcher}'s launcher needs ssh between them, "
+            f"which comes with a later release; use determined.launch.torch_distributed{instead}"
+        )
+    return place
+
+
+def wrapped(command: list[str]) -> list[str]:
+    """The command of one worker."""
+    return [sys.executable, "-m", "determined.launch.wrap_rank", "--", *command]
+
+
+def run(command: list[str], env: Mapping[str, str], what: str) -> NoReturn:
+    """Run a framework's launcher to its end, and end with the status of the worker that failed first.
+
+    Signals are forwarded to all workers. When one has failed, the launcher gets `END_WITHIN_S` to end the others; then
+    they are killed.
+    """
+    folder = tempfile.mkdtemp(prefix="determined-gang-")
+    try:
+        code = _watch(command, {**env, GANG_DIR: folder}, folder)
+        first = _first_failure(folder)
+        if first is not None:
+            say("ERROR", f"rank {first['rank']} {how_it_ended(first['returncode'])}; all workers were stopped")
+            code = first["returncode"]
+        elif code:
+            say("ERROR", f"{what} {how_it_ended(code)}, and no worker had failed")
+    except FileNotFoundError:
+        fail(f"{command[0]!r} was not found; install {what} in the image of this task", 127)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(128 - code if code < 0 else code)
+
+
+def how_it_ended(returncode: int) -> str:
+    """In words. Negative: by a signal."""
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = "unknown"
+    return f"was ended by signal {-returncode} ({name})"
+
+
+def note_end(folder: str, rank: str, returncode: int) -> None:
+    """Note how a worker ended, for its launcher. The first failure stays."""
+    note: dict[str, Any] = {"rank": rank, "returncode": returncode, "time": time.time()}
+    temporary = os.path.join(folder, f".{rank}.tmp")
+    with open(temporary, "w", encoding="utf-8") as f:
+        json.dump(note, f)
+    os.replace(temporary, os.path.join(folder, f"failed-{rank}"))
+
+
+def _watch(command: list[str], env: Mapping[str, str], folder: str) -> int:
+    # A group of its own: what is left of the workers is killed with it.
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    stopping = threading.Event()
+
+    def forward(number: int, _: Any) -> None:
+        if number in (signal.SIGINT, signal.SIGTERM):
+            stopping.set()
+        if number == signal.SIGUSR1:
+            _signal_workers(folder, number)
+        else:
+            _signal_group(process.pid, number)
+
+    before = {name: signal.signal(getattr(signal, name), forward) for name in FORWARDED}
+    try:
+        left_s: float | None = None
+        while True:
+            try:
+                code = process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                if left_s is None and _first_failure(folder) is not None:
+                    left_s = END_WITHIN_S
+                elif left_s is not None:
+                    left_s -= 0.5
+                    if left_s <= 0:
+                        say(
+                            "WARNING", f"some workers still run {END_WITHIN_S:.0f} s after another failed: killing them"
+                        )
+                        _signal_group(process.pid, signal.SIGKILL)
+            else:
+                if stopping.is_set():
+                    _wait_for_workers(folder)
+                return code
+    finally:
+        # Workers may have groups of their own, and outlive the launcher.
+        _signal_workers(folder, signal.SIGKILL)
+        _signal_group(process.pid, signal.SIGKILL)
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _wait_for_workers(folder: str) -> None:
+    """Not every launcher waits for workers that were told to stop; they may have something to save."""
+    until = time.monotonic() + END_WITHIN_S
+    while any(name.startswith("pid-") for name in os.listdir(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _signal_workers(folder: str, number: int) -> None:
+    for name in os.listdir(folder):
+        if name.startswith("pid-"):
+            pid = int(name[len("pid-") :])
+            try:
+                # Without a handler SIGUSR1 would end a worker that has not come to `core.init()` yet.
+                if number == signal.SIGKILL:
+                    os.killpg(pid, number)
+                elif number != signal.SIGUSR1 or _handles(pid, number):
+                    os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def _handles(pid: int, number: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+            caught = next(line.split()[1] for line in f if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def _first_failure(folder: str) -> dict[str, Any] | None:
+    notes: list[dict[str, Any]] = []
+    for name in os.listdir(folder):
+        if name.startswith("failed-"):
+            with open(os.path.join(folder, name), encoding="utf-8") as f:
+                notes.append(json.load(f))
+    return min(notes, key=lambda note: note["time"], default=None)

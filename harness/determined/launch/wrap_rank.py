@@ -1,0 +1,91 @@
+"""One worker of a job: `python3 -m determined.launch.wrap_rank [RANK] -- command`.
+
+Prefixes each line of its output with `[rank=N] `, which the cluster's logs take as the line's rank. Without RANK it is
+what the launcher says in the environment (`RANK`, `HOROVOD_RANK`, `OMPI_COMM_WORLD_RANK`, `PMI_RANK`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from determined.exec._fail import fail
+from determined.launch import _gang
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+_NAMES = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def main() -> None:
+    """Run the worker to its end, and end as it did."""
+    argv = sys.argv[1:]
+    if "--" not in argv or len(argv) == argv.index("--") + 1:
+        fail("use: python3 -m determined.launch.wrap_rank [RANK] -- command …")
+    at = argv.index("--")
+    rank = argv[0] if at else next((os.environ[name] for name in _NAMES if os.environ.get(name)), "0")
+    if not rank.isdigit():
+        fail(f"RANK is {rank!r}, but must be a number")
+    sys.exit(_run(rank, argv[at + 1 :]))
+
+
+def _run(rank: str, command: list[str]) -> int:
+    env = {**os.environ, "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED") or "1"}
+    try:
+        # In a group of its own, so that it gets what the launcher's group gets once: from here.
+        process = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as e:
+        if os.environ.get(_gang.GANG_DIR):
+            _gang.note_end(os.environ[_gang.GANG_DIR], rank, 127)
+        fail(f"the command {command[0]!r} of rank {rank} can't be executed: {e.strerror}", 127)
+    was_stopped = threading.Event()
+
+    def forward(number: int, _: Any) -> None:
+        if number != signal.SIGUSR1:
+            was_stopped.set()
+        process.send_signal(number)
+
+    # What a whole group gets must not end this process before the worker.
+    for name in _gang.FORWARDED:
+        signal.signal(getattr(signal, name), forward)
+    folder = os.environ.get(_gang.GANG_DIR)
+    if folder:
+        open(os.path.join(folder, f"pid-{process.pid}"), "w").close()
+    prefix = f"[rank={rank}] ".encode()
+    assert process.stdout is not None
+    assert process.stderr is not None
+    copies = [
+        threading.Thread(target=_copy, args=(process.stdout, sys.stdout.fileno(), prefix), daemon=True),
+        threading.Thread(target=_copy, args=(process.stderr, sys.stderr.fileno(), prefix), daemon=True),
+    ]
+    for copy in copies:
+        copy.start()
+    code = process.wait()
+    for copy in copies:
+        copy.join(5.0)  # a child of the worker may hold its output open for longer
+    if folder:
+        os.unlink(os.path.join(folder, f"pid-{process.pid}"))
+        # One that was told to stop is no cause.
+        if code and not was_stopped.is_set():
+            _gang.note_end(folder, rank, code)
+    return 128 - code if code < 0 else code
+
+
+def _copy(source: BinaryIO, target: int, prefix: bytes) -> None:
+    for line in source:
+        # A line is one write: those of several workers must not mix.
+        for part in line.rstrip(b"\r\n").split(b"\r"):
+            data = prefix + part + b"\n"
+            while data:
+                data = data[os.write(target, data) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The names that user code imports."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+MODULES = [
+    "determined",
+    "determined.core",
+    "determined.experimental",
+    "determined.experimental.client",
+    "determined.common.api",
+    "determined.common.api.errors",
+    "determined.common.storage",
+    "determined.common.experimental.session",
+    "determined.searcher",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_names_exist_and_are_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        value = getattr(module, public)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), f"{name}.{public} has no docstring"
+
+
+def test_every_error_belongs_to_the_tree_that_its_module_draws() -> None:
+    from determined import errors
+
+    drawn = errors.__doc__ or ""
+    for name, value in vars(errors).items():
+        if inspect.isclass(value) and value.__module__ == errors.__name__:
+            assert issubclass(value, errors.DeterminedException)
+            assert name in drawn
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import determined
+    from determined.common import api
+
+    for module in (determined, api):
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            getattr(module, "nonsense")  # noqa: B009
