@@ -1,0 +1,291 @@
+"""The application: routes, errors, and the loops that live as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from importlib.metadata import version
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy import make_url, select
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from api import openapi
+from api.auth import Authenticator, hash_password
+from api.changes import Audited
+from api.commands import Commands
+from api.continuation import Continuer
+from api.create import Creator
+from api.deps import Parts
+from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, of_database
+from api.log_hooks import LogHooks
+from api.log_policies import LogPolicies
+from api.log_retention import LogRetention
+from api.log_ring import LogRing
+from api.metrics_writer import MetricsWriter
+from api.outbox import Dispatcher
+from api.paths import LenientPaths
+from api.redact import Redactor
+from api.reports import ReportLane
+from api.routes import (
+    agent_slots,
+    agents,
+    allocations,
+    audit,
+    bulk,
+    checkpoints,
+    cleanup,
+    cluster,
+    curves,
+    experiments,
+    groups,
+    jobs,
+    labels,
+    log_retention,
+    master,
+    model_files,
+    models,
+    not_served,
+    policies,
+    pool_bindings,
+    pools,
+    profiler,
+    projects,
+    roles,
+    runs,
+    search,
+    task_lists,
+    tasks,
+    templates,
+    tokens,
+    trials,
+    unmanaged,
+    usage,
+    users,
+    users_of_old,
+    webhooks,
+    why,
+    workspaces,
+)
+from api.routes import settings as settings_routes
+from api.settings import ApiSettings
+from api.unmanaged import watch as watch_unmanaged
+from api.watch import PreemptionWatch
+from database.migrate import migrate, seed
+from database.models import Cluster, ResourcePool
+from database.session import Database
+
+log = structlog.get_logger()
+
+#: A context of 95 MiB as base64 within JSON, and room for its names.
+MAX_BODY_BYTES = 136 * 2**20
+_HOUSE_S = 10.0
+
+
+def create_app(settings: ApiSettings) -> FastAPI:
+    """Build the application. The database is brought to today's schema before the first request is served."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        parts = await asyncio.to_thread(_build, settings)
+        app.state.parts = parts
+        parts.log_ring.install()
+        loops = [
+            asyncio.create_task(parts.metrics.run()),
+            asyncio.create_task(parts.dispatcher.run()),
+            asyncio.create_task(parts.preemption.run()),
+            asyncio.create_task(_start_pools(parts)),
+            asyncio.create_task(parts.log_retention.run()),
+            asyncio.create_task(watch_unmanaged(parts.database)),
+            asyncio.create_task(_keep_house(parts)),
+        ]
+        yield
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await asyncio.to_thread(_tidy, parts)
+        parts.log_ring.remove()
+        parts.database.close()
+
+    app = ReportLane(
+        title="Undeterred",
+        version=version("undeterred"),
+        description="REST API of Undeterred. Paths and messages are those that Determined's clients know.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        max_body_size=MAX_BODY_BYTES,
+        docs_url="/docs/rest-api",
+        openapi_url="/api/v1/openapi.json",
+    )
+    modules = (
+        cluster,
+        agent_slots,
+        pools,
+        jobs,
+        usage,
+        task_lists,
+        master,
+        settings_routes,
+        users,
+        users_of_old,
+        tokens,
+        groups,
+        roles,
+        policies,
+        audit,
+        curves,
+        unmanaged,
+        profiler,
+        runs,
+        labels,
+        model_files,
+        bulk,
+        log_retention,
+        trials,
+        tasks,
+        search,
+        workspaces,
+        projects,
+        pool_bindings,
+        models,
+        templates,
+        webhooks,
+        experiments,
+        cleanup,
+        allocations,
+        checkpoints,
+        agents,
+        why,
+        not_served,
+    )
+    for module in modules:
+        app.include_router(module.router)
+    openapi.install(app, [module.router for module in modules])
+    app.add_middleware(Audited)
+    app.add_middleware(LenientPaths)  # the outer one: what is noted of a request is its canonical path
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_bad_parameter)
+    for kind in DATABASE_ERRORS:
+        app.add_exception_handler(kind, _on_database_error)
+    app.add_exception_handler(OverflowError, _on_overflow)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_bug)
+    return app
+
+
+def _build(settings: ApiSettings) -> Parts:
+    database = Database(settings.database_url)
+    migrate(database)
+    password = settings.admin_password.get_secret_value() if settings.admin_password else None
+    with database.write() as session:
+        hashed = hash_password(password, is_hashed=False) if password else None
+        seed(session, cluster_name=settings.cluster_name, admin_password_hash=hashed, pools=[settings.default_pool])
+        cluster_id = session.scalars(select(Cluster.cluster_id)).one()
+        log_level = session.scalars(select(Cluster.log_level)).one()
+    secrets = [settings.agent_token.get_secret_value(), password or "", make_url(settings.database_url).password or ""]
+    redactor = Redactor(secrets)
+    log_ring = LogRing(redactor)
+    log_ring.set_level(log_level)
+    commands = Commands(settings.temporal_address, settings.temporal_namespace, settings.timing)
+    dispatcher = Dispatcher(database, commands)
+    creator = Creator(database, settings)
+    return Parts(
+        settings=settings,
+        database=database,
+        auth=Authenticator(
+            database, agent_token=settings.agent_token.get_secret_value(), session_days=settings.session_days
+        ),
+        commands=commands,
+        dispatcher=dispatcher,
+        metrics=MetricsWriter(database, dispatcher.poke),
+        preemption=PreemptionWatch(database),
+        creator=creator,
+        continuer=Continuer(database, creator),
+        log_policies=LogPolicies(database),
+        log_hooks=LogHooks(database),
+        log_retention=LogRetention(database, settings.log_retention_days),
+        redactor=redactor,
+        log_ring=log_ring,
+        cluster_id=cluster_id,
+        version=version("undeterred"),
+    )
+
+
+async def _keep_house(parts: Parts) -> None:
+    """What no request waits for: when tokens were used is written down, and the log level of all processes is one."""
+    while True:
+        await asyncio.sleep(_HOUSE_S)
+        await asyncio.to_thread(_tidy, parts)
+
+
+def _tidy(parts: Parts) -> None:
+    try:
+        parts.auth.note_use()
+        with parts.database.read() as session:
+            parts.log_ring.set_level(session.scalars(select(Cluster.log_level)).one())
+    except DATABASE_ERRORS as error:
+        log.warning("the database does not answer: the use of tokens is not noted", error=str(error))
+
+
+async def _start_pools(parts: Parts) -> None:
+    """Every recorded pool has its workflow, also on a Temporal that is new or was away."""
+    pause = 0.5
+    while True:
+        try:
+            with parts.database.read() as session:
+                names = session.scalars(select(ResourcePool.name)).all()
+            for name in names:
+                await parts.commands.ensure_pool(name)
+            return
+        except ApiError as error:
+            log.info("pools wait for Temporal", error=error.message)
+            await asyncio.sleep(pause)
+            pause = min(5.0, pause * 1.5)
+
+
+async def _on_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(NotFound(f"there is no {request.url.path}"))
+    problem = BadRequest(f"{request.method} {request.url.path}: {error.detail}")
+    problem.status = error.status_code
+    return error_response(problem)
+
+
+async def _on_bad_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    told = "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}, got {problem.get('input')!r}"
+        for problem in error.errors()
+    )
+    return error_response(BadRequest(told))
+
+
+async def _on_database_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DATABASE_ERRORS)
+    return error_response(of_database(error, request.url.path))
+
+
+async def _on_overflow(request: Request, error: Exception) -> Response:
+    return error_response(BadRequest(f"a number is too large: {error}"))  # SQLite's words for what DataError is above
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """The client went away in the middle of its body: nobody reads this, and nothing of ours is wrong."""
+    return error_response(BadRequest("the body ended early"))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    log.error("bug", path=request.url.path, exc_info=error)
+    return error_response(ApiError("internal error: the server's log says more"))

@@ -1,0 +1,274 @@
+"""The only module of the API that speaks to Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from api.completions import Completions
+from api.errors import FailedPrecondition, Unavailable
+from workflows import names
+from workflows.attributes import FIRST, STEP_LIMIT, search_attributes
+from workflows.converter import CONVERTER
+from workflows.lifecycle.experiment import Command
+from workflows.messages import (
+    CleanupOrder,
+    CommandResult,
+    DeliveryOrder,
+    ExperimentRun,
+    FileRemovalOrder,
+    OperationAnswers,
+    OperationReport,
+    OperationReports,
+    PoolRun,
+    Timing,
+)
+from workflows.searchers import Amended, OperationsPosted
+
+_DEADLINE = timedelta(seconds=10)
+#: Somebody looks on, and can be told the rest.
+_QUERY_DEADLINE = timedelta(seconds=3)
+_LATE = "experiment {} has not answered in time: what was asked may still be done; look, or try again"
+
+
+class Commands:
+    """Starts workflows and sends them messages. Connects lazily: the API serves reads while Temporal is away."""
+
+    def __init__(self, address: str, namespace: str, timing: Timing) -> None:
+        self._address = address
+        self._namespace = namespace
+        self._timing = timing
+        self._client: Client | None = None
+        self._lock = asyncio.Lock()
+        self._completions = Completions(self._complete_operations)
+
+    async def client(self) -> Client:
+        """The connected client. Raises: Unavailable."""
+        if self._client is None:
+            async with self._lock:
+                if self._client is None:
+                    try:
+                        self._client = await Client.connect(
+                            self._address, namespace=self._namespace, data_converter=CONVERTER
+                        )
+                    except RuntimeError as error:
+                        raise Unavailable(f"Temporal at {self._address} does not answer: {error}") from None
+        return self._client
+
+    async def start_experiment(self, run: ExperimentRun) -> None:
+        """Start the workflow of a recorded experiment; nothing if it was started before."""
+        client = await self.client()
+        if run.continuation and await self._went_on(client, run):
+            return
+        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE if run.continuation else WorkflowIDReusePolicy.REJECT_DUPLICATE
+        try:
+            await client.start_workflow(
+                "Experiment",
+                run,
+                id=names.experiment_workflow(run.experiment_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_reuse_policy=reuse,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                static_summary=f"experiment {run.experiment_id} “{run.name}” of {run.owner}"[:200],
+                priority=FIRST,
+                task_timeout=STEP_LIMIT,
+                search_attributes=search_attributes(run.experiment_id, run.template.pool, run.owner),
+                memo={"job_id": run.job_id, "continuation": run.continuation},
+                rpc_timeout=_DEADLINE,
+            )
+        except WorkflowAlreadyStartedError:
+            if run.continuation and not await self._went_on(client, run):
+                raise Unavailable(f"experiment {run.experiment_id} has not closed yet: try again") from None
+            await self._check_is_ours(client, run)
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def _went_on(self, client: Client, run: ExperimentRun) -> bool:
+        """Whether the experiment was continued as often as this already."""
+        handle = client.get_workflow_handle(names.experiment_workflow(run.experiment_id))
+        try:
+            memo = await (await handle.describe(rpc_timeout=_DEADLINE)).memo()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:  # its history is older than Temporal keeps them
+                return False
+            raise _unavailable(error) from None
+        return int(memo.get("continuation", 0)) >= run.continuation
+
+    async def _check_is_ours(self, client: Client, run: ExperimentRun) -> None:
+        """A namespace that another cluster used before has workflows with our ids: say so, rather than never run."""
+        workflow_id = names.experiment_workflow(run.experiment_id)
+        memo = await (await client.get_workflow_handle(workflow_id).describe()).memo()
+        if memo.get("job_id") != run.job_id:
+            raise FailedPrecondition(
+                f"Temporal's namespace {self._namespace!r} has a {workflow_id} of another cluster: give this cluster a "
+                "namespace of its own"
+            )
+
+    async def ensure_pool(self, name: str) -> None:
+        """Start a pool's workflow unless it runs."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "ResourcePool",
+                PoolRun(name=name),
+                id=names.pool_workflow(name),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=f"scheduler of resource pool “{name}”",
+                priority=FIRST,
+                task_timeout=STEP_LIMIT,
+                rpc_timeout=_DEADLINE,
+            )
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def pool(self, name: str) -> PoolRun:
+        """Agents, queue and grants of a pool, at this moment. Raises: Unavailable, also while no orchestrator runs."""
+        handle = (await self.client()).get_workflow_handle(names.pool_workflow(name))
+        try:
+            return cast(
+                "PoolRun",
+                await handle.query("snapshot", result_type=PoolRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except RPCError as error:
+            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                raise Unavailable(f"pool {name!r} does not answer: do Temporal and an orchestrator run?") from None
+            raise _unavailable(error) from None
+
+    async def command(self, experiment_id: int, command: Command) -> CommandResult | None:
+        """Pause, activate, cancel or kill an experiment. None if its workflow is closed or was never started.
+
+        Raises: FailedPrecondition, Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
+        try:
+            return cast(
+                "CommandResult",
+                await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(_LATE.format(experiment_id)) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unavailable(error) from None
+
+    async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
+        """Tell the search that an operation is complete; returns when its decisions are recorded.
+
+        Raises: FailedPrecondition, Unavailable.
+        """
+        await self._completions.complete(experiment_id, report)
+
+    async def _complete_operations(self, experiment_id: int, reports: list[OperationReport]) -> list[str | None]:
+        message = OperationReports(reports=reports)
+        answers = await self._update_search(experiment_id, "complete_operations", message, OperationAnswers)
+        return cast("OperationAnswers", answers).refusals
+
+    async def amend(self, experiment_id: int, amendment: Amended) -> None:
+        """Change a running search; returns when what follows is recorded. Raises: FailedPrecondition, Unavailable."""
+        await self._update_search(experiment_id, "amend", amendment)
+
+    async def post_operations(self, experiment_id: int, posted: OperationsPosted) -> None:
+        """Tell a custom search what its program decided. Raises: FailedPrecondition, Unavailable."""
+        await self._update_search(experiment_id, "post_operations", posted)
+
+    async def _update_search(self, experiment_id: int, update: str, message: Any, answer: type | None = None) -> Any:
+        handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
+        try:
+            return await handle.execute_update(update, message, result_type=answer, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(_LATE.format(experiment_id)) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise FailedPrecondition(f"experiment {experiment_id} is over: its search takes nothing more") from None
+            raise _unavailable(error) from None
+
+    async def collect_checkpoints(self, order: CleanupOrder) -> None:
+        """Have the checkpoints of an experiment collected; one that is under way looks again. Raises: Unavailable."""
+        experiment_id = order.experiment_id
+        await self._start_cleanup(
+            "CheckpointGC", names.gc_workflow(experiment_id), order, f"experiment {experiment_id}", signal="collect"
+        )
+
+    async def delete_experiment(self, order: CleanupOrder) -> None:
+        """Have an experiment deleted. Raises: Unavailable."""
+        workflow_id = names.deletion_workflow(order.experiment_id)
+        await self._start_cleanup("ExperimentDeletion", workflow_id, order, f"experiment {order.experiment_id}")
+
+    async def remove_files(self, workflow_id: str, order: FileRemovalOrder) -> None:
+        """Have single files removed from storage. Raises: Unavailable."""
+        told = order.removal.tensorboard or f"of {len(order.removal.files)} checkpoints"
+        await self._start_cleanup("FileRemoval", workflow_id, order, f"files {told}")
+
+    async def _start_cleanup(
+        self,
+        workflow: str,
+        workflow_id: str,
+        order: CleanupOrder | FileRemovalOrder,
+        summary: str,
+        signal: str | None = None,
+    ) -> None:
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                workflow,
+                order.model_copy(update={"timing": self._timing}),
+                id=workflow_id,
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal=signal,
+                static_summary=summary,
+                rpc_timeout=_DEADLINE,
+            )
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def deliver_webhook(self, order: DeliveryOrder) -> None:
+        """Have an event delivered; nothing if that was ordered before. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "WebhookDelivery",
+                order.model_copy(update={"timing": self._timing}),
+                id=names.delivery_workflow(order.delivery_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"delivery {order.delivery_id}",
+                rpc_timeout=_DEADLINE,
+            )
+        except WorkflowAlreadyStartedError:
+            return  # it was sent before, and that was not noted
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def signal(self, workflow_id: str, name: str, payload: Any) -> None:
+        """Send a signal; nothing if the workflow is closed. Raises: Unavailable."""
+        handle = (await self.client()).get_workflow_handle(workflow_id)
+        try:
+            if payload is None:
+                await handle.signal(name, rpc_timeout=_DEADLINE)
+            else:
+                await handle.signal(name, payload, rpc_timeout=_DEADLINE)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise _unavailable(error) from None
+
+
+def _refused(error: WorkflowUpdateFailedError) -> FailedPrecondition:
+    cause = error.cause
+    return FailedPrecondition(cause.message if isinstance(cause, ApplicationError) else str(cause))
+
+
+def _unavailable(error: RPCError) -> Unavailable:
+    return Unavailable(f"Temporal does not answer ({error.status.name}): try again")

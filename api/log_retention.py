@@ -1,0 +1,81 @@
+"""How long logs are kept: as the trial says, else its experiment, else the cluster; counted from the trial's end."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import ColumnElement, delete, func, literal, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from database.models import Experiment, TaskLog, Trial
+from database.session import Database
+from database.types import utc_now
+
+log = structlog.get_logger()
+
+FOREVER = -1
+MAX_DAYS = 32767
+#: Lines in one transaction.
+_AT_ONCE = 5000
+_EVERY_S = 3600.0
+
+
+class LogRetention:
+    """Removes lines whose time is over. `cluster_days` None: without a setting of their own, logs are kept for ever."""
+
+    def __init__(self, database: Database, cluster_days: int | None) -> None:
+        self._database = database
+        self._cluster_days = FOREVER if cluster_days is None else cluster_days
+
+    async def run(self) -> None:
+        """Look every hour until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                removed = await asyncio.to_thread(self.remove_expired)
+            except SQLAlchemyError as error:  # it is away, or busy: the next hour will do
+                log.warning("logs were not looked through", error=repr(error))
+            else:
+                if removed:
+                    log.info("logs removed", lines=removed)
+
+    def remove_expired(self) -> int:
+        """Remove them now; returns how many lines. In pieces, so that nobody waits for long."""
+        with self._database.read() as session:
+            tasks = self._expired_tasks(session)
+        removed = 0
+        for task_id in tasks:
+            count = _AT_ONCE
+            while count == _AT_ONCE:
+                with self._database.write() as session:
+                    some = select(TaskLog.id).where(TaskLog.task_id == task_id).limit(_AT_ONCE)
+                    ids = session.scalars(some).all()
+                    session.execute(delete(TaskLog).where(TaskLog.id.in_(ids)))
+                count = len(ids)
+                removed += count
+        return removed
+
+    def remaining_days(self, session: Session, trial: Trial) -> int:
+        """Full days until the lines of a trial go; -1: never."""
+        days = session.scalars(
+            select(self._days()).join(Experiment, Experiment.id == Trial.experiment_id).where(Trial.id == trial.id)
+        ).one()
+        if days == FOREVER or trial.ended_at is None:
+            return days
+        return max(0, (trial.ended_at + timedelta(days=days) - utc_now()).days)
+
+    def _days(self) -> ColumnElement[int]:
+        return func.coalesce(Trial.log_retention_days, Experiment.log_retention_days, literal(self._cluster_days))
+
+    def _expired_tasks(self, session: Session) -> list[str]:
+        with_lines = select(TaskLog.id).where(TaskLog.task_id == Trial.task_id).exists()
+        rows = session.execute(
+            select(Trial.task_id, Trial.ended_at, self._days())
+            .join(Experiment, Experiment.id == Trial.experiment_id)
+            .where(Trial.ended_at.is_not(None), self._days() != FOREVER, with_lines)
+        ).all()
+        now = utc_now()
+        return [task_id for task_id, ended, days in rows if ended is not None and ended + timedelta(days=days) <= now]

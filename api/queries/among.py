@@ -1,0 +1,16 @@
+"""Conditions on many ids at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, bindparam, func
+from sqlalchemy.orm import Session
+
+
+def among(session: Session, column: Any, ids: Sequence[int]) -> ColumnElement[bool]:
+    """Whether a column is one of these. On PostgreSQL one parameter, however many: the statement stays the same one."""
+    if session.get_bind().dialect.name == "postgresql":
+        return column == func.any(bindparam(None, list(ids), type_=ARRAY(BigInteger)))
+    return column.in_(ids)

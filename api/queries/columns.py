@@ -1,0 +1,96 @@
+"""What a table of a project's experiments can show, as web pages ask: columns, ranges of metrics, values of metadata.
+
+The newest trials tell: a table that lacks what only older ones had is better than one that waits for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.wire.base import number
+from database.models import Experiment, Trial
+
+_TRIALS = 1000
+_TYPES = {"number": "COLUMN_TYPE_NUMBER", "string": "COLUMN_TYPE_TEXT", "date": "COLUMN_TYPE_DATE"}
+_OF_EXPERIMENTS = [
+    ("id", "ID", "NUMBER"), ("name", "Name", "TEXT"), ("description", "Description", "TEXT"), ("tags", "Tags", "TEXT"),
+    ("forkedFrom", "Forked from", "NUMBER"), ("startTime", "Start time", "DATE"), ("duration", "Duration", "NUMBER"),
+    ("numTrials", "Trials", "NUMBER"), ("state", "State", "TEXT"), ("searcherType", "Searcher", "TEXT"),
+    ("searcherMetric", "Searcher metric", "TEXT"), ("resourcePool", "Resource pool", "TEXT"),
+    ("progress", "Progress", "NUMBER"), ("checkpointSize", "Checkpoint size", "NUMBER"),
+    ("checkpointCount", "Checkpoints", "NUMBER"), ("user", "User", "TEXT"), ("archived", "Archived", "TEXT"),
+]  # fmt: skip
+
+
+def columns(session: Session, project_id: int) -> list[dict[str, str]]:
+    """What experiments have in general, the hyperparameters of this project's, and their metrics."""
+    found = [_column(name, "EXPERIMENT", f"COLUMN_TYPE_{kind}", label) for name, label, kind in _OF_EXPERIMENTS]
+    hparams: dict[str, str] = {}
+    metrics: dict[str, str] = {}
+    for values, summary in _newest(session, project_id):
+        for name, value in values.items():
+            hparams.setdefault(f"hp.{name}", _TYPES["string" if isinstance(value, str) else "number"])
+        for group, name, entry in _entries(summary):
+            kind = _TYPES.get(entry.get("type", ""), "COLUMN_TYPE_UNSPECIFIED")
+            for part in ("last", "mean", "min", "max") if entry.get("type") == "number" else ("last",):
+                metrics.setdefault(f"{group}.{name}.{part}", kind)
+    found += [_column(name, "HYPERPARAMETERS", kind, "") for name, kind in sorted(hparams.items())]
+    places = {"validation": "VALIDATIONS", "training": "TRAINING"}
+    for name, kind in sorted(metrics.items()):
+        found.append(_column(name, places.get(name.partition(".")[0], "CUSTOM_METRIC"), kind, ""))
+    return found
+
+
+def _column(name: str, place: str, kind: str, label: str) -> dict[str, str]:
+    return {"column": name, "location": f"LOCATION_TYPE_{place}", "type": kind, "displayName": label}
+
+
+def metric_ranges(session: Session, project_id: int) -> list[dict[str, Any]]:
+    """Least and greatest value of each metric; NaN and infinities are passed over."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for _, summary in _newest(session, project_id):
+        for group, name, entry in _entries(summary):
+            for part in ("last", "mean", "min", "max"):
+                value = number(entry.get(part))
+                if value is not None and math.isfinite(value):
+                    low, high = ranges.get(f"{group}.{name}.{part}", (value, value))
+                    ranges[f"{group}.{name}.{part}"] = (min(low, value), max(high, value))
+    return [{"metricsName": name, "min": low, "max": high} for name, (low, high) in sorted(ranges.items())]
+
+
+def metadata_values(session: Session, project_id: int, key: str) -> list[str]:
+    """The texts that runs have under a key of their metadata; dots lead into maps."""
+    statement = (
+        select(Trial.metadata_)
+        .join(Experiment, Experiment.id == Trial.experiment_id)
+        .where(Experiment.project_id == project_id, Trial.metadata_.is_not(None))
+        .order_by(Trial.id.desc())
+        .limit(_TRIALS)
+    )
+    found: set[str] = set()
+    for metadata in session.scalars(statement):
+        value: Any = metadata
+        for part in key.split("."):
+            value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
+        if isinstance(value, str):
+            found.add(value)
+    return sorted(found)
+
+
+def _newest(session: Session, project_id: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    statement = (
+        select(Trial.hparams, Trial.summary)
+        .join(Experiment, Experiment.id == Trial.experiment_id)
+        .where(Experiment.project_id == project_id)
+        .order_by(Trial.id.desc())
+        .limit(_TRIALS)
+    )
+    return [row.tuple() for row in session.execute(statement)]
+
+
+def _entries(summary: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(group, name, entry) for group, entries in summary.items() for name, entry in entries.items()]

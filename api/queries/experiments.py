@@ -1,0 +1,316 @@
+"""Experiments as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, Text, case, cast, func, or_, select
+from sqlalchemy.orm import Session
+
+from api import config_secrets
+from api.access import readable_experiments
+from api.auth import UserPrincipal
+from api.errors import NotFound
+from api.paging import chosen, few
+from api.queries.among import among
+from api.queries.labels import has_label
+from api.wire import messages as wire
+from api.wire.base import as_object
+from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
+from database.types import utc_now
+from workflows.lifecycle.experiment import ExperimentState
+
+
+@dataclass
+class ExperimentFilter:
+    """What a list may be narrowed by; all of them hold at once."""
+
+    name: str = ""
+    description: str = ""
+    archived: bool | None = None
+    states: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    users: Sequence[str] = ()
+    user_ids: Sequence[int] = ()
+    project_id: int = 0
+    ids: Sequence[int] = ()
+    not_ids: Sequence[int] = ()
+    above: int | None = None
+    below: int | None = None
+
+
+def _of_trials(value: Any) -> Any:
+    return select(value).where(Trial.experiment_id == Experiment.id).scalar_subquery()
+
+
+def _of_checkpoints(value: Any) -> Any:
+    kept = select(value).where(Checkpoint.experiment_id == Experiment.id, Checkpoint.state != "DELETED")
+    return kept.scalar_subquery()
+
+
+_BEST = case((Experiment.smaller_is_better, func.min(Trial.searcher_metric)), else_=func.max(Trial.searcher_metric))
+
+SORT: Mapping[str, Any] = {
+    "": Experiment.id,
+    "SORT_BY_UNSPECIFIED": Experiment.id,
+    "SORT_BY_ID": Experiment.id,
+    "SORT_BY_NAME": Experiment.name,
+    "SORT_BY_DESCRIPTION": Experiment.description,
+    "SORT_BY_START_TIME": Experiment.started_at,
+    "SORT_BY_END_TIME": Experiment.ended_at,
+    "SORT_BY_STATE": Experiment.state,
+    "SORT_BY_PROGRESS": Experiment.progress,
+    "SORT_BY_FORKED_FROM": Experiment.parent_id,
+    "SORT_BY_RESOURCE_POOL": Experiment.resource_pool,
+    "SORT_BY_PROJECT_ID": Experiment.project_id,
+    "SORT_BY_USER": User.username,
+    "SORT_BY_NUM_TRIALS": _of_trials(func.count()),
+    "SORT_BY_CHECKPOINT_COUNT": _of_checkpoints(func.count()),
+    "SORT_BY_CHECKPOINT_SIZE": _of_checkpoints(func.coalesce(func.sum(Checkpoint.size_bytes), 0)),
+    "SORT_BY_SEARCHER_METRIC_VAL": _of_trials(_BEST),
+}
+
+#: Shown instead of ACTIVE: the furthest that any of its allocations came.
+SHOWN = ("QUEUED", "ASSIGNED", "PULLING", "STARTING", "RUNNING")
+
+#: States that a filter may name, and what is stored for them.
+STATES: Mapping[str, str] = {
+    f"STATE_{shown}": stored
+    for shown, stored in [
+        *((state.value, state.value) for state in ExperimentState),
+        *((state, "ACTIVE") for state in ("ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING")),
+        ("UNSPECIFIED", ""),
+        ("DELETED", "DELETED"),
+    ]
+}
+
+
+def find(session: Session, experiment_id: int) -> Experiment:
+    """The row. Raises: NotFound."""
+    experiment = session.get(Experiment, experiment_id)
+    if experiment is None:
+        raise NotFound(f"experiment {experiment_id} not found")
+    return experiment
+
+
+def one(session: Session, experiment_id: int) -> wire.Experiment:
+    """One experiment. Raises: NotFound."""
+    find(session, experiment_id)
+    return _load(session, [experiment_id])[0]
+
+
+def count(session: Session, wanted: ExperimentFilter, user: UserPrincipal) -> int:
+    """How many experiments match, of those that the user may see."""
+    return session.scalar(_ids(session, wanted, user, func.count())) or 0
+
+
+def many(
+    session: Session,
+    wanted: ExperimentFilter,
+    user: UserPrincipal,
+    *,
+    start: int,
+    end: int,
+    sort_by: str = "",
+    descending: bool = False,
+) -> list[wire.Experiment]:
+    """A page of the experiments that match, of those that the user may see. Raises: BadRequest."""
+    column = chosen("sortBy", sort_by, SORT)
+    order = [column.desc(), Experiment.id.desc()] if descending else [column.asc(), Experiment.id.asc()]
+    ids = session.scalars(_ids(session, wanted, user, Experiment.id).order_by(*order).offset(start).limit(end - start))
+    return by_ids(session, list(ids))
+
+
+def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limit: int) -> list[int]:
+    """The first `limit` of the experiments that match, by id."""
+    return list(session.scalars(_ids(session, wanted, user, Experiment.id).order_by(Experiment.id).limit(limit)))
+
+
+def by_ids(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
+    """These experiments, in this order."""
+    if not ids:
+        return []
+    found = {experiment.id: experiment for experiment in _load(session, ids)}
+    return [found[id_] for id_ in ids if id_ in found]
+
+
+def _ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, what: Any) -> Select[Any]:
+    """A statement on the experiments that match. It joins no more than is asked about: it runs over all of them."""
+    statement = (
+        select(what)
+        .select_from(Experiment)
+        .join(User, User.id == Experiment.owner_id)
+        .join(Project, Project.id == Experiment.project_id)
+    )
+    return statement.where(*_conditions(session, wanted), readable_experiments(user))
+
+
+def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.name:
+        conditions.append(Experiment.name.icontains(wanted.name, autoescape=True))
+    if wanted.description:
+        conditions.append(Experiment.description.icontains(wanted.description, autoescape=True))
+    if wanted.archived is not None:
+        conditions.append(Experiment.is_archived.is_(wanted.archived))
+    if stored := {chosen("states", state, STATES) for state in wanted.states} - {""}:
+        conditions.append(Experiment.state.in_(stored))
+    if wanted.users or wanted.user_ids:
+        conditions.append(or_(User.username.in_(wanted.users), Experiment.owner_id.in_(wanted.user_ids)))
+    if wanted.project_id:
+        conditions.append(Experiment.project_id == wanted.project_id)
+    if wanted.ids:
+        conditions.append(Experiment.id.in_(wanted.ids))
+    if wanted.not_ids:
+        conditions.append(Experiment.id.not_in(wanted.not_ids))
+    if wanted.above is not None:
+        conditions.append(Experiment.id > wanted.above)
+    if wanted.below is not None:
+        conditions.append(Experiment.id < wanted.below)
+    conditions.extend(has_label(session, Experiment.labels, label) for label in few("labels", wanted.labels))
+    return conditions
+
+
+def _base() -> Select[*tuple[Any, ...]]:
+    """What `_wire` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here."""
+    return (
+        select(
+            Experiment.id,
+            Experiment.job_id,
+            Experiment.name,
+            Experiment.description,
+            Experiment.notes,
+            Experiment.labels,
+            Experiment.state,
+            Experiment.error,
+            Experiment.progress,
+            cast(Experiment.config, Text).label("config"),
+            cast(Experiment.config["hyperparameters"], Text).label("hyperparameters"),
+            Experiment.original_config,
+            Experiment.searcher_name,
+            Experiment.searcher_metric,
+            Experiment.smaller_is_better,
+            Experiment.resource_pool,
+            Experiment.parent_id,
+            Experiment.is_archived,
+            Experiment.is_unmanaged,
+            Experiment.external_id,
+            Experiment.started_at,
+            Experiment.ended_at,
+            Experiment.owner_id,
+            User.username,
+            User.display_name,
+            Experiment.project_id,
+            Project.name.label("project_name"),
+            Project.owner_id.label("project_owner_id"),
+            or_(Project.is_archived, Workspace.is_archived).label("parent_is_archived"),
+            Project.workspace_id,
+            Workspace.name.label("workspace_name"),
+            ModelDefinition.size_bytes.label("model_size"),
+        )
+        .join(User, User.id == Experiment.owner_id)
+        .join(Project, Project.id == Experiment.project_id)
+        .join(Workspace, Workspace.id == Project.workspace_id)
+        .outerjoin(ModelDefinition, ModelDefinition.experiment_id == Experiment.id)
+    )
+
+
+def _load(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
+    rows = session.execute(_base().where(among(session, Experiment.id, ids))).all()
+    trials: dict[int, list[tuple[int, float | None]]] = {row.id: [] for row in rows}
+    of_these = select(Trial.experiment_id, Trial.id, Trial.searcher_metric).order_by(Trial.id)
+    for experiment_id, trial_id, metric in session.execute(of_these.where(among(session, Trial.experiment_id, ids))):
+        trials[experiment_id].append((trial_id, metric))
+    checkpoints: dict[int, tuple[int, int]] = {
+        row[0]: (row[1], row[2])
+        for row in session.execute(
+            select(Checkpoint.experiment_id, func.count(), func.sum(Checkpoint.size_bytes))
+            .where(among(session, Checkpoint.experiment_id, ids), Checkpoint.state != "DELETED")
+            .group_by(Checkpoint.experiment_id)
+        )
+    }
+    active = [row.id for row in rows if row.state == "ACTIVE"]
+    shown = _shown_states(session, active) if active else {}
+    return [_wire(row, trials[row.id], checkpoints.get(row.id, (0, 0)), shown) for row in rows]
+
+
+def _shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
+    rank = case({state: index for index, state in enumerate(SHOWN)}, value=Allocation.state, else_=0)
+    rows = session.execute(
+        select(Trial.experiment_id, func.max(rank))
+        .join(Allocation, Allocation.trial_id == Trial.id)
+        .where(among(session, Trial.experiment_id, ids), Allocation.ended_at.is_(None))
+        .group_by(Trial.experiment_id)
+    )
+    return {row[0]: _public(SHOWN[int(row[1])]) for row in rows}
+
+
+def _public(state: str) -> str:
+    return "STARTING" if state == "ASSIGNED" else state
+
+
+def _best(trials: Sequence[tuple[int, float | None]], *, smaller_is_better: bool) -> tuple[int | None, float | None]:
+    """The trial with the best searcher metric, and that; the first one of equals."""
+    known = [(metric if smaller_is_better else -metric, trial_id) for trial_id, metric in trials if metric is not None]
+    if not known:
+        return None, None
+    value, trial_id = min(known)
+    return trial_id, value if smaller_is_better else -value
+
+
+def _wire(
+    experiment: Any,
+    trials: Sequence[tuple[int, float | None]],
+    checkpoints: tuple[int, int],
+    shown: dict[int, str],
+) -> wire.Experiment:
+    state = experiment.state
+    if state == "ACTIVE" and experiment.is_unmanaged:
+        state = "RUNNING"
+    elif state == "ACTIVE":
+        state = shown.get(experiment.id, "QUEUED" if trials else "ACTIVE")
+    end = experiment.ended_at or utc_now()
+    config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
+    best_id, best_value = _best(trials, smaller_is_better=experiment.smaller_is_better)
+    return wire.Experiment(
+        id=experiment.id,
+        name=experiment.name,
+        description=experiment.description,
+        notes=experiment.notes,
+        labels=experiment.labels,
+        state=f"STATE_{state}",
+        archived=experiment.is_archived,
+        config=as_object(config),
+        original_config=original,
+        hyperparameters=as_object(experiment.hyperparameters),
+        job_id=experiment.job_id,
+        start_time=experiment.started_at,
+        end_time=experiment.ended_at,
+        duration=int((end - experiment.started_at).total_seconds()),
+        num_trials=len(trials),
+        trial_ids=[trial_id for trial_id, _ in trials],
+        progress=experiment.progress,
+        project_id=experiment.project_id,
+        project_name=experiment.project_name,
+        project_owner_id=experiment.project_owner_id,
+        workspace_id=experiment.workspace_id,
+        workspace_name=experiment.workspace_name,
+        parent_archived=experiment.parent_is_archived,
+        forked_from=experiment.parent_id,
+        resource_pool=experiment.resource_pool,
+        searcher_type=experiment.searcher_name,
+        searcher_metric=experiment.searcher_metric,
+        best_trial_id=best_id,
+        best_trial_searcher_metric=best_value,
+        checkpoint_count=checkpoints[0],
+        checkpoint_size=int(checkpoints[1] or 0),
+        model_definition_size=experiment.model_size or 0,
+        user_id=experiment.owner_id,
+        username=experiment.username,
+        display_name=experiment.display_name or "",
+        unmanaged=experiment.is_unmanaged,
+        external_experiment_id=experiment.external_id,
+        error=experiment.error,
+    )

@@ -1,0 +1,188 @@
+"""Log lines: kept once, read in order, formatted as clients print them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.orm import Session
+
+from api.paging import chosen, few
+from api.wire.base import rfc3339
+from api.wire.messages import LogEntry
+from database.log_lines import LogLine, insert_lines
+from database.models import TaskLog
+from database.types import utc_now
+from workflows.config.patterns import PatternSet
+
+#: What is kept of a line, in characters; the rest is cut off with a mark that says how much it was.
+MAX_LINE = 64 * 1024
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+_NAMED = {f"LOG_LEVEL_{level}": level for level in (*LEVELS, "UNSPECIFIED")} | {level: level for level in LEVELS}
+
+
+@dataclass
+class LogFilter:
+    """What a read of logs may be narrowed by."""
+
+    allocation_ids: Sequence[str] = ()
+    agent_ids: Sequence[str] = ()
+    container_ids: Sequence[str] = ()
+    rank_ids: Sequence[int] = ()
+    levels: Sequence[str] = ()
+    sources: Sequence[str] = ()
+    stdtypes: Sequence[str] = ()
+    search_text: str = ""
+    pattern: PatternSet | None = None
+    before: datetime | None = None
+    after: datetime | None = None
+    after_id: int | None = None  # behind this line, in the order of arrival: where a reader was cut off
+
+
+def stored_levels(named: Sequence[str]) -> list[str]:
+    """Levels of a filter as they are stored. Raises: BadRequest."""
+    return few("levels", (chosen("levels", level, _NAMED) for level in named))
+
+
+def store(session: Session, entries: Sequence[LogEntry], task_ids: Mapping[str, str], own_task: str = "") -> None:
+    """Keep these lines. A line that was delivered before, by (container, offset), is not kept again.
+
+    Args:
+        session: to write with.
+        entries: as they were sent.
+        task_ids: of allocations, for lines that name no task.
+        own_task: the task that all of them belong to, if it is known.
+    """
+    now = utc_now()
+    lines: list[LogLine] = []
+    for entry in entries:
+        level = (entry.level or "").removeprefix("LOG_LEVEL_")
+        lines.append(
+            {
+                "task_id": own_task or entry.task_id or task_ids.get(entry.allocation_id or "", ""),
+                "allocation_id": entry.allocation_id,
+                "agent_id": entry.agent_id,
+                "container_id": entry.container_id,
+                "line_offset": entry.line_offset,
+                "rank_id": entry.rank_id,
+                "timestamp": entry.timestamp or now,
+                "level": level if level in LEVELS else None,
+                "source": entry.source,
+                "stdtype": entry.stdtype,
+                "log": _line(entry.log),
+            }
+        )
+    insert_lines(session, lines)
+
+
+def _line(text: str) -> str:
+    line = text.rstrip("\n").replace("\x00", "")
+    if len(line) <= MAX_LINE:
+        return line
+    return f"{line[:MAX_LINE]} … [cut off: the line had {len(line)} characters]"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A piece of a log: the lines that match, the last line that was looked at, and whether there may be more."""
+
+    rows: Sequence[TaskLog]
+    last_id: int | None
+    is_full: bool
+
+
+#: Lines that are looked at in one statement.
+_PIECE = 1000
+
+
+def read(
+    session: Session,
+    task_id: str,
+    wanted: LogFilter,
+    *,
+    from_id: int | None = None,
+    most: int = 0,
+    descending: bool = False,
+) -> Lines:
+    """The next lines of a task after `from_id`, in the order of their arrival, or before it, the latest first.
+
+    `most`: more than so many are not wanted; 0: as many as one piece has.
+    """
+    piece = min(_PIECE, most) if most > 0 and wanted.pattern is None else _PIECE
+    statement = select(TaskLog).where(TaskLog.task_id == task_id, *_conditions(wanted))
+    if from_id is not None:
+        statement = statement.where(TaskLog.id < from_id if descending else TaskLog.id > from_id)
+    statement = statement.order_by(TaskLog.id.desc() if descending else TaskLog.id.asc()).limit(piece)
+    rows = session.scalars(statement).all()
+    last_id, is_full = rows[-1].id if rows else None, len(rows) == piece
+    if wanted.pattern is not None:
+        rows = [row for row in rows if wanted.pattern.matches(row.log)]
+    return Lines(rows, last_id, is_full)
+
+
+def fields(session: Session, task_id: str) -> dict[str, list[Any]]:
+    """What the lines of a task can be filtered by."""
+    columns = {
+        "allocationIds": TaskLog.allocation_id,
+        "agentIds": TaskLog.agent_id,
+        "containerIds": TaskLog.container_id,
+        "rankIds": TaskLog.rank_id,
+        "sources": TaskLog.source,
+        "stdtypes": TaskLog.stdtype,
+    }
+    found: dict[str, list[Any]] = {}
+    for name, column in columns.items():
+        values = session.scalars(select(column).where(TaskLog.task_id == task_id, column.is_not(None)).distinct())
+        found[name] = sorted(values)
+    return found
+
+
+def _conditions(wanted: LogFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    for column, values in (
+        (TaskLog.allocation_id, wanted.allocation_ids),
+        (TaskLog.agent_id, wanted.agent_ids),
+        (TaskLog.container_id, wanted.container_ids),
+        (TaskLog.rank_id, wanted.rank_ids),
+        (TaskLog.source, wanted.sources),
+        (TaskLog.stdtype, wanted.stdtypes),
+    ):
+        if values:
+            conditions.append(column.in_(values))
+    if names := set(wanted.levels):
+        listed = TaskLog.level.in_(names)
+        conditions.append(or_(listed, TaskLog.level.is_(None)) if "UNSPECIFIED" in names else listed)
+    if wanted.search_text:
+        conditions.append(TaskLog.log.icontains(wanted.search_text, autoescape=True))
+    if wanted.before is not None:
+        conditions.append(TaskLog.timestamp < wanted.before)
+    if wanted.after is not None:
+        conditions.append(TaskLog.timestamp > wanted.after)
+    if wanted.after_id is not None:
+        conditions.append(TaskLog.id > wanted.after_id)
+    return conditions
+
+
+def wire(row: TaskLog) -> dict[str, Any]:
+    """A line as clients read it. `message` is complete and ends in a newline: they print it as it is."""
+    container = (row.container_id or "")[:8].ljust(8)
+    rank = f" [rank={row.rank_id}]" if row.rank_id is not None else ""
+    level = f" {row.level}:" if row.level else ""
+    return {
+        "id": str(row.id),
+        "taskId": row.task_id,
+        "timestamp": rfc3339(row.timestamp),
+        "level": f"LOG_LEVEL_{row.level or 'UNSPECIFIED'}",
+        "log": row.log,
+        "message": f"[{rfc3339(row.timestamp)}] {container}{rank} ||{level} {row.log}\n",
+        "allocationId": row.allocation_id,
+        "agentId": row.agent_id,
+        "containerId": row.container_id,
+        "rankId": row.rank_id,
+        "source": row.source,
+        "stdtype": row.stdtype,
+    }

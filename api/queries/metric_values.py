@@ -1,0 +1,23 @@
+"""Values within reports, as SQL."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sqlalchemy import ColumnElement, Float, String, case, cast, literal, null
+
+from database.models import Metric
+
+
+def number_of(name: str) -> ColumnElement[Any]:
+    """The metric of this name of a report, to sort by; NULL if it has none, or none that can be compared.
+
+    An infinity is the largest number, since SQLite knows none.
+    """
+    text = cast(Metric.metrics[name].as_string(), String)
+    is_number = text.regexp_match(r"^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$")
+    largest = literal(sys.float_info.max)
+    return case(
+        (is_number, cast(text, Float)), (text == "Infinity", largest), (text == "-Infinity", -largest), else_=null()
+    )

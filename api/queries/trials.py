@@ -1,0 +1,340 @@
+"""Trials, their metrics and checkpoints, as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    String,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.orm import Session
+
+from api.errors import NotFound
+from api.paging import chosen
+from api.queries.checkpoints import checkpoint_state
+from api.queries.experiments import SHOWN
+from api.queries.metric_values import number_of
+from api.wire import messages as wire
+from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
+from database.types import UtcTime, utc_now
+from workflows.lifecycle.trial import TrialState
+
+
+def find(session: Session, trial_id: int) -> Trial:
+    """The row. Raises: NotFound."""
+    trial = session.get(Trial, trial_id)
+    if trial is None:
+        raise NotFound(f"trial {trial_id} not found")
+    return trial
+
+
+def one(session: Session, trial_id: int) -> wire.Trial:
+    """One trial. Raises: NotFound."""
+    return _load(session, [find(session, trial_id)])[0]
+
+
+_KEPT_BYTES = (
+    select(func.coalesce(func.sum(Checkpoint.size_bytes), 0))
+    .where(Checkpoint.trial_id == Trial.id, Checkpoint.state != "DELETED")
+    .scalar_subquery()
+)
+_LATEST = select(Metric.searcher_metric).where(Metric.id == Trial.latest_validation_id).scalar_subquery()
+
+#: By what trials are sorted. Those without a value come last in either direction.
+SORT: Mapping[str, Any] = {
+    "": Trial.id,
+    "SORT_BY_UNSPECIFIED": Trial.id,
+    "SORT_BY_ID": Trial.id,
+    "SORT_BY_START_TIME": Trial.started_at,
+    "SORT_BY_END_TIME": Trial.ended_at,
+    "SORT_BY_STATE": Trial.state,
+    "SORT_BY_BEST_VALIDATION_METRIC": Trial.searcher_metric,
+    "SORT_BY_LATEST_VALIDATION_METRIC": _LATEST,
+    "SORT_BY_BATCHES_PROCESSED": Trial.total_batches,
+    "SORT_BY_RESTARTS": Trial.restarts,
+    "SORT_BY_CHECKPOINT_SIZE": _KEPT_BYTES,
+    "SORT_BY_LOG_RETENTION_DAYS": Trial.id,
+}
+
+
+def of_experiment(experiment_id: int) -> Select[Trial]:
+    """All trials of an experiment, as a statement."""
+    return select(Trial).where(Trial.experiment_id == experiment_id)
+
+
+def sorted_by(session: Session, statement: Select[Trial], sort_by: str, *, descending: bool) -> Select[Trial]:
+    """The statement with an order. Raises: BadRequest."""
+    column = chosen("sortBy", sort_by, {**SORT, "SORT_BY_DURATION": _duration(session)})
+    return statement.order_by(column.is_(None), column.desc() if descending else column.asc(), Trial.id)
+
+
+def _duration(session: Session) -> ColumnElement[Any]:
+    end = func.coalesce(Trial.ended_at, literal(utc_now(), UtcTime()))
+    if session.get_bind().dialect.name == "postgresql":
+        return func.extract("epoch", end) - func.extract("epoch", Trial.started_at)
+    return func.julianday(end) - func.julianday(Trial.started_at)
+
+
+def in_states(states: Sequence[str]) -> ColumnElement[bool]:
+    """Whether a trial is shown in one of these states. Raises: BadRequest."""
+    return or_(*(chosen("states", state, _SHOWN_IN) for state in dict.fromkeys(states)))
+
+
+def _runs(*states: str) -> ColumnElement[bool]:
+    live = select(Allocation.id).where(Allocation.trial_id == Trial.id, Allocation.ended_at.is_(None))
+    return (live.where(Allocation.state.in_(states)) if states else live).exists()
+
+
+_SHOWN_IN: Mapping[str, ColumnElement[bool]] = {
+    **{f"STATE_{state.value}": Trial.state == state.value for state in TrialState},
+    "STATE_QUEUED": and_(Trial.state == "ACTIVE", Trial.heard_at.is_(None), ~_runs()),
+    "STATE_PULLING": and_(Trial.state == "ACTIVE", _runs("PULLING")),
+    "STATE_STARTING": and_(Trial.state == "ACTIVE", _runs("ASSIGNED", "STARTING")),
+    "STATE_RUNNING": and_(Trial.state == "ACTIVE", or_(Trial.heard_at.is_not(None), _runs("RUNNING"))),
+    "STATE_UNSPECIFIED": true(),
+}
+
+
+def shown(session: Session, rows: Sequence[Trial]) -> list[wire.Trial]:
+    """Trials as clients see them, in this order."""
+    return _load(session, rows)
+
+
+def _load(session: Session, trials: Sequence[Trial]) -> list[wire.Trial]:
+    ids = [trial.id for trial in trials]
+    validation_ids = {
+        value for trial in trials for value in (trial.best_validation_id, trial.latest_validation_id) if value
+    }
+    validations = {row.id: row for row in session.scalars(select(Metric).where(Metric.id.in_(validation_ids)))}
+    checkpoints: dict[int, list[Checkpoint]] = {}
+    for row in session.scalars(select(Checkpoint).where(Checkpoint.trial_id.in_(ids))):
+        checkpoints.setdefault(row.trial_id, []).append(row)
+    live = {
+        row[0]: row[1]
+        for row in session.execute(
+            select(Allocation.trial_id, Allocation.state).where(
+                Allocation.trial_id.in_(ids), Allocation.ended_at.is_(None)
+            )
+        )
+    }
+    searched: dict[int, bool] = {
+        row[0]: row[1]
+        for row in session.execute(
+            select(Experiment.id, Experiment.has_operations).where(
+                Experiment.id.in_({trial.experiment_id for trial in trials})
+            )
+        )
+    }
+    labels = _labels(session, ids)
+    return [
+        _wire(
+            trial,
+            validations,
+            checkpoints.get(trial.id, []),
+            live.get(trial.id),
+            searched[trial.experiment_id],
+            labels.get(trial.id),
+        )
+        for trial in trials
+    ]
+
+
+def _labels(session: Session, trial_ids: Sequence[int]) -> dict[int, str]:
+    """Names of the log policies that matched last, by trial; only where there is one."""
+    statement = (
+        select(LogPolicyMatch.trial_id, LogPolicyMatch.name)
+        .where(LogPolicyMatch.trial_id.in_(trial_ids), LogPolicyMatch.name.is_not(None))
+        .order_by(LogPolicyMatch.matched_at, LogPolicyMatch.policy)
+    )
+    return {trial_id: name or "" for trial_id, name in session.execute(statement).tuples()}
+
+
+def _wire(
+    trial: Trial,
+    validations: dict[int, Metric],
+    checkpoints: Sequence[Checkpoint],
+    allocation_state: str | None,
+    has_operations: bool,
+    label: str | None,
+) -> wire.Trial:
+    kept = [row for row in checkpoints if row.state != "DELETED"]
+    best = validations.get(trial.best_validation_id or 0)
+    best_checkpoint = next(
+        (row for row in kept if best is not None and row.steps_completed == best.total_batches), None
+    )
+    end = trial.ended_at or utc_now()
+    return wire.Trial(
+        id=trial.id,
+        experiment_id=trial.experiment_id,
+        state=f"STATE_{_shown(trial, allocation_state, has_operations)}",
+        hparams=trial.hparams,
+        restarts=trial.restarts,
+        start_time=trial.started_at,
+        end_time=trial.ended_at,
+        total_batches_processed=trial.total_batches,
+        best_validation=_workload(best),
+        latest_validation=_workload(validations.get(trial.latest_validation_id or 0)),
+        best_checkpoint=_checkpoint_workload(best_checkpoint),
+        searcher_metric_value=trial.searcher_metric,
+        summary_metrics=_summary(trial.summary),
+        checkpoint_count=len(kept),
+        total_checkpoint_size=sum(row.size_bytes for row in kept),
+        runner_state=trial.runner_state,
+        task_id=trial.task_id,
+        task_ids=[trial.task_id],
+        wall_clock_time=(end - trial.started_at).total_seconds(),
+        rung=trial.rung,
+        bracket=trial.bracket,
+        run_id=trial.run_id,
+        message=trial.message,
+        log_policy_matched=label,
+        log_retention_days=trial.log_retention_days,
+        metadata=trial.metadata_,
+        warm_start_checkpoint_uuid=trial.warm_start_checkpoint,
+    )
+
+
+def _shown(trial: Trial, allocation_state: str | None, has_operations: bool) -> str:
+    waits_for_search = has_operations and trial.operation_length is None and allocation_state is None
+    if trial.state == "ACTIVE" and trial.heard_at is not None:  # unmanaged
+        return "RUNNING"
+    if trial.state != "ACTIVE" or waits_for_search:
+        return trial.state
+    if allocation_state is None:
+        return SHOWN[0]
+    return "STARTING" if allocation_state == "ASSIGNED" else allocation_state
+
+
+def _summary(summary: dict[str, Any]) -> dict[str, Any]:
+    names = {"training": "avg_metrics", "validation": "validation_metrics"}
+    return {names.get(group, group): values for group, values in summary.items()}
+
+
+def _workload(row: Metric | None) -> wire.MetricsWorkload | None:
+    if row is None:
+        return None
+    return wire.MetricsWorkload(
+        total_batches=row.total_batches or 0,
+        metrics=wire.Metrics(avg_metrics=row.metrics, batch_metrics=row.batch_metrics),
+        end_time=row.reported_at,
+    )
+
+
+def _checkpoint_workload(row: Checkpoint | None) -> wire.CheckpointWorkload | None:
+    if row is None:
+        return None
+    return wire.CheckpointWorkload(
+        uuid=row.uuid,
+        state=checkpoint_state(row.state),
+        total_batches=row.steps_completed,
+        end_time=row.reported_at,
+        resources={} if row.state == "DELETING" else row.resources,
+        metadata=row.metadata_,
+    )
+
+
+def workloads(
+    trial_id: int, kinds: Collection[str], *, without_deleted: bool = False, metric: str = "", descending: bool = False
+) -> Select[Any, Any]:
+    """Which training, validation and checkpoint points a trial has, sorted: kind and key of each, as a statement.
+
+    Args:
+        trial_id: whose.
+        kinds: of {"training", "validation", "checkpoint"}.
+        without_deleted: leave checkpoints out whose files are gone.
+        metric: sort by this metric instead of by steps; points that lack it come last.
+        descending: the other way round.
+    """
+    order = case({"training": 0, "validation": 1}, value=Metric.group_name, else_=2)
+    value = number_of(metric) if metric else null()
+    reports = select(
+        Metric.group_name.label("kind"),
+        cast(Metric.id, String).label("key"),
+        Metric.total_batches.label("steps"),
+        order.label("place"),
+        value.label("value"),
+    ).where(
+        Metric.trial_id == trial_id,
+        ~Metric.archived,
+        Metric.total_batches.is_not(None),
+        Metric.group_name.in_(set(kinds) - {"checkpoint"}),
+    )
+    saved = select(literal("checkpoint"), Checkpoint.uuid, Checkpoint.steps_completed, literal(2), null()).where(
+        Checkpoint.trial_id == trial_id, literal("checkpoint" in kinds)
+    )
+    if without_deleted:
+        saved = saved.where(Checkpoint.state.not_in(("DELETED", "DELETING")))
+    points = union_all(reports, saved).subquery()
+    columns = [points.c.value] if metric else [points.c.steps, points.c.place]
+    in_order = [column.desc() if descending else column.asc() for column in columns]
+    last = [points.c.value.is_(None)] if metric else []
+    return select(points.c.kind, points.c.key).order_by(*last, *in_order, points.c.key)
+
+
+def workload_points(
+    session: Session, points: Sequence[tuple[str, str]], *, with_batches: bool
+) -> list[dict[str, wire.Wire | None]]:
+    """These points (kind and key of each), in this order."""
+    ids = [int(key) for kind, key in points if kind != "checkpoint"]
+    uuids = [key for kind, key in points if kind == "checkpoint"]
+    reports = {str(row.id): row for row in session.scalars(select(Metric).where(Metric.id.in_(ids)))}
+    saved = {row.uuid: row for row in session.scalars(select(Checkpoint).where(Checkpoint.uuid.in_(uuids)))}
+    found: list[dict[str, wire.Wire | None]] = []
+    for kind, key in points:
+        if kind == "checkpoint":
+            found.append({kind: _checkpoint_workload(saved[key])})
+        else:
+            workload = _workload(reports[key])
+            if workload is not None and not with_batches:
+                workload.metrics.batch_metrics = None
+            found.append({kind: workload})
+    return found
+
+
+def metric_reports(session: Session, trial_ids: Sequence[int], group: str | None) -> Iterable[dict[str, Any]]:
+    """Metric rows of trials as v1MetricsReport, by trial, group and steps."""
+    # not by id: PostgreSQL would look for these few along the index of all ids
+    order = (Metric.trial_id, Metric.group_name, Metric.total_batches, Metric.id)
+    statement = select(Metric).where(Metric.trial_id.in_(trial_ids), ~Metric.archived).order_by(*order)
+    if group:
+        statement = statement.where(Metric.group_name == group)
+    for row in session.scalars(statement).yield_per(500):
+        yield {
+            "id": row.id,
+            "trialId": row.trial_id,
+            "trialRunId": row.run_id,
+            "group": row.group_name,
+            "totalBatches": row.total_batches or 0,
+            "endTime": row.reported_at,
+            "archived": row.archived,
+            "metrics": _report(row),
+        }
+
+
+def _report(row: Metric) -> dict[str, Any]:
+    found = {"avg_metrics": row.metrics, "batch_metrics": row.batch_metrics}
+    if row.group_name == "validation":
+        found["validation_metrics"] = row.metrics  # the published SDK reads them under this key
+    return found
+
+
+def best_validation(session: Session, experiment_id: int) -> float | None:
+    """The best searcher metric of an experiment so far."""
+    smaller = session.scalar(select(Experiment.smaller_is_better).where(Experiment.id == experiment_id))
+    if smaller is None:
+        raise NotFound(f"experiment {experiment_id} not found")
+    best = func.min(Trial.searcher_metric) if smaller else func.max(Trial.searcher_metric)
+    return session.scalar(select(best).where(Trial.experiment_id == experiment_id))

@@ -1,0 +1,133 @@
+"""What the records know of a trial or an experiment that somebody asks about. `lifecycle/explain.py` tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from api.queries import experiments, trials
+from database.log_facts import actions_of_log_policies, describe_match
+from database.models import Agent, Allocation, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TrialFacts
+from workflows.lifecycle.trial import FINAL_STATE, TrialState, backoff_s
+from workflows.messages import Timing
+
+#: Open trials of an experiment that are looked at one by one.
+MOST_OPEN = 200
+_TERMINAL = [state.value for state in TrialState if state.is_terminal]
+_OPEN = [TrialState.ACTIVE.value, TrialState.PAUSED.value, *(state.value for state in FINAL_STATE)]
+
+
+def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFacts, str]:
+    """All facts of one trial but its place in the queue, and the name of its pool. Raises: NotFound."""
+    trial = trials.find(session, trial_id)
+    experiment = session.get_one(Experiment, trial.experiment_id)
+    [facts] = _facts(session, experiment, [trial], timing)
+    if facts.runs and facts.runs[-1].ended_at is None:  # one that hangs has been silent for long
+        current = (Metric.trial_id == trial_id, ~Metric.archived, Metric.total_batches.is_not(None))
+        facts.last_report_at = session.scalar(select(func.max(Metric.reported_at)).where(*current))
+        written = (TaskLog.task_id == trial.task_id, TaskLog.allocation_id == facts.runs[-1].allocation_id)
+        newest = select(TaskLog.timestamp).where(*written).order_by(TaskLog.id.desc()).limit(1)
+        facts.last_line_at = session.scalar(newest)
+    return facts, experiment.resource_pool
+
+
+def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple[ExperimentFacts, str]:
+    """All facts of an experiment but its trials' places in the queue, and the name of its pool. Raises: NotFound."""
+    experiment = experiments.find(session, experiment_id)
+    is_ours = Trial.experiment_id == experiment_id
+    counted = session.execute(select(Trial.state, func.count()).where(is_ours).group_by(Trial.state)).tuples()
+    counts = dict(counted.all())
+    statement = select(Trial).where(is_ours, Trial.state.in_(_OPEN)).order_by(Trial.id).limit(MOST_OPEN)
+    facts = ExperimentFacts(
+        experiment_id=experiment_id,
+        state=ExperimentState(experiment.state),
+        error=experiment.error,
+        ended_at=experiment.ended_at,
+        commanded=_commanded(experiment),
+        ended={state: counts[state] for state in _TERMINAL if state in counts},
+        open_count=sum(count for state, count in counts.items() if state not in _TERMINAL),
+        open=_facts(session, experiment, session.scalars(statement).all(), timing),
+    )
+    return facts, experiment.resource_pool
+
+
+def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], timing: Timing) -> list[TrialFacts]:
+    ids = [trial.id for trial in found]
+    runs: dict[int, list[RunFacts]] = {trial_id: [] for trial_id in ids}
+    matches = _matches(session, ids)
+    away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
+    grace = timedelta(seconds=experiment.config.get("preemption_timeout") or timing.preemption_timeout_s)
+    statement = select(Allocation).where(Allocation.trial_id.in_(ids)).order_by(Allocation.run_id)
+    for row in session.scalars(statement):
+        runs[row.trial_id or 0].append(_run(row, matches.get(row.id, []), away, grace))
+    return [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches)) for trial in found]
+
+
+def _trial(
+    session: Session, experiment: Experiment, trial: Trial, runs: list[RunFacts], timing: Timing, has_matches: bool
+) -> TrialFacts:
+    actions = actions_of_log_policies(session, trial.id) if has_matches else None
+    has_operation = not experiment.has_operations or trial.operation_length is not None
+    return TrialFacts(
+        trial_id=trial.id,
+        experiment_id=experiment.id,
+        state=TrialState(trial.state),
+        message=trial.message,
+        restarts=trial.restarts,
+        max_restarts=experiment.config["max_restarts"],
+        backoff_s=backoff_s(trial.restarts + 1, timing.restart_backoff_s, timing.restart_backoff_cap_s),
+        next_run_at=trial.next_run_at,
+        needs_search=not has_operation and not trial.is_closed,
+        is_closed=trial.is_closed and (not experiment.has_operations or not has_operation),
+        early_exit=trial.early_exit,
+        retries_canceled=actions["retries_canceled"] if actions else None,
+        excluded=actions["excluded"] if actions else {},
+        ended_at=trial.ended_at,
+        runs=runs,
+        commanded=_commanded(experiment),
+    )
+
+
+def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) -> RunFacts:
+    agents: list[str] = [place["agent_id"] for place in row.placements]
+    asked = row.preempt_requested_at
+    return RunFacts(
+        run_id=row.run_id,
+        allocation_id=row.id,
+        state=row.state,
+        slots=row.slots,
+        agents=agents,
+        away=[agent for agent in agents if agent in away],
+        started_at=row.started_at,
+        ready_at=row.ready_at,
+        asked_to_leave_at=asked,
+        acknowledged_at=row.preempt_acked_at,
+        # one that was not ready has nothing to save, and is killed at once
+        killed_at=asked + grace if asked is not None and row.ready_at is not None and row.ended_at is None else None,
+        ended_at=row.ended_at,
+        kind=row.end_kind,
+        cause=row.end_cause,
+        message=row.end_message,
+        code=row.exit_code,
+        matches=matches,
+    )
+
+
+def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]:
+    """What log policies found, in words, by allocation."""
+    statement = select(LogPolicyMatch).where(LogPolicyMatch.trial_id.in_(trial_ids))
+    found: dict[str, list[str]] = {}
+    for match in session.scalars(statement.order_by(LogPolicyMatch.matched_at, LogPolicyMatch.policy)):
+        found.setdefault(match.allocation_id, []).append(describe_match(match))
+    return found
+
+
+def _commanded(experiment: Experiment) -> Commanded | None:
+    if experiment.commanded_at is None:
+        return None
+    return Commanded(command=experiment.commanded, by=experiment.commanded_by, at=experiment.commanded_at)

@@ -1,0 +1,237 @@
+"""Workspaces and projects as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from api.access import Role, readable_workspaces, role_in
+from api.auth import UserPrincipal
+from api.errors import NotFound
+from api.paging import Window, chosen, rows_of
+from api.wire import workspaces as wire
+from api.wire.base import Pagination
+from api.wire.messages import AgentUserGroup
+from database.models import Experiment, PoolBinding, Project, ProjectVisit, ResourcePool, Trial, User, Workspace
+from database.models import WorkspacePin as Pin
+
+_STATE = "WORKSPACE_STATE_"
+
+
+@dataclass
+class Filter:
+    """What a list may be narrowed by; all of them hold at once. `name`: the whole name, in any case."""
+
+    name: str = ""
+    exact_name: str = ""
+    archived: bool | None = None
+    pinned: bool | None = None
+    users: Sequence[str] = ()
+    user_ids: Sequence[int] = ()
+
+    def conditions(self, table: type[Workspace | Project], is_archived: ColumnElement[bool]) -> list[Any]:
+        """For a statement that joins the owner."""
+        found: list[Any] = []
+        if self.name:
+            found.append(func.lower(table.name) == self.name.lower())
+        if self.exact_name:
+            found.append(table.name == self.exact_name)
+        if self.archived is not None:
+            found.append(is_archived if self.archived else ~is_archived)
+        if self.users or self.user_ids:
+            found.append(or_(User.username.in_(self.users), table.owner_id.in_(self.user_ids)))
+        return found
+
+
+# -- workspaces ----------------------------------------------------------------------------------------------------
+
+_WORKSPACE_SORT: dict[str, Any] = {
+    "": Workspace.id,
+    "SORT_BY_UNSPECIFIED": Workspace.id,
+    "SORT_BY_ID": Workspace.id,
+    "SORT_BY_NAME": func.lower(Workspace.name),
+}
+
+
+def _workspaces(user: UserPrincipal) -> Any:
+    projects = select(func.count()).where(Project.workspace_id == Workspace.id).scalar_subquery()
+    experiments = (
+        select(func.count())
+        .select_from(Experiment)
+        .join(Project, Project.id == Experiment.project_id)
+        .where(Project.workspace_id == Workspace.id)
+        .correlate(Workspace)
+        .scalar_subquery()
+    )
+    return (
+        select(Workspace, User.username, projects, experiments, Pin.pinned_at)
+        .join(User, User.id == Workspace.owner_id)
+        .outerjoin(Pin, and_(Pin.workspace_id == Workspace.id, Pin.user_id == user.user_id))
+        .where(Workspace.id.in_(readable_workspaces(user)))
+    )
+
+
+def workspaces(
+    session: Session, user: UserPrincipal, wanted: Filter, sort_by: str, window: Window
+) -> tuple[list[wire.Workspace], Pagination]:
+    """A page of the workspaces that the user may see. Raises: BadRequest."""
+    column = chosen("sortBy", sort_by, _WORKSPACE_SORT)
+    statement = _workspaces(user).where(*wanted.conditions(Workspace, Workspace.is_archived.is_(True)))
+    if wanted.pinned is not None:
+        statement = statement.where(Pin.pinned_at.is_not(None) if wanted.pinned else Pin.pinned_at.is_(None))
+    rows, pagination = rows_of(session, statement.order_by(*_order(column, Workspace.id, window)), window)
+    return [_workspace(session, row, user) for row in rows], pagination
+
+
+def workspace(session: Session, workspace_id: int, user: UserPrincipal) -> wire.Workspace:
+    """One workspace that the user may see. Raises: NotFound."""
+    row = session.execute(_workspaces(user).where(Workspace.id == workspace_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"workspace {workspace_id} not found")
+    return _workspace(session, row, user)
+
+
+def _workspace(session: Session, row: Any, user: UserPrincipal) -> wire.Workspace:
+    found, username, projects, experiments, pinned_at = row
+    storage: dict[str, Any] | None = found.checkpoint_storage
+    # it may hold keys of a bucket: for those only who could set it
+    if storage is not None and (role_in(session, user, found.id) or 0) < Role.ADMIN:
+        storage = None
+    group = found.agent_user_group
+    return wire.Workspace(
+        id=found.id,
+        name=found.name,
+        archived=found.is_archived,
+        immutable=found.is_immutable,
+        user_id=found.owner_id,
+        username=username,
+        num_projects=projects,
+        num_experiments=experiments,
+        pinned=pinned_at is not None,
+        pinned_at=pinned_at,
+        state=_STATE + (found.state or "UNSPECIFIED"),
+        error_message=found.error,
+        agent_user_group=None if group is None else AgentUserGroup.model_validate(group),
+        checkpoint_storage_config=storage,
+        default_compute_pool=found.default_compute_pool or "",
+        default_aux_pool=found.default_aux_pool or "",
+        everyone=found.everyone or "",
+    )
+
+
+# -- projects ------------------------------------------------------------------------------------------------------
+
+_LAST_START = select(func.max(Experiment.started_at)).where(Experiment.project_id == Project.id).scalar_subquery()
+_PROJECT_SORT: dict[str, Any] = {
+    "": Project.id,
+    "SORT_BY_UNSPECIFIED": Project.id,
+    "SORT_BY_ID": Project.id,
+    "SORT_BY_NAME": func.lower(Project.name),
+    "SORT_BY_DESCRIPTION": Project.description,
+    "SORT_BY_CREATION_TIME": Project.created_at,
+    "SORT_BY_LAST_EXPERIMENT_START_TIME": _LAST_START,
+}
+_ARCHIVED = or_(Project.is_archived, Workspace.is_archived)
+
+
+def _projects(user: UserPrincipal) -> Any:
+    mine = Experiment.project_id == Project.id
+    total = select(func.count()).where(mine).scalar_subquery()
+    active = select(func.count()).where(mine, Experiment.state == "ACTIVE").scalar_subquery()
+    runs = (
+        select(func.count())
+        .select_from(Trial)
+        .join(Experiment, Experiment.id == Trial.experiment_id)
+        .where(mine)
+        .correlate(Project)
+        .scalar_subquery()
+    )
+    return (
+        select(Project, Workspace.name, Workspace.is_archived, User.username, total, active, runs, _LAST_START)
+        .join(Workspace, Workspace.id == Project.workspace_id)
+        .join(User, User.id == Project.owner_id)
+        .where(Project.workspace_id.in_(readable_workspaces(user)))
+    )
+
+
+def projects(
+    session: Session, workspace_id: int, user: UserPrincipal, wanted: Filter, sort_by: str, window: Window
+) -> tuple[list[wire.Project], Pagination]:
+    """A page of a workspace's projects; of all that the user may see, if the id is 0. Raises: BadRequest."""
+    column = chosen("sortBy", sort_by, _PROJECT_SORT)
+    statement = _projects(user).where(*wanted.conditions(Project, _ARCHIVED))
+    if workspace_id:
+        statement = statement.where(Project.workspace_id == workspace_id)
+    rows, pagination = rows_of(session, statement.order_by(*_order(column, Project.id, window)), window)
+    return [_project(row) for row in rows], pagination
+
+
+def project(session: Session, user: UserPrincipal, *, project_id: int = 0, key: str = "") -> wire.Project:
+    """One project that the user may see, by id or by key. Raises: NotFound."""
+    is_it = Project.key == key.upper() if key else Project.id == project_id
+    row = session.execute(_projects(user).where(is_it)).one_or_none()
+    if row is None:
+        raise NotFound(f"project {key or project_id} not found")
+    return _project(row)
+
+
+def visited_projects(session: Session, user: UserPrincipal, limit: int) -> list[wire.Project]:
+    """The projects that a user looked at, the latest first."""
+    statement = (
+        _projects(user)
+        .join(ProjectVisit, ProjectVisit.project_id == Project.id)
+        .where(ProjectVisit.user_id == user.user_id)
+        .order_by(ProjectVisit.visited_at.desc(), Project.id)
+        .limit(limit)
+    )
+    return [_project(row) for row in session.execute(statement)]
+
+
+def _project(row: Any) -> wire.Project:
+    found, workspace_name, is_shut, username, total, active, runs, last_start = row
+    return wire.Project(
+        id=found.id,
+        name=found.name,
+        key=found.key or "",
+        description=found.description,
+        notes=[wire.Note.model_validate(note) for note in found.notes],
+        workspace_id=found.workspace_id,
+        workspace_name=workspace_name,
+        archived=found.is_archived or is_shut,
+        immutable=found.is_immutable,
+        user_id=found.owner_id,
+        username=username,
+        num_experiments=total,
+        num_active_experiments=active,
+        num_runs=runs,
+        last_experiment_started_at=last_start,
+        state=_STATE + (found.state or "UNSPECIFIED"),
+        error_message=found.error,
+    )
+
+
+def _order(column: Any, key: Any, window: Window) -> list[Any]:
+    return [column.desc(), key.desc()] if window.is_descending else [column.asc(), key.asc()]
+
+
+# -- pools ---------------------------------------------------------------------------------------------------------
+
+
+def available_pools(workspace_id: int) -> Select[str]:
+    """The names of the pools that a workspace may use: its own, and those that are nobody's."""
+    bound = select(PoolBinding.pool)
+    ours = bound.where(PoolBinding.workspace_id == workspace_id)
+    return select(ResourcePool.name).where(or_(ResourcePool.name.in_(ours), ResourcePool.name.not_in(bound)))
+
+
+def bound_workspaces(pool: str, user: UserPrincipal) -> Select[int]:
+    """The ids of the workspaces that a pool is bound to, as far as the user may see them."""
+    return (
+        select(PoolBinding.workspace_id)
+        .where(PoolBinding.pool == pool, PoolBinding.workspace_id.in_(readable_workspaces(user)))
+        .order_by(PoolBinding.workspace_id)
+    )

@@ -1,0 +1,53 @@
+"""Who may report for a trial: its container, or, if it is trained elsewhere (unmanaged), who may change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from api.access import changeable, readable_trial
+from api.auth import AllocationPrincipal, Principal, UserPrincipal
+from api.deps import Parts, fence, own_trial
+from api.errors import Forbidden
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Somebody who reports for a trial. `allocation` None: the trial is unmanaged."""
+
+    trial_id: int
+    experiment_id: int
+    task_id: str
+    allocation: AllocationPrincipal | None
+
+    @classmethod
+    def of(cls, allocation: AllocationPrincipal) -> Reporter:
+        """A container, as the reporter of its own trial."""
+        return cls(allocation.trial_id, allocation.experiment_id, allocation.task_id, allocation)
+
+    def fence(self, session: Session) -> None:
+        """Refuse a copy of the trial that was given up, within the transaction that writes. Raises: Unauthenticated."""
+        if self.allocation is not None:
+            fence(session, self.allocation)
+
+
+async def reporter_for(parts: Parts, caller: Principal, trial_id: int) -> Reporter:
+    """The caller, if he may report for this trial. Raises: Forbidden, NotFound."""
+    if not isinstance(caller, UserPrincipal):
+        return Reporter.of(own_trial(caller, trial_id))
+
+    def find() -> Reporter:
+        with parts.database.read() as session:
+            return of_unmanaged(session, caller, trial_id)
+
+    return await run_in_threadpool(find)
+
+
+def of_unmanaged(session: Session, user: UserPrincipal, trial_id: int) -> Reporter:
+    """A user as the reporter of an unmanaged trial. Raises: Forbidden, NotFound."""
+    trial = readable_trial(session, trial_id, user)
+    if not changeable(session, trial.experiment_id, user).is_unmanaged:
+        raise Forbidden("reports come from the containers of a trial only: this one is managed by the cluster")
+    return Reporter(trial_id, trial.experiment_id, trial.task_id, None)

@@ -1,0 +1,111 @@
+"""The lane for metric reports: the requests that a cluster gets by the hundred a second.
+
+They are answered before routing, dependencies and middleware, which together cost more than the report itself. The
+routes in `routes/trials.py` declare the same paths for the OpenAPI page, and call the same function.
+"""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+from fastapi import FastAPI
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.auth import Principal, presented_token
+from api.changes import refuse_read_only
+from api.deps import Model, Parts, refusal
+from api.errors import DATABASE_ERRORS, ApiError, BadRequest, TooLarge, error_response, of_database
+from api.reporters import reporter_for
+from api.wire import messages as wire
+from api.wire.base import answer
+
+log = structlog.get_logger()
+
+_PATH = re.compile(r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|training_metrics|validation_metrics)/*$")
+_LIMIT_BYTES = 136 * 2**20
+
+
+async def report(parts: Parts, caller: Principal, trial_id: int, kind: str, body: bytes) -> None:
+    """Store the reports of a request; returns when they are committed. `kind` is the last part of the path.
+
+    Raises: ApiError.
+    """
+    await reporter_for(parts, caller, trial_id)
+    if kind == "metrics/batch":
+        reports = _parse(wire.MetricReports, body).reports
+    elif kind == "metrics":
+        sent = _parse(wire.ReportTrialMetricsRequest, body)
+        reports = [_of_group(sent.group, sent.metrics)]
+    else:
+        reports = [_of_group(kind.removesuffix("_metrics"), _parse(wire.TrialMetrics, body))]
+    await parts.metrics.write(trial_id, reports)
+
+
+def _of_group(group: str, sent: wire.TrialMetrics) -> wire.MetricReport:
+    return wire.MetricReport(
+        group=group,
+        trial_run_id=sent.trial_run_id,
+        steps_completed=sent.steps_completed,
+        report_time=sent.report_time,
+        metrics=sent.metrics,
+    )
+
+
+def _parse(model: type[Model], body: bytes) -> Model:
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise BadRequest(refusal(error)) from None
+
+
+async def _body(request: Request) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > _LIMIT_BYTES:
+            raise TooLarge(f"the body is over its limit of {_LIMIT_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+class ReportLane(FastAPI):
+    """An application that serves metric reports in their own lane."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a report, or pass the request on."""
+        found = _PATH.match(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if found is None:
+            await super().__call__(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._serve(request, int(found[1]), found[2])
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _serve(self, request: Request, trial_id: int, kind: str) -> Response:
+        parts: Parts = self.state.parts
+        try:
+            token, is_allocation = presented_token(request)
+            caller = parts.auth.remembered(token, is_allocation=is_allocation)
+            if caller is None:
+                caller = await run_in_threadpool(parts.auth.identify, token, is_allocation=is_allocation)
+            refuse_read_only(caller)
+            await report(parts, caller, trial_id, kind, await _body(request))
+        except ApiError as error:
+            return error_response(error)
+        except DATABASE_ERRORS as error:
+            return error_response(of_database(error, request.url.path))
+        except ClientDisconnect:
+            raise
+        except Exception:
+            log.exception("bug", path=request.url.path)
+            return error_response(ApiError("internal error: the server's log says more"))
+        return answer()

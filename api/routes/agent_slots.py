@@ -1,0 +1,185 @@
+"""Agents and slots: what there is, and what of it is in service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import outbox
+from api.auth import UserPrincipal
+from api.deps import AdminDep, Parts, PartsDep, UserDep, json_object
+from api.errors import BadRequest
+from api.paging import WindowDep, chosen, rows_of
+from api.queries import agents
+from api.wire.base import answer
+from database.models import Agent
+from workflows import names
+from workflows.messages import AgentService
+
+router = APIRouter(tags=["cluster"])
+
+_SORT: dict[str, Any] = {
+    "": Agent.id,
+    "SORT_BY_UNSPECIFIED": Agent.id,
+    "SORT_BY_ID": Agent.id,
+    "SORT_BY_TIME": Agent.registered_at,
+}
+
+
+@router.get("/api/v1/agents")
+def list_agents(
+    parts: PartsDep,
+    user: UserDep,
+    window: WindowDep,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    exclude_slots: Annotated[bool, Query(alias="excludeSlots")] = False,
+    exclude_containers: Annotated[bool, Query(alias="excludeContainers")] = False,
+) -> Response:
+    """Agents with their slots, and which allocation holds each."""
+    column = chosen("sortBy", sort_by, _SORT)
+    order = column.desc() if window.is_descending else column.asc()
+    with parts.database.read() as session:
+        rows, pagination = rows_of(session, select(Agent).order_by(order, Agent.id), window)
+        held = agents.holders(session, user)
+        shown = [
+            agents.agent(row, held, parts.version, with_slots=not exclude_slots, with_containers=not exclude_containers)
+            for (row,) in rows
+        ]
+    return answer({"agents": shown, "pagination": pagination})
+
+
+@router.get("/agents")
+def list_agents_of_old(parts: PartsDep, user: UserDep) -> Response:
+    """Agents by id, as older clients read them."""
+    with parts.database.read() as session:
+        held = agents.holders(session, user)
+        rows = session.scalars(select(Agent).order_by(Agent.id)).all()
+        return answer({row.id: agents.agent_of_old(row, held, parts.version) for row in rows})
+
+
+@router.get("/api/v1/agents/{agent_id}")
+def get_agent(agent_id: str, parts: PartsDep, user: UserDep) -> Response:
+    """One agent."""
+    with parts.database.read() as session:
+        return answer(
+            {"agent": agents.agent(agents.find(session, agent_id), agents.holders(session, user), parts.version)}
+        )
+
+
+@router.get("/api/v1/agents/{agent_id}/slots")
+def list_slots(agent_id: str, parts: PartsDep, user: UserDep) -> Response:
+    """The slots of an agent."""
+    with parts.database.read() as session:
+        row, held = agents.find(session, agent_id), agents.holders(session, user)
+        return answer({"slots": [agents.slot(row, slot_id, held) for slot_id in row.slot_ids]})
+
+
+@router.get("/api/v1/agents/{agent_id}/slots/{slot_id}")
+def get_slot(agent_id: str, slot_id: str, parts: PartsDep, user: UserDep) -> Response:
+    """One slot of an agent."""
+    with parts.database.read() as session:
+        row = agents.find(session, agent_id)
+        return answer({"slot": agents.slot(row, agents.slot_of(row, slot_id), agents.holders(session, user))})
+
+
+@router.post("/api/v1/agents/{agent_id}/disable")
+async def disable_agent(agent_id: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Take an agent out of service. What runs there is asked to leave; with `drain` it may stay until it ends."""
+    is_draining = _drain(await json_object(request))
+
+    def change(row: Agent) -> None:
+        row.is_enabled, row.is_draining = False, is_draining
+
+    return await _changed(parts, admin, agent_id, change)
+
+
+@router.post("/api/v1/agents/{agent_id}/enable")
+async def enable_agent(agent_id: str, parts: PartsDep, admin: AdminDep) -> Response:
+    """Put an agent back into service, with all of its slots."""
+
+    def change(row: Agent) -> None:
+        row.is_enabled, row.is_draining, row.disabled_slots = True, False, []
+
+    return await _changed(parts, admin, agent_id, change)
+
+
+@router.post("/api/v1/agents/{agent_id}/slots/{slot_id}/disable")
+async def disable_slot(agent_id: str, slot_id: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Take a slot out of service. What runs there is asked to leave; with `drain` it may stay until it ends."""
+    return await _slot_changed(
+        parts, admin, agent_id, slot_id, enabled=False, is_draining=_drain(await json_object(request))
+    )
+
+
+@router.post("/api/v1/agents/{agent_id}/slots/{slot_id}/enable")
+async def enable_slot(agent_id: str, slot_id: str, parts: PartsDep, admin: AdminDep) -> Response:
+    """Put a slot back into service."""
+    return await _slot_changed(parts, admin, agent_id, slot_id, enabled=True, is_draining=False)
+
+
+@router.patch("/agents/{agent_id}/slots/{slot_id}")
+async def patch_slot_of_old(
+    agent_id: str, slot_id: str, request: Request, parts: PartsDep, admin: AdminDep
+) -> Response:
+    """Take a slot out of service or put it back, as the oldest clients say it."""
+    enabled = (await json_object(request)).get("enabled")
+    if not isinstance(enabled, bool):
+        raise BadRequest(f"enabled: {enabled!r}: expected true or false")
+    return await _slot_changed(parts, admin, agent_id, slot_id, enabled=enabled, is_draining=False)
+
+
+def _drain(body: dict[str, Any]) -> bool:
+    drain = body.get("drain", False)
+    if not isinstance(drain, bool):
+        raise BadRequest(f"drain: {drain!r}: expected true or false")
+    return drain
+
+
+async def _slot_changed(
+    parts: Parts, user: UserPrincipal, agent_id: str, slot_id: str, *, enabled: bool, is_draining: bool
+) -> Response:
+    def change(row: Agent) -> None:
+        slot = agents.slot_of(row, slot_id)
+        others = [each for each in row.disabled_slots if each != slot]
+        row.disabled_slots = others if enabled else sorted([*others, slot])
+        row.is_draining = is_draining or (row.is_draining and bool(row.disabled_slots or not row.is_enabled))
+
+    return await _changed(parts, user, agent_id, change, slot_id)
+
+
+async def _changed(
+    parts: Parts, user: UserPrincipal, agent_id: str, change: Callable[[Agent], None], slot_id: str = ""
+) -> Response:
+    """Record what operators want of an agent, and tell its pool; answers with the agent, or with its slot."""
+
+    def record() -> dict[str, Any]:
+        with parts.database.write() as session:
+            row = agents.find(session, agent_id)
+            session.refresh(row, with_for_update=True)
+            change(row)
+            _tell_pool(session, row)
+            session.flush()
+            held = agents.holders(session, user)
+            if slot_id:
+                return {"slot": agents.slot(row, agents.slot_of(row, slot_id), held)}
+            return {"agent": agents.agent(row, held, parts.version)}
+
+    shown = await run_in_threadpool(record)
+    parts.dispatcher.poke()
+    return answer(shown)
+
+
+def _tell_pool(session: Session, row: Agent) -> None:
+    service = AgentService(
+        agent_id=row.id,
+        is_enabled=row.is_enabled,
+        disabled_slots=tuple(row.disabled_slots),
+        is_draining=row.is_draining,
+    )
+    outbox.post(session, names.pool_workflow(row.pool), "agent_service", service.model_dump(mode="json"))

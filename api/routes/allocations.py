@@ -1,0 +1,123 @@
+"""What a container says and asks about its allocation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import update
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.deps import Parts, PartsDep, PrincipalDep, json_object, own_allocation, parse_as
+from api.errors import BadRequest
+from api.reporters import reporter_for
+from api.streams import while_there
+from api.wire.base import answer
+from database.models import Allocation
+from database.types import utc_now
+from workflows import names
+from workflows.messages import AllocationNotice
+
+router = APIRouter(tags=["allocations"])
+
+
+@router.get("/api/v1/allocations/{allocation_id}/signals/preemption")
+async def preemption(
+    allocation_id: str,
+    request: Request,
+    parts: PartsDep,
+    caller: PrincipalDep,
+    timeout_seconds: Annotated[int | None, Query()] = None,
+    timeout: Annotated[int | None, Query(alias="timeoutSeconds")] = None,
+) -> Response:
+    """Whether to leave: a long poll that answers at once when asked to. The first tells that the harness is there."""
+    own_allocation(caller, allocation_id)
+    wait = next((value for value in (timeout_seconds, timeout) if value is not None), 60)
+    if wait <= 0:
+        await run_in_threadpool(_note, parts, allocation_id, "ready_at")
+    poll = parts.preemption.wait(allocation_id, min(wait, 300))
+    return answer({"preempt": await while_there(request, poll)})
+
+
+@router.post("/api/v1/allocations/{allocation_id}/signals/ack_preemption")
+async def ack_preemption(allocation_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The harness leaves on our wish, or because it is out of operations: its exit is not the end of the trial."""
+    own_allocation(caller, allocation_id)
+    await run_in_threadpool(_note, parts, allocation_id, "preempt_acked_at")
+    return answer()
+
+
+@router.post("/api/v1/allocations/{allocation_id}/signals/pending_preemption")
+async def pending_preemption(allocation_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The container was told by its host to leave soon, and wants to be preempted."""
+    allocation = own_allocation(caller, allocation_id)
+    await parts.commands.signal(
+        names.trial_workflow(allocation.trial_id), "preempted", AllocationNotice(allocation_id=allocation_id)
+    )
+    return answer()
+
+
+@router.post("/api/v1/allocations/{allocation_id}/ready")
+async def ready(allocation_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The task does its work now."""
+    own_allocation(caller, allocation_id)
+    await run_in_threadpool(_note, parts, allocation_id, "ready_at")
+    return answer()
+
+
+def _note(parts: Parts, allocation_id: str, field: str) -> None:
+    column = getattr(Allocation, field)
+    with parts.database.write() as session:
+        session.execute(
+            update(Allocation).where(Allocation.id == allocation_id, column.is_(None)).values({field: utc_now()})
+        )
+
+
+@router.get("/api/v1/allocations/{allocation_id}/resources/{resources_id}/rendezvous")
+def rendezvous(allocation_id: str, resources_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """Where the containers of this allocation are. This release has one container an allocation."""
+    own_allocation(caller, allocation_id)
+    with parts.database.read() as session:
+        placements = session.get_one(Allocation, allocation_id).placements
+    if len(placements) > 1:
+        raise BadRequest("this release runs one container an allocation: distributed training comes later")
+    info = {"addresses": ["127.0.0.1"], "rank": 0, "slots": [max(1, len(placements[0]["slot_ids"]))]}
+    return answer({"rendezvousInfo": info})
+
+
+@router.post("/api/v1/allocations/{allocation_id}/all_gather")
+@router.post("/api/v1/allocations/{allocation_id}/notify_container_running")
+async def gather(allocation_id: str, request: Request, caller: PrincipalDep) -> Response:
+    """What every container of this allocation says, told to each. This release has one container an allocation."""
+    own_allocation(caller, allocation_id)
+    body = await json_object(request)
+    peers = parse_as(int, body.get("numPeers", body.get("num_peers")) or 1)
+    if peers > 1:
+        raise BadRequest(
+            f"numPeers: {peers}: this release runs one container an allocation: distributed training comes later"
+        )
+    return answer({"data": [body.get("data") or {}]})
+
+
+@router.post("/api/v1/allocations/{allocation_id}/resources/{resources_id}/daemon")
+async def daemon(allocation_id: str, resources_id: str, caller: PrincipalDep) -> Response:
+    """A worker of a distributed trial, which ends with its chief. Accepted: there are none in this release."""
+    own_allocation(caller, allocation_id)
+    return answer()
+
+
+@router.post("/api/v1/allocations/{allocation_id}/waiting")
+@router.post("/api/v1/allocations/{allocation_id}/proxy_address")
+async def noted(allocation_id: str, caller: PrincipalDep) -> Response:
+    """Accepted: newer containers end if this is refused. Nothing depends on it in this release."""
+    own_allocation(caller, allocation_id)
+    return answer()
+
+
+@router.post("/api/v1/runs/start")
+async def start_run(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """A newer harness prepares to report. All its checkpoints go to the experiment's own storage, number 1."""
+    body = await json_object(request)
+    await reporter_for(parts, caller, parse_as(int, body.get("runId", body.get("run_id"))))
+    return answer({"storageId": 1})

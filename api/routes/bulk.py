@@ -1,0 +1,101 @@
+"""One command for many experiments, and for runs, which are trials by another name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import cleanup
+from api.auth import UserPrincipal
+from api.deps import Parts, PartsDep, UserDep, body_as
+from api.errors import ApiError, BadRequest, NotFound, Unavailable
+from api.queries import experiments
+from api.queries.experiments import ExperimentFilter
+from api.routes.experiments import command_one
+from api.wire import messages as wire
+from api.wire.base import answer
+
+router = APIRouter(tags=["experiments"])
+
+#: Experiments of one request: more would keep the caller waiting longer than clients do.
+_MOST = 1000
+_COMMANDS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
+
+
+@router.post("/api/v1/projects/{project_id}/experiments/{command}")
+async def command_many(project_id: int, command: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """The same command for many experiments of a project: those named, or those that match `filters`.
+
+    The answer says of each what went wrong, empty if nothing did.
+    """
+    if command not in _COMMANDS:
+        raise NotFound(f"there is no command {command!r} for experiments: expected one of {', '.join(_COMMANDS)}")
+
+    async def apply(experiment_id: int) -> None:
+        await command_one(parts, experiment_id, command, user)
+
+    return await _each(parts, project_id, request, user, apply)
+
+
+@router.delete("/api/v1/projects/{project_id}/experiments/delete")
+async def delete_many(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Delete many experiments of a project that are over, in the background."""
+
+    def record(experiment_id: int) -> None:
+        with parts.database.write() as session:
+            cleanup.delete_experiment(session, experiment_id, user)
+
+    async def apply(experiment_id: int) -> None:
+        await run_in_threadpool(record, experiment_id)
+
+    response = await _each(parts, project_id, request, user, apply)
+    parts.dispatcher.poke()
+    return response
+
+
+async def _each(
+    parts: Parts,
+    project_id: int,
+    request: Request,
+    user: UserPrincipal,
+    apply: Callable[[int], Awaitable[None]],
+) -> Response:
+    wanted = await body_as(request, wire.BulkExperiments)
+    ids = await run_in_threadpool(_ids, parts, project_id, wanted, user)
+    results: list[dict[str, Any]] = []
+    for experiment_id in ids:
+        try:
+            await apply(experiment_id)
+        except Unavailable:
+            raise  # so it is for all of them
+        except ApiError as error:
+            results.append({"id": experiment_id, "error": error.message})
+        else:
+            results.append({"id": experiment_id, "error": ""})
+    return answer({"results": results})
+
+
+def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: UserPrincipal) -> list[int]:
+    if wanted.filters is None:
+        ids = list(dict.fromkeys(wanted.experiment_ids))
+    else:
+        filters = wanted.filters
+        narrowed = ExperimentFilter(
+            name=filters.name,
+            description=filters.description,
+            archived=filters.archived,
+            states=filters.states,
+            labels=filters.labels,
+            user_ids=filters.user_ids,
+            project_id=filters.project_id or project_id,
+            not_ids=filters.excluded_experiment_ids,
+        )
+        with parts.database.read() as session:
+            ids = experiments.ids(session, narrowed, user, limit=_MOST + 1)
+    if len(ids) > _MOST:
+        raise BadRequest(f"experimentIds: {len(ids)} experiments: expected at most {_MOST} at once")
+    return ids

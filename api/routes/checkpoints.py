@@ -1,0 +1,144 @@
+"""Checkpoints: reported by trials, described and downloaded by people."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy import and_
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from api.access import changeable, readable_checkpoint, readable_task
+from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
+from api.checkpoint_archive import archive
+from api.checkpoint_files import note_resources
+from api.deps import Parts, PartsDep, PrincipalDep, ReaderDep, UserDep, body_as, fence, json_object, parse_as
+from api.errors import BadRequest, Forbidden, NotServed
+from api.queries import checkpoints
+from api.reporters import Reporter, of_unmanaged
+from api.wire import messages as wire
+from api.wire.base import answer, plain
+from database.models import Checkpoint, Experiment
+from database.types import utc_now
+from database.upsert import insert
+
+router = APIRouter(tags=["checkpoints"])
+
+_UUID = re.compile(r"[0-9a-fA-F-]{8,36}")
+
+
+@router.post("/api/v1/checkpoints")
+async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """A checkpoint is complete in storage. Reported twice, it is kept once."""
+    sent = await body_as(request, wire.ReportCheckpoint, limit_bytes=None)
+    if isinstance(caller, AgentPrincipal):
+        raise Forbidden("checkpoints are reported by trials only")
+    if not _UUID.fullmatch(sent.uuid):
+        raise BadRequest(f"uuid: {sent.uuid!r}: expected a UUID")
+    steps = sent.metadata.get("steps_completed")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+        raise BadRequest(f"metadata.steps_completed: {steps!r}: expected an integer of 0 or more")
+    state = sent.state.removeprefix("STATE_")
+    if state not in ("ACTIVE", "COMPLETED", "ERROR"):
+        raise BadRequest(f"state: {sent.state!r}: expected STATE_ACTIVE, STATE_COMPLETED or STATE_ERROR")
+
+    told = {
+        "state": state,
+        "resources": sent.resources,
+        "metadata": plain(sent.metadata),
+        "steps_completed": steps,
+        "size_bytes": sum(sent.resources.values()),
+        "reported_at": utc_now(),
+    }
+
+    def store() -> None:
+        with parts.database.write() as session:
+            if isinstance(caller, AllocationPrincipal):
+                reporter = Reporter.of(caller)
+            else:
+                reporter = of_unmanaged(session, caller, readable_task(session, sent.task_id, caller).id)
+            reporter.fence(session)
+            statement = insert(session, Checkpoint).values(
+                uuid=sent.uuid.lower(),
+                task_id=reporter.task_id,
+                allocation_id=reporter.allocation.allocation_id if reporter.allocation else "",
+                trial_id=reporter.trial_id,
+                experiment_id=reporter.experiment_id,
+                **told,
+            )
+            being_written = and_(Checkpoint.state == "ACTIVE", Checkpoint.trial_id == reporter.trial_id)
+            session.execute(statement.on_conflict_do_update(index_elements=["uuid"], set_=told, where=being_written))
+
+    await run_in_threadpool(store)
+    return answer()
+
+
+@router.patch("/api/v1/checkpoints")
+async def patch(request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
+    """Files of checkpoints are gone: a client removed them, and these are left. All changes are made, or none."""
+    wanted = await body_as(request, wire.PatchCheckpoints, limit_bytes=None)
+
+    def change() -> None:
+        with parts.database.write() as session:
+            if isinstance(caller, AllocationPrincipal):
+                fence(session, caller)
+            for checkpoint in wanted.checkpoints:
+                if checkpoint.resources is not None:
+                    note_resources(session, checkpoint.uuid, checkpoint.resources.resources, caller)
+
+    await run_in_threadpool(change)
+    return answer()
+
+
+@router.get("/api/v1/checkpoints/{uuid}")
+def describe(uuid: str, parts: PartsDep, caller: ReaderDep) -> Response:
+    """One checkpoint with its training metadata."""
+    return answer({"checkpoint": _find(parts, uuid, caller)})
+
+
+def _find(parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal) -> wire.Checkpoint:
+    with parts.database.read() as session:
+        readable_checkpoint(session, uuid.lower(), caller)
+        found = checkpoints.shown(session, [uuid.lower()])
+    return found[0]
+
+
+@router.post("/api/v1/checkpoints/{uuid}/metadata")
+async def set_metadata(uuid: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Replace the stored metadata (clients merge before sending). The files in storage stay as they are."""
+    body = await json_object(request)
+    checkpoint = parse_as(dict[str, Any], body.get("checkpoint"))
+    metadata = parse_as(dict[str, Any], checkpoint.get("metadata"))
+
+    def change() -> None:
+        with parts.database.write() as session:
+            row = readable_checkpoint(session, uuid.lower(), user)
+            changeable(session, row.experiment_id, user)
+            row.metadata_ = metadata
+
+    await run_in_threadpool(change)
+    return answer({"checkpoint": await run_in_threadpool(_find, parts, uuid, user)})
+
+
+def _storage_of(parts: Parts, experiment_id: int) -> dict[str, Any]:
+    """Where an experiment's checkpoints are, with the keys that are shown to nobody."""
+    with parts.database.read() as session:
+        return session.get_one(Experiment, experiment_id).config["checkpoint_storage"]
+
+
+@router.get("/checkpoints/{uuid}")
+async def download(uuid: str, request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
+    """The files of a checkpoint as a tar (or tar.gz) stream, for clients that can't reach the storage."""
+    accept = request.headers.get("accept", "*/*")
+    gzip = "gzip" in accept
+    if not gzip and not any(kind in accept for kind in ("application/x-tar", "application/*", "*/*")):
+        raise NotServed(f"accept: {accept!r}: expected application/x-tar or application/gzip")
+    checkpoint = await run_in_threadpool(_find, parts, uuid, caller)
+    if checkpoint.state not in ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED"):
+        raise BadRequest(f"checkpoint {uuid} is {checkpoint.state.removeprefix('STATE_')}: it can't be downloaded")
+    config = await run_in_threadpool(_storage_of, parts, checkpoint.training.experiment_id)
+    pieces = await asyncio.to_thread(archive, config, checkpoint.uuid, gzip=gzip)
+    return StreamingResponse(pieces, media_type="application/gzip" if gzip else "application/x-tar")

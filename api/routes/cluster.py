@@ -1,0 +1,46 @@
+"""The cluster: who it is, its health, its agents and pools."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from sqlalchemy import text
+from starlette.responses import Response
+
+from api.deps import PartsDep
+from api.wire.base import WIRE_VERSION, answer
+from workflows.config import experiment_config_json_schema
+
+router = APIRouter(tags=["cluster"])
+
+
+@router.get("/info")
+def info(parts: PartsDep) -> Response:
+    """What every client asks first; no login needed."""
+    return answer(
+        {
+            "version": WIRE_VERSION,
+            "undeterred_version": parts.version,
+            "master_id": parts.cluster_id,
+            "cluster_id": parts.cluster_id,
+            "cluster_name": parts.settings.cluster_name,
+            "telemetry": {"enabled": False},
+            "sso_providers": [],
+        }
+    )
+
+
+@router.get("/health")
+def health(parts: PartsDep) -> Response:
+    """Whether the API can do its work; 503 when the database is away."""
+    try:
+        with parts.database.read() as session:
+            session.execute(text("SELECT 1"))
+    except Exception:  # noqa: BLE001 - whatever it is, the answer is "down"
+        return Response(b'{"status":"down","database":"down","resource_managers":[]}', 503)
+    return answer({"status": "up", "database": "up", "resource_managers": []})
+
+
+@router.get("/api/v1/undeterred/config-schema")
+def config_schema() -> Response:
+    """JSON Schema of the experiment configuration, for editors; no login needed."""
+    return answer(experiment_config_json_schema())

@@ -1,0 +1,85 @@
+"""Curves of metrics, thinned out for plots."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.access import readable_trial
+from api.deps import PartsDep, UserDep
+from api.errors import BadRequest
+from api.paging import chosen
+from api.queries import curves, trials
+from api.wire.base import answer
+from database.models import Trial
+
+router = APIRouter(tags=["trials"])
+
+_MOST_TRIALS, _MOST_CURVES = 200, 2000
+_TYPES = {
+    "": None,
+    "METRIC_TYPE_UNSPECIFIED": None,
+    "METRIC_TYPE_TRAINING": "training",
+    "METRIC_TYPE_VALIDATION": "validation",
+    "METRIC_TYPE_PROFILING": "",
+}
+_SHOWN_TYPES = {"training": "METRIC_TYPE_TRAINING", "validation": "METRIC_TYPE_VALIDATION"}
+
+
+@router.get("/api/v1/trials/time-series")
+@router.get("/api/v1/trials/compare")
+def time_series(
+    parts: PartsDep,
+    user: UserDep,
+    trial_ids: Annotated[list[int] | None, Query(alias="trialIds")] = None,
+    names: Annotated[list[str] | None, Query(alias="metricNames")] = None,
+    ids: Annotated[list[str] | None, Query(alias="metricIds", description="group.name")] = None,
+    group: str = "",
+    metric_type: Annotated[str, Query(alias="metricType")] = "",
+    most: Annotated[int, Query(alias="maxDatapoints", ge=0, le=10_000)] = 0,
+    start: Annotated[int, Query(alias="startBatches")] = 0,
+    end: Annotated[int, Query(alias="endBatches")] = 0,
+) -> Response:
+    """Curves of metrics of trials, each with at most `maxDatapoints` points (default 1,000); v1CompareTrialsResponse.
+
+    Metrics are named by `metricIds`, or by `metricNames` with `group` (or `metricType`); without a group, in any.
+    """
+    if len(trial_ids or ()) > _MOST_TRIALS:
+        raise BadRequest(f"trialIds: {len(trial_ids or ())} trials: expected at most {_MOST_TRIALS}")
+    of_type = chosen("metricType", metric_type, _TYPES)
+    group = group or of_type or ""
+    compared: list[dict[str, Any]] = []
+    count = 0
+    with parts.database.read() as session:
+        for trial_id in dict.fromkeys(trial_ids or ()):
+            trial = readable_trial(session, trial_id, user)
+            found: list[dict[str, Any]] = []
+            wanted = _metrics(trial, names or (), ids or (), group)
+            count += len(wanted)
+            if count > _MOST_CURVES:
+                raise BadRequest(f"more than {_MOST_CURVES} curves: ask for fewer trials or metrics at once")
+            for in_group, name in wanted:
+                points = curves.curve(
+                    session, trial_id, in_group, name, most=max(3, most or 1000), start=start, end=end or None
+                )
+                data = [
+                    {"batches": p.batches, "time": p.time, "epoch": p.epoch, "values": {name: p.value}} for p in points
+                ]
+                kind = _SHOWN_TYPES.get(in_group, "METRIC_TYPE_UNSPECIFIED")
+                found.append({"group": in_group, "type": kind, "data": data})
+            compared.append({"trial": trials.one(session, trial_id), "metrics": found})
+    return answer({"trials": compared})
+
+
+def _metrics(trial: Trial, names: Any, ids: Any, group: str) -> list[tuple[str, str]]:
+    """Group and name of each metric that was asked for and that the trial has."""
+    wanted: list[tuple[str, str]] = []
+    for id_ in ids:
+        in_group, dot, name = id_.partition(".")
+        if not dot or not name:
+            raise BadRequest(f"metricIds: {id_[:80]!r}: expected group.name, such as validation.loss")
+        wanted.append((in_group, name))
+    wanted += [(in_group, name) for name in names for in_group in sorted(trial.summary) if group in ("", in_group)]
+    return [(in_group, name) for in_group, name in dict.fromkeys(wanted) if name in trial.summary.get(in_group, {})]

@@ -1,0 +1,331 @@
+"""Experiments: create, look at, command."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, Query, Request
+from sqlalchemy import select, update
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import config_secrets, resources
+from api.access import changeable, readable
+from api.auth import AllocationPrincipal, UserPrincipal
+from api.checkpoint_lists import CheckpointsDep
+from api.cleanup import change_policy
+from api.create import Created
+from api.deps import ActorDep, Parts, PartsDep, ReaderDep, UserDep, body_as
+from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
+from api.paging import WindowDep, rows_of
+from api.queries import checkpoints, experiments, trials
+from api.wire import messages as wire
+from api.wire.base import Pagination, answer
+from database.models import Experiment, ModelDefinition
+from database.types import utc_now
+from workflows.lifecycle.experiment import TERMINAL, Command, CommandRefused, ExperimentState, next_state
+
+router = APIRouter(tags=["experiments"])
+log = structlog.get_logger()
+
+
+@router.post("/api/v1/experiments")
+async def create(request: Request, parts: PartsDep, user: ActorDep) -> Response:
+    """Create an experiment. The header `Idempotency-Key` makes a repeat answer with the first one."""
+    wanted = await body_as(request, wire.CreateExperimentRequest, limit_bytes=None)
+    key = request.headers.get("idempotency-key")
+    created = await run_in_threadpool(parts.creator.create, wanted, user, key)
+    return await start_created(parts, created, wanted, user)
+
+
+@router.post("/api/v1/experiments/continue")
+async def continue_experiment(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Go on with an experiment that has ended: its trials that failed or were canceled run again."""
+    wanted = await body_as(request, wire.ContinueExperimentRequest)
+    continued = await run_in_threadpool(parts.continuer.continue_experiment, wanted.id, wanted.override_config, user)
+    return await start_created(parts, continued, wire.CreateExperimentRequest(config=""), user)
+
+
+async def start_created(
+    parts: Parts, created: Created, wanted: wire.CreateExperimentRequest, user: UserPrincipal
+) -> Response:
+    """Have the workflow of a recorded experiment started, now or as soon as Temporal answers, and show it."""
+    experiment, is_started = await asyncio.gather(
+        run_in_threadpool(_created, parts, created.experiment_id, wanted, created.config, user), _start(parts, created)
+    )
+    response = answer({"experiment": experiment, "config": experiment.config, "warnings": created.warnings})
+    if is_started and created.outbox_id is not None:  # noted later: a start that is sent again is ignored
+        response.background = BackgroundTask(parts.dispatcher.mark_sent, [created.outbox_id])
+    return response
+
+
+async def _start(parts: Parts, created: Created) -> bool:
+    """Whether Temporal has the experiment's start now; otherwise, and if it was sent before, it is the outbox's."""
+    if created.run is None:
+        return False
+    try:
+        await asyncio.wait_for(parts.commands.start_experiment(created.run), 5)
+    except (Unavailable, TimeoutError):
+        log.warning("experiment waits for Temporal", experiment_id=created.experiment_id)
+        parts.dispatcher.poke()
+        return False
+    return True
+
+
+def _created(
+    parts: Parts, experiment_id: int, wanted: wire.CreateExperimentRequest, config: dict[str, Any], user: UserPrincipal
+) -> wire.Experiment:
+    if experiment_id:
+        with parts.database.read() as session:
+            return experiments.one(session, experiment_id)
+    return wire.Experiment(  # validate only: the shape of an answer, with nothing behind it
+        id=0,
+        name=config["name"],
+        state="STATE_PAUSED",
+        config=config_secrets.shown(config),
+        original_config=wanted.config,
+        start_time=utc_now(),
+        username=user.username,
+        user_id=user.user_id,
+    )
+
+
+def _filter(
+    name: str = "",
+    description: str = "",
+    archived: bool | None = None,
+    states: Annotated[list[str] | None, Query()] = None,
+    labels: Annotated[list[str] | None, Query()] = None,
+    users: Annotated[list[str] | None, Query()] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
+    project_id: Annotated[int, Query(alias="projectId")] = 0,
+    including: Annotated[list[int] | None, Query(alias="experimentIdFilter.incl")] = None,
+    not_in: Annotated[list[int] | None, Query(alias="experimentIdFilter.notIn")] = None,
+    above: Annotated[int | None, Query(alias="experimentIdFilter.gt")] = None,
+    from_: Annotated[int | None, Query(alias="experimentIdFilter.gte")] = None,
+    below: Annotated[int | None, Query(alias="experimentIdFilter.lt")] = None,
+    to: Annotated[int | None, Query(alias="experimentIdFilter.lte")] = None,
+) -> experiments.ExperimentFilter:
+    least = [bound for bound in (above, None if from_ is None else from_ - 1) if bound is not None]
+    most = [bound for bound in (below, None if to is None else to + 1) if bound is not None]
+    return experiments.ExperimentFilter(
+        name=name,
+        description=description,
+        archived=archived,
+        states=states or (),
+        labels=labels or (),
+        users=users or (),
+        user_ids=user_ids or (),
+        project_id=project_id,
+        ids=including or (),
+        not_ids=not_in or (),
+        above=max(least, default=None),
+        below=min(most, default=None),
+    )
+
+
+@router.get("/api/v1/experiments")
+def list_experiments(
+    parts: PartsDep,
+    user: UserDep,
+    wanted: Annotated[experiments.ExperimentFilter, Depends(_filter)],
+    window: WindowDep,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+) -> Response:
+    """Experiments that match every filter. Limit 0 means 100, -1 all, -2 only the count."""
+    if window.limit == 0:
+        window.limit = 100
+    with parts.database.read() as session:
+        total = experiments.count(session, wanted, user)
+        start, end = window.bounds(total)
+        if window.limit == -2:
+            end = start
+        descending = bool(window.is_descending)
+        found = experiments.many(session, wanted, user, start=start, end=end, sort_by=sort_by, descending=descending)
+    pagination = Pagination(offset=window.offset, limit=window.limit, start_index=start, end_index=end, total=total)
+    return answer({"experiments": found, "pagination": pagination})
+
+
+@router.get("/api/v1/experiments/{experiment_id}")
+def get_experiment(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """One experiment with its complete configuration."""
+    with parts.database.read() as session:
+        readable(session, experiment_id, caller)
+        experiment = experiments.one(session, experiment_id)
+    summary = None
+    if experiment.state.removeprefix("STATE_") in ("ACTIVE", *experiments.SHOWN):
+        queued = experiment.state in ("STATE_QUEUED", "STATE_ACTIVE")
+        summary = wire.JobSummary(state="STATE_QUEUED" if queued else "STATE_SCHEDULED")
+    return answer({"experiment": experiment, "config": experiment.config, "jobSummary": summary})
+
+
+@router.patch("/api/v1/experiments/{experiment_id}")
+async def patch(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Change name, description, notes, labels, claims to slots or how many checkpoints are kept; absent fields stay."""
+    wanted = await body_as(request, wire.PatchExperiment)
+    return answer({"experiment": await _patched(parts, experiment_id, wanted, user)})
+
+
+@router.patch("/experiments/{experiment_id}")
+async def patch_of_old(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """The same as older clients send it: a merge patch of the configuration."""
+    wanted = await body_as(request, wire.PatchExperiment)  # its names are the same in snake_case
+    return answer(await _patched(parts, experiment_id, wanted, user))
+
+
+async def _patched(
+    parts: Parts, experiment_id: int, wanted: wire.PatchExperiment, user: UserPrincipal
+) -> wire.Experiment:
+    if wanted.name is not None and not wanted.name.strip():
+        raise BadRequest("name: expected a text that is not blank")
+
+    def change() -> wire.Experiment:
+        with parts.database.write() as session:
+            row = changeable(session, experiment_id, user)
+            for field in ("name", "description", "notes"):
+                value = getattr(wanted, field)
+                if value is not None:
+                    setattr(row, field, value)
+            if wanted.labels is not None:
+                row.labels = list(dict.fromkeys(wanted.labels))
+            if wanted.checkpoint_storage is not None:
+                change_policy(session, row, wanted.checkpoint_storage)
+            if wanted.resources is not None:
+                resources.change(session, row, wanted.resources)
+            session.flush()
+            return experiments.one(session, experiment_id)
+
+    experiment = await run_in_threadpool(change)
+    parts.dispatcher.poke()
+    return experiment
+
+
+@router.post("/api/v1/experiments/{experiment_id}/{command}")
+async def command(experiment_id: int, command: str, parts: PartsDep, user: UserDep) -> Response:
+    """activate, pause, cancel, kill, archive or unarchive. A repeat has no effect; what can't apply says why."""
+    await command_one(parts, experiment_id, command, user)
+    return answer()
+
+
+async def command_one(parts: Parts, experiment_id: int, command: str, user: UserPrincipal) -> None:
+    """Give an experiment a command, by its name. Raises: NotFound, Forbidden, FailedPrecondition, Unavailable."""
+    if command in ("archive", "unarchive"):
+        await run_in_threadpool(_archive, parts, experiment_id, user, command == "archive")
+        return
+    try:
+        wanted = Command(command)
+    except ValueError:
+        raise NotFound(f"experiments have no command {command!r}") from None
+    await run_in_threadpool(_check_owner, parts, experiment_id, user)
+    if await parts.commands.command(experiment_id, wanted) is None:
+        await run_in_threadpool(_command_without_workflow, parts, experiment_id, wanted)
+    else:
+        await run_in_threadpool(_note_command, parts, experiment_id, wanted, user)
+
+
+def _check_owner(parts: Parts, experiment_id: int, user: UserPrincipal) -> None:
+    with parts.database.read() as session:
+        changeable(session, experiment_id, user)
+
+
+def _note_command(parts: Parts, experiment_id: int, taken: Command, user: UserPrincipal) -> None:
+    """Who is to be asked why the experiment is paused, or was ended. A repeat changes nothing here either."""
+    values = {"commanded": taken.value, "commanded_by": user.username, "commanded_at": utc_now()}
+    with parts.database.write() as session:
+        session.execute(
+            update(Experiment).where(Experiment.id == experiment_id, Experiment.commanded != taken.value).values(values)
+        )
+
+
+def _command_without_workflow(parts: Parts, experiment_id: int, wanted: Command) -> None:
+    """The workflow is closed, or not started yet: the record's state decides."""
+    with parts.database.read() as session:
+        state = ExperimentState(experiments.find(session, experiment_id).state)
+    try:
+        target = next_state(state, wanted)
+    except CommandRefused as error:
+        raise FailedPrecondition(str(error)) from None
+    if target is not state:
+        raise Unavailable(f"experiment {experiment_id} has not started yet: try again")
+
+
+def _archive(parts: Parts, experiment_id: int, user: UserPrincipal, archived: bool) -> None:
+    with parts.database.write() as session:
+        row = changeable(session, experiment_id, user)
+        if ExperimentState(row.state) not in TERMINAL:
+            raise FailedPrecondition(
+                f"Experiment is not in terminal state. (experiment {experiment_id} is {row.state})"
+            )
+        session.execute(update(Experiment).where(Experiment.id == experiment_id).values(is_archived=archived))
+
+
+@router.get("/api/v1/experiments/{experiment_id}/trials")
+def list_trials(
+    experiment_id: int,
+    parts: PartsDep,
+    user: UserDep,
+    window: WindowDep,
+    states: Annotated[list[str] | None, Query()] = None,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+) -> Response:
+    """Trials of an experiment."""
+    with parts.database.read() as session:
+        readable(session, experiment_id, user)
+        statement = trials.of_experiment(experiment_id)
+        if states:
+            statement = statement.where(trials.in_states(states))
+        statement = trials.sorted_by(session, statement, sort_by, descending=bool(window.is_descending))
+        rows, pagination = rows_of(session, statement, window)
+        found = trials.shown(session, [row[0] for row in rows])
+    return answer({"trials": found, "pagination": pagination})
+
+
+@router.get("/api/v1/experiments/{experiment_id}/checkpoints")
+def list_checkpoints(experiment_id: int, parts: PartsDep, user: UserDep, wanted: CheckpointsDep) -> Response:
+    """Checkpoints of an experiment, sorted by an attribute or a validation metric."""
+    with parts.database.read() as session:
+        experiment = readable(session, experiment_id, user)
+        return wanted.page_of(session, checkpoints.of_experiment(session, experiment_id), experiment)
+
+
+@router.get("/api/v1/experiments/{experiment_id}/model_def")
+def model_def(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """The packed context, as base64 within JSON."""
+    return answer({"b64Tgz": base64.b64encode(_content(parts, experiment_id, caller)).decode()})
+
+
+@router.get("/experiments/{experiment_id}/model_def")
+def model_def_file(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """The packed context, as a file."""
+    content = _content(parts, experiment_id, caller)
+    with parts.database.read() as session:
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", experiments.find(session, experiment_id).name)[:50]
+    disposition = f'attachment; filename="exp{experiment_id}_{name}_model_def.tar.gz"'
+    return Response(content, media_type="application/x-gtar", headers={"Content-Disposition": disposition})
+
+
+def _content(parts: Parts, experiment_id: int, caller: UserPrincipal | AllocationPrincipal) -> bytes:
+    if isinstance(caller, AllocationPrincipal) and caller.experiment_id != experiment_id:
+        raise NotFound(f"experiment {experiment_id} not found")
+    with parts.database.read() as session:
+        readable(session, experiment_id, caller)
+        content = session.scalar(select(ModelDefinition.content).where(ModelDefinition.experiment_id == experiment_id))
+    if content is None:
+        raise NotFound(f"experiment {experiment_id} not found")
+    return content
+
+
+@router.get("/api/v1/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
+def best_metric(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """The best searcher metric so far; 404 means that there is none yet."""
+    with parts.database.read() as session:
+        readable(session, experiment_id, caller)
+        best = trials.best_validation(session, experiment_id)
+    if best is None:
+        raise NotFound(f"no validation metrics for experiment {experiment_id} yet")
+    return answer({"metric": best})

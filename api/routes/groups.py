@@ -1,0 +1,77 @@
+"""Groups of users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import people
+from api.deps import SMALL_BYTES, AdminDep, PartsDep, UserDep, body_as
+from api.paging import Window, rows_of
+from api.routes.users import changed
+from api.wire import access as wire
+from api.wire.base import answer
+
+router = APIRouter(tags=["groups and roles"])
+
+
+@router.post("/api/v1/groups")
+async def create_group(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Create a group (administrators only)."""
+    wanted = await body_as(request, wire.CreateGroupRequest, limit_bytes=SMALL_BYTES)
+
+    def create(session: Session) -> dict[str, Any]:
+        return people.group_details(session, people.new_group(session, wanted.name, wanted.add_users))
+
+    return answer({"group": await changed(parts, create)})
+
+
+@router.post("/api/v1/groups/search")
+async def search_groups(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Groups with the number of their members, by name; of one name, or of one user."""
+    wanted = await body_as(request, wire.GetGroupsRequest, limit_bytes=SMALL_BYTES)
+
+    def find() -> dict[str, Any]:
+        with parts.database.read() as session:
+            found = people.groups_found(wanted.name, wanted.user_id)
+            rows, pagination = rows_of(session, found, Window(offset=wanted.offset, limit=wanted.limit))
+        groups = [
+            {"group": {"groupId": group.id, "name": group.name}, "numMembers": members} for group, members in rows
+        ]
+        return {"groups": groups, "pagination": pagination}
+
+    return answer(await run_in_threadpool(find))
+
+
+@router.get("/api/v1/groups/{group_id}")
+def get_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """One group with its members."""
+    with parts.database.read() as session:
+        return answer({"group": people.group_details(session, people.group_by_id(session, group_id))})
+
+
+@router.put("/api/v1/groups/{group_id}")
+async def update_group(group_id: int, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Rename a group, add and remove members (administrators only)."""
+    wanted = await body_as(request, wire.UpdateGroupRequest, limit_bytes=SMALL_BYTES)
+
+    def update(session: Session) -> dict[str, Any]:
+        group = people.group_by_id(session, group_id)
+        if wanted.name:
+            people.rename_group(session, group, wanted.name)
+        people.add_members(session, group, wanted.add_users)
+        people.remove_members(session, group, wanted.remove_users)
+        return people.group_details(session, group)
+
+    return answer({"group": await changed(parts, update)})
+
+
+@router.delete("/api/v1/groups/{group_id}")
+async def delete_group(group_id: int, parts: PartsDep, admin: AdminDep) -> Response:
+    """Delete a group, and with it what its members may by it (administrators only)."""
+    await changed(parts, lambda session: session.delete(people.group_by_id(session, group_id)))
+    return answer()

@@ -1,0 +1,149 @@
+"""The job queue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import resources
+from api.access import changeable
+from api.auth import UserPrincipal
+from api.deps import Parts, PartsDep, UserDep, body_as
+from api.errors import BadRequest, NotFound, Unavailable, Unsupported
+from api.paging import WindowDep, chosen
+from api.queries import jobs
+from api.wire import queue as wire
+from api.wire.base import answer
+from database.models import ResourcePool
+from workflows.scheduling.model import PoolSnapshot
+
+router = APIRouter(tags=["cluster"])
+
+_STATES = {
+    "STATE_UNSPECIFIED": "",
+    "STATE_QUEUED": "queued",
+    "STATE_SCHEDULED": "scheduled",
+    "STATE_SCHEDULED_BACKFILLED": "backfilled",
+}
+_DEFAULT_LIMIT = 100
+
+
+async def _jobs(
+    parts: PartsDep,
+    user: UserDep,
+    pool: Annotated[str, Query(alias="resourcePool")] = "",
+    states: Annotated[list[str] | None, Query()] = None,
+) -> list[tuple[jobs.Job, bool]]:
+    name = pool or parts.settings.default_pool
+    wanted = {chosen("states", state, _STATES) for state in states or ()} - {""}
+    snapshot = await _snapshot(parts, name)
+
+    def read() -> list[tuple[jobs.Job, bool]]:
+        with parts.database.read() as session:
+            _check_pool(session, name)
+            found = jobs.in_pool(session, name, snapshot)
+            visible = jobs.visible(session, found, user)
+        if wanted:
+            found = [job for job in found if ("scheduled" if job.is_scheduled else "queued") in wanted]
+        return [(job, job.experiment.id in visible) for job in found]
+
+    return await run_in_threadpool(read)
+
+
+JobsDep = Annotated[list[tuple[jobs.Job, bool]], Depends(_jobs)]
+
+
+@router.get("/api/v1/job-queues")
+async def list_jobs(parts: PartsDep, user: UserDep, window: WindowDep, found: JobsDep) -> Response:
+    """The jobs of a pool that the user may see, in the order of its queue; v1GetJobsResponse."""
+    shown = [jobs.full(job) for job, is_visible in found if is_visible]
+    return _page(shown, window)
+
+
+@router.get("/api/v1/job-queues-v2")
+async def list_jobs_v2(parts: PartsDep, user: UserDep, window: WindowDep, found: JobsDep) -> Response:
+    """The jobs of a pool in the order of its queue; of those that the user may not see, no more than their size."""
+    shown = [
+        {"full": jobs.full(job), "limited": None} if is_visible else {"full": None, "limited": jobs.limited(job)}
+        for job, is_visible in found
+    ]
+    return _page(shown, window)
+
+
+def _page(shown: list[dict[str, Any]], window: WindowDep) -> Response:
+    if window.is_descending:
+        shown.reverse()
+    if window.limit == 0:
+        window.limit = _DEFAULT_LIMIT
+    start, end = window.bounds(len(shown))
+    return answer({"jobs": shown[start:end], "pagination": window.pagination(len(shown))})
+
+
+async def _snapshot(parts: Parts, pool: str) -> PoolSnapshot | None:
+    try:
+        return (await parts.commands.pool(pool)).snapshot
+    except Unavailable:  # the records answer without it; only the order of those that wait may differ
+        return None
+
+
+def _check_pool(session: Session, name: str) -> None:
+    if session.get(ResourcePool, name) is None:
+        known = ", ".join(session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)))
+        raise NotFound(f"resource pool {name!r} not found (there is: {known})")
+
+
+@router.get("/api/v1/job-queues/stats")
+def stats(
+    parts: PartsDep,
+    user: UserDep,
+    pools: Annotated[list[str] | None, Query(alias="resourcePools")] = None,
+) -> Response:
+    """How many jobs of each pool run and wait; v1GetJobQueueStatsResponse."""
+    results: list[dict[str, Any]] = []
+    with parts.database.read() as session:
+        names = pools or session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)).all()
+        for name in names:
+            _check_pool(session, name)
+            found = jobs.in_pool(session, name, None)
+            running = sum(job.is_scheduled for job in found)
+            counts = {"queuedCount": len(found) - running, "scheduledCount": running}
+            results.append({"resourcePool": name, "stats": counts, "aggregates": []})
+    return answer({"results": results})
+
+
+@router.post("/api/v1/job-queues")
+async def update(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Change priority or weight of jobs. One after the other: what can't be done is told, the others stand."""
+    wanted = await body_as(request, wire.UpdateJobQueue)
+    if not wanted.updates:
+        raise BadRequest("updates: expected one or more")
+    problems: list[str] = []
+    for control in wanted.updates:
+        try:
+            await run_in_threadpool(_update, parts, control, user)
+        except (BadRequest, NotFound, Unsupported) as error:
+            if len(wanted.updates) == 1:
+                raise
+            problems.append(f"{control.job_id}: {error.message}")
+    parts.dispatcher.poke()
+    if problems:
+        raise BadRequest("; ".join(problems))
+    return answer()
+
+
+def _update(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
+    moves = {"aheadOf": control.ahead_of, "behindOf": control.behind_of, "resourcePool": control.resource_pool}
+    for field, value in moves.items():
+        if value:
+            raise Unsupported(f"{field}: pools take jobs first in, first out: moving a job is not supported yet")
+    if control.priority is None and control.weight is None:
+        raise BadRequest(f"job {control.job_id}: expected one of priority, weight, {', '.join(moves)}")
+    with parts.database.write() as session:
+        row = changeable(session, jobs.find(session, control.job_id, user).id, user)
+        changes = wire.PatchResources(priority=control.priority, weight=control.weight)
+        resources.change(session, row, changes)

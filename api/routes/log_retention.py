@@ -1,0 +1,68 @@
+"""How long logs are kept, and their removal."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from sqlalchemy import update
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.access import changeable, readable_trial
+from api.deps import AdminDep, PartsDep, UserDep, json_object
+from api.errors import BadRequest
+from api.log_retention import FOREVER, MAX_DAYS
+from api.wire.base import answer
+from database.models import Trial
+
+router = APIRouter(tags=["logs"])
+
+
+@router.put("/api/v1/experiments/{experiment_id}/retain_logs")
+async def retain_experiment_logs(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Keep the logs of an experiment's trials for `numDays` after their end; -1: for ever."""
+    days = await _days(request)
+
+    def change() -> None:
+        with parts.database.write() as session:
+            changeable(session, experiment_id, user).log_retention_days = days
+            session.execute(update(Trial).where(Trial.experiment_id == experiment_id).values(log_retention_days=None))
+
+    await run_in_threadpool(change)
+    return answer()
+
+
+@router.put("/api/v1/trials/{trial_id}/retain_logs")
+async def retain_trial_logs(trial_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Keep the logs of a trial for `numDays` after its end; -1: for ever."""
+    days = await _days(request)
+
+    def change() -> None:
+        with parts.database.write() as session:
+            row = readable_trial(session, trial_id, user)
+            changeable(session, row.experiment_id, user)
+            row.log_retention_days = days
+
+    await run_in_threadpool(change)
+    return answer()
+
+
+@router.get("/api/v1/trials/{trial_id}/remaining_log_retention_days")
+def remaining_days(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Full days until the logs of a trial are removed; -1: never."""
+    with parts.database.read() as session:
+        days = parts.log_retention.remaining_days(session, readable_trial(session, trial_id, user))
+    return answer({"remainingDays": days})
+
+
+@router.post("/api/v1/cleanup_logs")
+def clean_up(parts: PartsDep, admin: AdminDep) -> Response:
+    """Remove the logs whose time is over now, instead of within the hour (administrators only)."""
+    return answer({"removedCount": str(parts.log_retention.remove_expired())})
+
+
+async def _days(request: Request) -> int:
+    body = await json_object(request)
+    days = body.get("numDays", body.get("num_days"))
+    if not isinstance(days, int) or isinstance(days, bool) or not FOREVER <= days <= MAX_DAYS:
+        raise BadRequest(f"numDays: {days!r}: expected {FOREVER} (for ever) to {MAX_DAYS}")
+    return days

@@ -1,0 +1,227 @@
+"""The master itself: its configuration, its log, and what administrators have to say to everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.auth import UserPrincipal
+from api.deps import SMALL_BYTES, AdminDep, Parts, PartsDep, UserDep, body_as
+from api.durations import parse_duration
+from api.errors import BadRequest, Unsupported
+from api.log_ring import LEVELS, LogLine
+from api.streams import stream
+from api.wire import master as wire
+from api.wire.base import WIRE_VERSION, answer, encode, rfc3339
+from database.models import Cluster, ClusterMessage
+from database.types import utc_now
+
+router = APIRouter(tags=["master"])
+
+_TICK_S = 0.25
+_LONGEST_MESSAGE = 1000
+_PATHS = ("log.level", "log.color")
+
+
+@router.get("/api/v1/master")
+def master(parts: PartsDep) -> Response:
+    """v1GetMasterResponse; no login needed.
+
+    `rbacEnabled` is true: the clients' commands for groups and roles refuse to work otherwise, and roles are enforced.
+    """
+    with parts.database.read() as session:
+        message = newest_message(session)
+    is_on = message is not None and message.starts_at <= utc_now()
+    return answer(
+        {
+            "version": WIRE_VERSION,
+            "undeterredVersion": parts.version,
+            "masterId": parts.cluster_id,
+            "clusterId": parts.cluster_id,
+            "clusterName": parts.settings.cluster_name,
+            "telemetryEnabled": False,
+            "ssoProviders": [],
+            "externalLoginUri": "",
+            "externalLogoutUri": "",
+            "branding": "undeterred",
+            "rbacEnabled": True,
+            "product": "PRODUCT_COMMUNITY",
+            "featureSwitches": [],
+            "userManagementEnabled": True,
+            "strictJobQueueControl": False,
+            "hasCustomLogo": False,
+            "clusterMessage": _message(message) if message is not None and is_on else None,
+        }
+    )
+
+
+@router.get("/api/v1/master/telemetry")
+def telemetry(parts: PartsDep, user: UserDep) -> Response:
+    """v1GetTelemetryResponse: nothing is ever sent anywhere."""
+    return answer({"enabled": False, "segmentKey": ""})
+
+
+# -- configuration -------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/master/config")
+def master_config(parts: PartsDep, admin: AdminDep) -> Response:
+    """The settings of the API, without secrets (administrators only)."""
+    return answer({"config": _config(parts)})
+
+
+@router.get("/config")
+def old_master_config(parts: PartsDep, admin: AdminDep) -> Response:
+    """The same for clients up to 0.21."""
+    return answer(_config(parts))
+
+
+def _config(parts: Parts) -> dict[str, Any]:
+    with parts.database.read() as session:
+        level = session.scalars(select(Cluster.log_level)).one()
+    shown = parts.redactor.named("", parts.settings.model_dump(mode="json"))
+    return shown | {"log": {"level": level, "color": False}}
+
+
+@router.patch("/api/v1/master/config")
+async def patch_master_config(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Change the log level of every process of the API, within seconds; kept over restarts (administrators only)."""
+    sent = await body_as(request, wire.PatchMasterConfigRequest, limit_bytes=SMALL_BYTES)
+    paths = _mask(sent.field_mask)
+    log = sent.config.log if sent.config and sent.config.log else wire.LogConfig()
+    if log.color and (paths is None or "log.color" in paths):
+        raise Unsupported("log.color: the log has no colours")
+    level = log.level if paths is None or "log.level" in paths else None
+    if level is not None and level != "LOG_LEVEL_UNSPECIFIED":
+        name = level.removeprefix("LOG_LEVEL_")
+        if name not in LEVELS:
+            raise BadRequest(f"config.log.level: {level[:40]!r}: expected one of {', '.join(LEVELS)}")
+        await run_in_threadpool(_set_level, parts, name)
+    return answer()
+
+
+def _mask(sent: wire.FieldMask | str | None) -> list[str] | None:
+    """The paths that are to be changed; None: all that are given. Raises: BadRequest."""
+    named = sent.split(",") if isinstance(sent, str) else sent.paths if sent is not None else None
+    if named is None:
+        return None
+    for path in named:
+        if path not in (*_PATHS, "log"):
+            raise BadRequest(f"fieldMask: {path[:40]!r}: expected one of {', '.join(_PATHS)}")
+    return [*named, *_PATHS] if "log" in named else named
+
+
+def _set_level(parts: Parts, level: str) -> None:
+    with parts.database.write() as session:
+        session.execute(update(Cluster).values(log_level=level))
+    parts.log_ring.set_level(level)
+
+
+# -- log -----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/master/logs")
+async def master_logs(
+    parts: PartsDep, admin: AdminDep, offset: int = 0, limit: int = 0, follow: bool = False
+) -> Response:
+    """The latest log lines of this process of the API (administrators only). A negative offset counts from the end."""
+    lines = parts.log_ring.lines()
+    shown = lines[offset:] if offset >= 0 or -offset <= len(lines) else lines
+    if limit > 0:
+        shown = shown[:limit]
+    last = lines[-1].id if lines else 0
+    return stream(_entries(parts, shown, last, follow and limit <= 0))
+
+
+async def _entries(parts: Parts, shown: list[LogLine], last: int, follow: bool) -> AsyncIterator[bytes]:
+    while True:
+        for line in shown:
+            entry = wire.LogEntry(id=line.id, message=line.message, timestamp=line.at, level=f"LOG_LEVEL_{line.level}")
+            yield encode({"result": {"logEntry": entry}}) + b"\n"
+        if not follow:
+            return
+        await asyncio.sleep(_TICK_S)
+        shown = parts.log_ring.lines(after=last)
+        last = shown[-1].id if shown else last
+
+
+@router.get("/logs")
+def old_master_logs(parts: PartsDep, admin: AdminDep, tail: int = 0, greater_than_id: int = 0) -> Response:
+    """The same for clients up to 0.21, which ask again and again."""
+    lines = parts.log_ring.lines(after=greater_than_id)
+    shown = lines[-tail:] if tail > 0 else lines
+    return answer(
+        [{"id": line.id, "time": rfc3339(line.at), "level": line.level, "message": line.message} for line in shown]
+    )
+
+
+# -- message -------------------------------------------------------------------------------------------------------
+
+
+def newest_message(session: Session) -> ClusterMessage | None:
+    """The message that counts, also if its time is yet to come; None if there is none, or it is over."""
+    row = session.scalar(select(ClusterMessage).order_by(ClusterMessage.id.desc()).limit(1))
+    return None if row is None or (row.ends_at is not None and row.ends_at <= utc_now()) else row
+
+
+def _message(row: ClusterMessage) -> wire.ClusterMessage:
+    return wire.ClusterMessage(
+        message=row.message, start_time=row.starts_at, end_time=row.ends_at, created_time=row.created_at
+    )
+
+
+@router.get("/api/v1/master/cluster_message")
+def get_cluster_message(parts: PartsDep, user: UserDep) -> Response:
+    """The message, also if its time is yet to come."""
+    with parts.database.read() as session:
+        row = newest_message(session)
+    return answer({"clusterMessage": _message(row) if row is not None else None})
+
+
+@router.put("/api/v1/master/cluster_message")
+async def set_cluster_message(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Tell everybody something, from a time on and perhaps up to one (administrators only)."""
+    sent = await body_as(request, wire.SetClusterMessageRequest, limit_bytes=SMALL_BYTES)
+    text = sent.message.strip()
+    if not 1 <= len(text) <= _LONGEST_MESSAGE or not text.replace("\n", "").isprintable():
+        raise BadRequest(f"message: {text[:40]!r}: expected 1 to {_LONGEST_MESSAGE} printable characters")
+    ends_at = sent.end_time
+    if sent.duration:
+        if ends_at is not None:
+            raise BadRequest("duration: expected either endTime or duration")
+        try:
+            ends_at = sent.start_time + max(timedelta(0), parse_duration("duration", sent.duration))
+        except OverflowError:
+            raise BadRequest("duration: the end is past the year 9999") from None
+    if ends_at is not None and (ends_at <= sent.start_time or ends_at <= utc_now()):
+        raise BadRequest(f"endTime: {rfc3339(ends_at)}: expected a time after startTime, and yet to come")
+    await run_in_threadpool(_set_message, parts, admin, text, sent, ends_at)
+    return answer()
+
+
+def _set_message(
+    parts: Parts, admin: UserPrincipal, text: str, sent: wire.SetClusterMessageRequest, ends_at: Any
+) -> None:
+    with parts.database.write() as session:
+        session.execute(delete(ClusterMessage))
+        session.add(ClusterMessage(message=text, starts_at=sent.start_time, ends_at=ends_at, created_by=admin.user_id))
+
+
+@router.delete("/api/v1/master/cluster_message")
+async def delete_cluster_message(parts: PartsDep, admin: AdminDep) -> Response:
+    """Say nothing any more (administrators only)."""
+
+    def forget() -> None:
+        with parts.database.write() as session:
+            session.execute(delete(ClusterMessage))
+
+    await run_in_threadpool(forget)
+    return answer()

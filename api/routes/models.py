@@ -1,0 +1,236 @@
+"""The model registry. A path names a model by its name or its id.
+
+Containers act for the owner of their experiment: training code registers what it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import registry
+from api.access import Role, readable_checkpoint, require_role
+from api.deps import ActorDep, Parts, PartsDep, PrincipalDep, body_as, own_trial
+from api.paging import WindowDep
+from api.queries import registry as queries
+from api.wire import registry as wire
+from api.wire.base import answer
+from database.models import TrialSource
+
+router = APIRouter(tags=["models"])
+Result = TypeVar("Result")
+
+
+@router.get("/api/v1/model/labels")
+def list_labels(
+    parts: PartsDep, user: ActorDep, workspace_id: Annotated[int, Query(alias="workspaceId")] = 0
+) -> Response:
+    """Labels of models, the most used first."""
+    with parts.database.read() as session:
+        if workspace_id:
+            require_role(session, user, workspace_id, Role.VIEWER)
+        return answer({"labels": queries.labels(session, user, workspace_id)})
+
+
+@router.get("/api/v1/models")
+def list_models(
+    parts: PartsDep,
+    user: ActorDep,
+    window: WindowDep,
+    name: str = "",
+    description: str = "",
+    labels: Annotated[list[str] | None, Query()] = None,
+    archived: bool | None = None,
+    id: int = 0,
+    users: Annotated[list[str] | None, Query()] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
+    workspace_ids: Annotated[list[int] | None, Query(alias="workspaceIds")] = None,
+    workspace_names: Annotated[list[str] | None, Query(alias="workspaceNames")] = None,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+) -> Response:
+    """Models that the caller may see and that match every filter."""
+    wanted = queries.ModelFilter(
+        name=name,
+        description=description,
+        labels=labels or (),
+        archived=archived,
+        id=id,
+        users=users or (),
+        user_ids=user_ids or (),
+        workspace_ids=workspace_ids or (),
+        workspace_names=workspace_names or (),
+    )
+    with parts.database.read() as session:
+        found, pagination = queries.models(session, user, wanted, sort_by, window)
+    return answer({"models": found, "pagination": pagination})
+
+
+@router.post("/api/v1/models")
+async def create_model(request: Request, parts: PartsDep, user: ActorDep) -> Response:
+    """Register a model, without versions yet."""
+    wanted = await body_as(request, wire.PostModel)
+    model = await _written(
+        parts, lambda session: queries.model(session, registry.new_model(session, wanted, user), user)
+    )
+    return answer({"model": model})
+
+
+@router.get("/api/v1/models/{name}")
+def get_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
+    """One model."""
+    with parts.database.read() as session:
+        return answer({"model": _shown(session, name, user)})
+
+
+def _shown(session: Session, name: str, user: ActorDep) -> wire.Model:
+    return queries.model(session, registry.readable_model(session, name, user).id, user)
+
+
+@router.patch("/api/v1/models/{name}")
+async def patch_model(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+    """Change a model; labels and metadata are replaced as a whole."""
+    wanted = await body_as(request, wire.PatchModel)
+    model = await _written(
+        parts, lambda session: queries.model(session, registry.change_model(session, name, wanted, user), user)
+    )
+    return answer({"model": model})
+
+
+@router.delete("/api/v1/models/{name}")
+async def delete_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
+    """Delete a model with all versions. Their checkpoints stay as long as their experiments' policies keep them."""
+    await _written(parts, lambda session: registry.delete_model(session, name, user))
+    parts.dispatcher.poke()
+    return answer()
+
+
+@router.post("/api/v1/models/{name}/archive")
+async def archive_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
+    """Put a model away."""
+    await _written(parts, lambda session: registry.archive_model(session, name, user, True))
+    return answer()
+
+
+@router.post("/api/v1/models/{name}/unarchive")
+async def unarchive_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
+    """Take a model out again."""
+    await _written(parts, lambda session: registry.archive_model(session, name, user, False))
+    return answer()
+
+
+@router.post("/api/v1/models/{name}/move")
+async def move_model(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+    """Move a model to another workspace."""
+    wanted = await body_as(request, wire.MoveModel)
+    await _written(parts, lambda session: registry.move_model(session, name, wanted.destination_workspace_id, user))
+    return answer()
+
+
+# -- versions ------------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/models/{name}/versions")
+def list_versions(
+    name: str, parts: PartsDep, user: ActorDep, window: WindowDep, sort_by: Annotated[str, Query(alias="sortBy")] = ""
+) -> Response:
+    """Versions of a model, with their checkpoints."""
+    with parts.database.read() as session:
+        model = _shown(session, name, user)
+        found, pagination = queries.versions(session, model, sort_by, window)
+    return answer({"model": model, "modelVersions": found, "pagination": pagination})
+
+
+@router.post("/api/v1/models/{name}/versions")
+async def create_version(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+    """Register a checkpoint as the next version of a model."""
+    wanted = await body_as(request, wire.PostModelVersion)
+
+    def create(session: Session) -> wire.ModelVersion:
+        model_id, number = registry.new_version(session, name, wanted, user)
+        return queries.version(session, queries.model(session, model_id, user), number)
+
+    return answer({"modelVersion": await _written(parts, create)})
+
+
+@router.get("/api/v1/models/{name}/versions/{number}")
+def get_version(name: str, number: int, parts: PartsDep, user: ActorDep) -> Response:
+    """One version."""
+    with parts.database.read() as session:
+        return answer({"modelVersion": queries.version(session, _shown(session, name, user), number)})
+
+
+@router.patch("/api/v1/models/{name}/versions/{number}")
+async def patch_version(name: str, number: int, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+    """Change a version; its checkpoint stays."""
+    wanted = await body_as(request, wire.PatchModelVersion)
+
+    def change(session: Session) -> wire.ModelVersion:
+        model_id, _ = registry.change_version(session, name, number, wanted, user)
+        return queries.version(session, queries.model(session, model_id, user), number)
+
+    return answer({"modelVersion": await _written(parts, change)})
+
+
+@router.delete("/api/v1/models/{name}/versions/{number}")
+async def delete_version(name: str, number: int, parts: PartsDep, user: ActorDep) -> Response:
+    """Delete a version. Its number is never used again."""
+    await _written(parts, lambda session: registry.delete_version(session, name, number, user))
+    parts.dispatcher.poke()
+    return answer()
+
+
+# -- what trials made of them --------------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/models/{name}/versions/{number}/metrics")
+def metrics_of_version(
+    name: str,
+    number: int,
+    parts: PartsDep,
+    user: ActorDep,
+    group: Annotated[str, Query(alias="metricGroup")] = "",
+    kind: Annotated[str, Query(alias="trialSourceInfoType")] = "",
+) -> Response:
+    """Metrics of the trials that work with a version."""
+    with parts.database.read() as session:
+        model = _shown(session, name, user)
+        queries.version(session, model, number)
+        uses = (TrialSource.model_id == model.id) & (TrialSource.model_version == number)
+        return answer({"metrics": queries.metrics_of_users(session, user, uses, group, kind)})
+
+
+@router.get("/api/v1/checkpoints/{uuid}/metrics")
+def metrics_of_checkpoint(
+    uuid: str,
+    parts: PartsDep,
+    user: ActorDep,
+    group: Annotated[str, Query(alias="metricGroup")] = "",
+    kind: Annotated[str, Query(alias="trialSourceInfoType")] = "",
+) -> Response:
+    """Metrics of the trials that work with a checkpoint."""
+    with parts.database.read() as session:
+        checkpoint = readable_checkpoint(session, uuid.lower(), user)
+        uses = TrialSource.checkpoint_uuid == checkpoint.uuid
+        return answer({"metrics": queries.metrics_of_users(session, user, uses, group, kind)})
+
+
+@router.post("/api/v1/trial-source-info")
+async def report_source(request: Request, parts: PartsDep, principal: PrincipalDep) -> Response:
+    """A trial works with a checkpoint: its container says so."""
+    told = (await body_as(request, wire.ReportTrialSourceInfo)).trial_source_info
+    caller = own_trial(principal, told.trial_id)
+    uuid = await _written(parts, lambda session: registry.note_source(session, caller, told))
+    return answer({"trialId": told.trial_id, "checkpointUuid": uuid})
+
+
+async def _written(parts: Parts, change: Callable[[Session], Result]) -> Result:
+    def write() -> Result:
+        with parts.database.write() as session:
+            return change(session)
+
+    return await run_in_threadpool(write)

@@ -1,0 +1,75 @@
+"""Which workspaces a resource pool is for. A pool that is bound to none is there for all."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import places
+from api.access import Role, require_role
+from api.auth import UserPrincipal
+from api.deps import AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as
+from api.errors import NotFound
+from api.paging import WindowDep, rows_of
+from api.queries.workspaces import available_pools, bound_workspaces
+from api.wire import workspaces as wire
+from api.wire.base import answer
+from database.models import ResourcePool
+
+router = APIRouter(tags=["resource pools"])
+_PATH = "/api/v1/resource-pools/{pool}/workspace-bindings"
+
+
+@router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
+def pools_of_workspace(workspace_id: int, parts: PartsDep, caller: ReaderDep, window: WindowDep) -> Response:
+    """Names of the pools that a workspace may use: those bound to it, and those bound to none."""
+    with parts.database.read() as session:
+        require_role(session, caller.user, workspace_id, Role.VIEWER)
+        rows, pagination = rows_of(session, available_pools(workspace_id).order_by(ResourcePool.name), window)
+    return answer({"resourcePools": [row[0] for row in rows], "pagination": pagination})
+
+
+@router.get(_PATH)
+def list_bindings(pool: str, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
+    """Ids of the workspaces that a pool is bound to, as far as the caller may see them."""
+    with parts.database.read() as session:
+        if session.scalar(select(ResourcePool.name).where(ResourcePool.name == pool)) is None:
+            raise NotFound(f"resource pool {pool!r} not found")
+        rows, pagination = rows_of(session, bound_workspaces(pool, user), window)
+    return answer({"workspaceIds": [row[0] for row in rows], "pagination": pagination})
+
+
+@router.post(_PATH)
+async def bind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Bind a pool to further workspaces (administrators of the cluster only)."""
+    wanted = await body_as(request, wire.PoolBindings)
+    await run_in_threadpool(_bind, parts, pool, wanted, admin, False)
+    return answer()
+
+
+@router.put(_PATH)
+async def overwrite(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Bind a pool to these workspaces and to no others."""
+    wanted = await body_as(request, wire.PoolBindings)
+    await run_in_threadpool(_bind, parts, pool, wanted, admin, True)
+    return answer()
+
+
+@router.delete(_PATH)
+async def unbind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Unbind a pool from workspaces."""
+    wanted = await body_as(request, wire.PoolBindings)
+
+    def remove() -> None:
+        with parts.database.write() as session:
+            places.unbind_pool(session, pool, wanted, admin)
+
+    await run_in_threadpool(remove)
+    return answer()
+
+
+def _bind(parts: Parts, pool: str, wanted: wire.PoolBindings, admin: UserPrincipal, replaces: bool) -> None:
+    with parts.database.write() as session:
+        places.bind_pool(session, pool, wanted, admin, default_pool=parts.settings.default_pool, replaces=replaces)

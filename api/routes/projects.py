@@ -1,0 +1,211 @@
+"""Projects: groups of experiments within a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import places
+from api.access import Role, require_role
+from api.auth import UserPrincipal
+from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as
+from api.errors import BadRequest
+from api.paging import WindowDep
+from api.queries import columns, workspaces
+from api.wire import workspaces as wire
+from api.wire.base import answer
+from database.models import ProjectVisit
+from database.types import utc_now
+from database.upsert import insert
+
+router = APIRouter(tags=["projects"])
+
+#: So many of the projects that somebody looked at are told.
+_VISITS = 5
+
+
+@router.get("/api/v1/workspaces/{workspace_id}/projects")
+def list_projects(
+    workspace_id: int,
+    parts: PartsDep,
+    caller: ReaderDep,
+    window: WindowDep,
+    name: str = "",
+    archived: bool | None = None,
+    users: Annotated[list[str] | None, Query()] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+) -> Response:
+    """Projects of a workspace; of all that the caller may see, if its id is 0. A name is matched as a whole."""
+    wanted = workspaces.Filter(name, "", archived, None, users or (), user_ids or ())
+    with parts.database.read() as session:
+        if workspace_id:
+            require_role(session, caller.user, workspace_id, Role.VIEWER)
+        found, pagination = workspaces.projects(session, workspace_id, caller.user, wanted, sort_by, window)
+    return answer({"projects": found, "pagination": pagination})
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/projects")
+async def create_project(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Make a project in a workspace."""
+    wanted = await body_as(request, wire.PostProject)
+
+    def create() -> wire.Project:
+        with parts.database.write() as session:
+            project_id = places.new_project(session, workspace_id, wanted, user)
+            return workspaces.project(session, user, project_id=project_id)
+
+    return answer({"project": await run_in_threadpool(create)})
+
+
+@router.get("/api/v1/projects/key/{key}")
+def project_by_key(key: str, parts: PartsDep, user: UserDep) -> Response:
+    """One project, by its key in any case."""
+    with parts.database.read() as session:
+        return answer({"project": workspaces.project(session, user, key=key)})
+
+
+@router.get("/api/v1/projects/{project_id}")
+def get_project(project_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """One project."""
+    with parts.database.read() as session:
+        return answer({"project": workspaces.project(session, caller.user, project_id=project_id)})
+
+
+@router.patch("/api/v1/projects/{project_id}")
+async def patch_project(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Change name, description or key."""
+    wanted = await body_as(request, wire.PatchProject)
+
+    def change() -> wire.Project:
+        with parts.database.write() as session:
+            places.change_project(session, project_id, wanted, user)
+            return workspaces.project(session, user, project_id=project_id)
+
+    return answer({"project": await run_in_threadpool(change)})
+
+
+@router.delete("/api/v1/projects/{project_id}")
+async def delete_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Delete a project with its experiments; these in the background."""
+    is_done = await run_in_threadpool(_written, parts, lambda session: places.delete_project(session, project_id, user))
+    parts.dispatcher.poke()
+    return answer({"completed": is_done})
+
+
+@router.post("/api/v1/projects/{project_id}/archive")
+def archive_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Put a project away: it takes nothing new."""
+    _written(parts, lambda session: places.archive_project(session, project_id, user, True))
+    return answer()
+
+
+@router.post("/api/v1/projects/{project_id}/unarchive")
+def unarchive_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Take a project out again."""
+    _written(parts, lambda session: places.archive_project(session, project_id, user, False))
+    return answer()
+
+
+@router.post("/api/v1/projects/{project_id}/move")
+async def move_project(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Move a project to another workspace."""
+    wanted = await body_as(request, wire.MoveProject)
+    target = wanted.destination_workspace_id
+    await run_in_threadpool(_written, parts, lambda session: places.move_project(session, project_id, target, user))
+    return answer()
+
+
+@router.put("/api/v1/projects/{project_id}/notes")
+async def put_notes(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Replace the notes."""
+    wanted = await body_as(request, wire.Notes)
+    notes = await run_in_threadpool(
+        _written, parts, lambda session: places.set_notes(session, project_id, wanted.notes, user)
+    )
+    return answer({"notes": notes})
+
+
+@router.post("/api/v1/projects/{project_id}/notes")
+async def add_note(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Add a note."""
+    wanted = await body_as(request, wire.Note)
+    return answer({"notes": await run_in_threadpool(_add_note, parts, project_id, wanted, user)})
+
+
+def _add_note(parts: Parts, project_id: int, wanted: wire.Note, user: UserPrincipal) -> list[dict[str, Any]]:
+    with parts.database.write() as session:
+        project = places.readable_project(session, project_id, user)
+        session.refresh(project, with_for_update=True)  # two at once are both kept
+        old = [wire.Note.model_validate(note) for note in project.notes]
+        return places.set_notes(session, project_id, [*old, wanted], user)
+
+
+@router.post("/api/v1/experiments/{experiment_id}/move")
+async def move_experiment(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Move an experiment to another project."""
+    wanted = await body_as(request, wire.MoveExperiment)
+    target = wanted.destination_project_id
+    await run_in_threadpool(
+        _written, parts, lambda session: places.move_experiment(session, experiment_id, target, user)
+    )
+    return answer()
+
+
+@router.get("/api/v1/projects/{project_id}/columns")
+def list_columns(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """What a table of the project's experiments can show."""
+    with parts.database.read() as session:
+        places.readable_project(session, project_id, user)
+        return answer({"columns": columns.columns(session, project_id)})
+
+
+@router.get("/api/v1/projects/{project_id}/experiments/metric-ranges")
+def list_ranges(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Least and greatest values of the project's metrics."""
+    with parts.database.read() as session:
+        places.readable_project(session, project_id, user)
+        return answer({"ranges": columns.metric_ranges(session, project_id)})
+
+
+@router.get("/api/v1/projects/{project_id}/metadata/{key}")
+def list_metadata(project_id: int, key: str, parts: PartsDep, user: UserDep) -> Response:
+    """Texts that the project's runs have under a key of their metadata."""
+    with parts.database.read() as session:
+        places.readable_project(session, project_id, user)
+        return answer({"values": columns.metadata_values(session, project_id, key)})
+
+
+@router.get("/api/v1/user/projects/activity")
+def activity(parts: PartsDep, user: UserDep, limit: int = _VISITS) -> Response:
+    """The projects that the user looked at, the latest first."""
+    with parts.database.read() as session:
+        found = workspaces.visited_projects(session, user, min(limit, 100) if limit > 0 else _VISITS)
+    return answer({"projects": found})
+
+
+@router.post("/api/v1/users/activity")
+async def note_activity(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Note that the user looks at a project."""
+    wanted = await body_as(request, wire.Activity)
+    if wanted.entity_type not in ("", "ENTITY_TYPE_UNSPECIFIED", "ENTITY_TYPE_PROJECT"):
+        raise BadRequest(f"entityType: {wanted.entity_type[:60]!r}: expected ENTITY_TYPE_PROJECT")
+
+    def visit(session: Session) -> None:
+        places.readable_project(session, wanted.entity_id, user)
+        now = utc_now()
+        seen = insert(session, ProjectVisit).values(user_id=user.user_id, project_id=wanted.entity_id, visited_at=now)
+        session.execute(seen.on_conflict_do_update(index_elements=["user_id", "project_id"], set_={"visited_at": now}))
+
+    await run_in_threadpool(_written, parts, visit)
+    return answer()
+
+
+def _written(parts: Parts, change: Callable[[Session], Any]) -> Any:
+    with parts.database.write() as session:
+        return change(session)

@@ -1,0 +1,131 @@
+"""Roles: what there is, who holds which, and who may give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import people, roles
+from api.access import Role, require_role
+from api.deps import SMALL_BYTES, PartsDep, UserDep, body_as
+from api.errors import Forbidden
+from api.paging import Window
+from api.people import wire_user
+from api.routes.users import changed
+from api.wire import access as wire
+from api.wire.base import answer
+from database.models import Group, GroupMember, User
+
+router = APIRouter(tags=["groups and roles"])
+
+
+@router.get("/api/v1/permissions/summary")
+def permissions_summary(parts: PartsDep, user: UserDep) -> Response:
+    """What I may do, and where."""
+    with parts.database.read() as session:
+        held = roles.summary_of(session, user)
+    return answer({"assignments": held, "roles": [roles.wire_role(summary["roleId"]) for summary in held]})
+
+
+@router.post("/api/v1/roles/search")
+async def list_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Every role."""
+    wanted = await body_as(request, wire.Search, limit_bytes=SMALL_BYTES)
+    return answer(_page(list(roles.NAMES), wanted))
+
+
+def _page(numbers: list[int], wanted: wire.Search) -> dict[str, Any]:
+    window = Window(offset=wanted.offset, limit=wanted.limit)
+    start, end = window.bounds(len(numbers))
+    shown = [roles.wire_role(number) for number in numbers[start:end]]
+    return {"roles": shown, "pagination": window.pagination(len(numbers))}
+
+
+@router.post("/api/v1/roles/search/by-assignability")
+async def assignable_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Roles that can be given in a workspace, or in the whole cluster."""
+    wanted = await body_as(request, wire.AssignableRolesRequest, limit_bytes=SMALL_BYTES)
+
+    def find() -> list[int]:
+        if not wanted.workspace_id:
+            return list(roles.NAMES)
+        with parts.database.read() as session:
+            require_role(session, user, wanted.workspace_id, Role.VIEWER)
+        return list(roles.IN_WORKSPACES)
+
+    return answer(_page(await run_in_threadpool(find), wanted))
+
+
+@router.post("/api/v1/roles/search/by-ids")
+async def roles_by_ids(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Roles with who holds them, in workspaces that I may see."""
+    wanted = await body_as(request, wire.GetRolesByIdRequest, limit_bytes=SMALL_BYTES)
+
+    def find() -> list[dict[str, Any]]:
+        with parts.database.read() as session:
+            return roles.by_numbers(session, wanted.role_ids, user) if wanted.role_ids else []
+
+    return answer({"roles": await run_in_threadpool(find)})
+
+
+@router.get("/api/v1/roles/search/by-user/{user_id}")
+def roles_of_user(user_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """The roles of a user, himself or by a group; of others for administrators only."""
+    if user.user_id != user_id and not user.is_admin:
+        raise Forbidden("only administrators may see the roles of other users")
+    with parts.database.read() as session:
+        return answer({"roles": roles.of_user(session, user_id)})
+
+
+@router.get("/api/v1/roles/search/by-group/{group_id}")
+def roles_of_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """The roles of a group; for its members and for administrators."""
+    with parts.database.read() as session:
+        held = roles.summaries(roles.of_group(session, group_id))
+        if not user.is_admin and session.get(GroupMember, (group_id, user.user_id)) is None:
+            raise Forbidden("only administrators may see the roles of groups that they are not in")
+    return answer({"assignments": held, "roles": [roles.wire_role(summary["roleId"]) for summary in held]})
+
+
+@router.post("/api/v1/roles/add-assignments")
+async def assign_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Give roles: in a workspace for its administrators, elsewhere for those of the cluster."""
+    wanted = await body_as(request, wire.RoleAssignments, limit_bytes=SMALL_BYTES)
+    await changed(parts, lambda session: roles.assign(session, wanted, user))
+    return answer()
+
+
+@router.post("/api/v1/roles/remove-assignments")
+async def remove_assignments(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Take roles back, as they are given."""
+    wanted = await body_as(request, wire.RoleAssignments, limit_bytes=SMALL_BYTES)
+    await changed(parts, lambda session: roles.remove(session, wanted, user))
+    return answer()
+
+
+@router.get("/api/v1/roles/workspace/{workspace_id}")
+def workspace_roles(workspace_id: int, parts: PartsDep, user: UserDep, name: str = "") -> Response:
+    """Who has which role in a workspace, for who sees it."""
+    with parts.database.read() as session:
+        require_role(session, user, workspace_id, Role.VIEWER)
+        rows = roles.in_workspace(session, workspace_id, name)
+        group_ids = sorted({row.group_id for row in rows if row.group_id is not None})
+        user_ids = sorted({row.user_id for row in rows if row.user_id is not None})
+        members = people.members_of(session, group_ids)
+        groups = session.scalars(select(Group).where(Group.id.in_(group_ids)).order_by(Group.name)).all()
+        users = session.scalars(select(User).where(User.id.in_(user_ids)).order_by(User.username)).all()
+    details = [
+        {"groupId": group.id, "name": group.name, "users": [wire_user(member) for member in members[group.id]]}
+        for group in groups
+    ]
+    return answer(
+        {
+            "groups": details,
+            "usersAssignedDirectly": [wire_user(each) for each in users],
+            "assignments": roles.with_assignments(rows),
+        }
+    )

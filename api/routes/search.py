@@ -1,0 +1,166 @@
+"""Searches: look into them, change them, fork them, run them from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import custom_search
+from api.access import changeable, readable
+from api.auth import UserPrincipal
+from api.create import Created
+from api.deps import ActorDep, Parts, PartsDep, UserDep, body_as, json_object
+from api.errors import BadRequest, FailedPrecondition
+from api.fork import origin_of
+from api.queries import search
+from api.routes.experiments import start_created
+from api.streams import while_there
+from api.wire import messages as wire
+from api.wire.base import answer
+from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, parse_experiment_config
+from workflows.lifecycle.experiment import TERMINAL, ExperimentState
+from workflows.searchers import Amended, SearchError, TrialGroup, preview_search
+
+router = APIRouter(tags=["search"])
+
+#: How often the records are asked whether a custom search has news, and how long a poll waits for some.
+_TICK_S, _POLL_S = 0.2, 60.0
+
+
+# -- look into a search --------------------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/experiments/{experiment_id}/search/history")
+def history(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """The whole search as lines of JSON: a header, then each decision. `det experiment replay` reads it."""
+    with parts.database.read() as session:
+        lines = search.history(session, readable(session, experiment_id, user))
+    return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
+
+
+@router.post("/api/v1/preview-hp-search")
+async def preview(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """What a search will do if all goes as planned. The config needs neither storage nor code."""
+    wanted = await body_as(request, wire.PreviewSearchRequest)
+    config, groups = await run_in_threadpool(_preview, wanted.config, wanted.seed)
+    name = _unit(config)
+    trials = [
+        {"count": g.count, "unit": {"name": name, "value": g.length, "maxLength": g.length is None}} for g in groups
+    ]
+    return answer({"summary": {"config": config.to_wire()["searcher"], "trials": trials}})
+
+
+@router.post("/searcher/preview")
+async def preview_operations(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """The same for clients of the older generation: how many trials have which operations."""
+    config, groups = await run_in_threadpool(_preview, await json_object(request), None)
+    # each word is an operation: how long to train, with the unit's initial, or V to validate
+    initial = {"batches": "B", "records": "R", "epochs": "E"}.get(_unit(config), "")
+    results = {f"{g.length}{initial} V" if g.length is not None else "V": g.count for g in groups}
+    return answer({"results": results})
+
+
+def _preview(config: dict[str, Any], seed: int | None) -> tuple[ExperimentConfig, list[TrialGroup]]:
+    storage = {"type": "directory", "container_path": "/tmp"}
+    complete = {"checkpoint_storage": storage, "entrypoint": "true", **config}
+    try:
+        parsed = parse_experiment_config(complete, cluster=ClusterDefaults(), seed=seed or 0)
+        return parsed, preview_search(parsed)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+    except SearchError as error:
+        raise BadRequest(f"invalid experiment configuration: <config>.searcher: {error}") from None
+
+
+def _unit(config: ExperimentConfig) -> str:
+    length = getattr(config.searcher, "max_length", None)
+    if length is not None:
+        return str(getattr(length, "unit", None) or "units")
+    return str(getattr(config.searcher, "time_metric", None) or "units")
+
+
+# -- change a search -----------------------------------------------------------------------------------------------
+
+
+@router.post("/api/v1/experiments/{experiment_id}/search/amend")
+async def amend(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Raise the number of trials, of concurrent trials or the length, or narrow the space, while the search runs."""
+    wanted = await body_as(request, wire.AmendSearch)
+    changes = wanted.model_dump(exclude_none=True)
+    if not changes:
+        raise BadRequest("nothing to change: expected maxTrials, maxConcurrentTrials, maxLength or hyperparameters")
+    await run_in_threadpool(_check_owner, parts, experiment_id, user)
+    await parts.commands.amend(experiment_id, Amended(**changes))
+    return answer()
+
+
+@router.post("/api/v1/experiments/{experiment_id}/fork")
+async def fork(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """A new experiment that shares this one's history up to a decision, and may differ in everything else."""
+    wanted = await body_as(request, wire.ForkExperimentRequest)
+    key = request.headers.get("idempotency-key")
+    request_, forked = await run_in_threadpool(_fork, parts, experiment_id, wanted, user, key)
+    return await start_created(parts, forked, request_, user)
+
+
+def _fork(
+    parts: Parts, experiment_id: int, wanted: wire.ForkExperimentRequest, user: UserPrincipal, key: str | None
+) -> tuple[wire.CreateExperimentRequest, Created]:
+    with parts.database.read() as session:
+        readable(session, experiment_id, user)
+        origin = origin_of(session, experiment_id, wanted.at)
+    request = wire.CreateExperimentRequest(
+        config=wanted.config or origin.original_config, parent_id=experiment_id, activate=wanted.activate
+    )
+    return request, parts.creator.create(request, user, key, origin)
+
+
+def _check_owner(parts: Parts, experiment_id: int, user: UserPrincipal) -> None:
+    with parts.database.read() as session:
+        changeable(session, experiment_id, user)
+
+
+# -- run a custom search from outside ------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/experiments/{experiment_id}/searcher_events")
+async def searcher_events(experiment_id: int, request: Request, parts: PartsDep, actor: ActorDep) -> Response:
+    """All events that the program of a custom search has not answered: a long poll while there are none."""
+
+    async def poll() -> Response:
+        deadline = time.monotonic() + _POLL_S
+        while True:
+            state, queue = await run_in_threadpool(_queue, parts, experiment_id, actor)
+            if queue or state is not ExperimentState.ACTIVE or time.monotonic() > deadline:
+                return answer({"searcherEvents": custom_search.events_to_wire(queue, state)})
+            await asyncio.sleep(_TICK_S)
+
+    return await while_there(request, poll())
+
+
+def _queue(parts: Parts, experiment_id: int, actor: UserPrincipal) -> tuple[ExperimentState, list[dict[str, Any]]]:
+    with parts.database.read() as session:
+        row = readable(session, experiment_id, actor)
+    if row.searcher_name != "custom":
+        raise FailedPrecondition(
+            f"experiment {experiment_id} has the searcher {row.searcher_name!r}: "
+            "only 'custom' has events to be answered"
+        )
+    return ExperimentState(row.state), row.searcher_queue
+
+
+@router.post("/api/v1/experiments/{experiment_id}/searcher_operations")
+async def searcher_operations(experiment_id: int, request: Request, parts: PartsDep, actor: ActorDep) -> Response:
+    """What the program of a custom search decided; answers when it is recorded."""
+    wanted = await body_as(request, wire.PostSearcherOperations)
+    await run_in_threadpool(_check_owner, parts, experiment_id, actor)
+    state, _ = await run_in_threadpool(_queue, parts, experiment_id, actor)
+    if state in TERMINAL:
+        raise FailedPrecondition(f"experiment {experiment_id} is {state.value}: it takes no more operations")
+    await parts.commands.post_operations(experiment_id, custom_search.operations_from_wire(wanted))
+    return answer()

@@ -1,0 +1,267 @@
+"""Tasks: their context and their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.access import readable_task, readable_trial
+from api.auth import AllocationPrincipal, UserPrincipal
+from api.deps import Parts, PartsDep, PrincipalDep, UserDep, body_as, json_body, parse_as
+from api.errors import BadRequest, Forbidden, NotFound
+from api.log_policies import SentLine
+from api.paging import Window
+from api.queries import logs
+from api.reporters import of_unmanaged
+from api.routes.task_lists import allocation
+from api.streams import stream
+from api.wire import messages as wire
+from api.wire.base import Instant, answer, encode
+from database.models import Allocation, LogPolicyMatch, ModelDefinition, Trial
+from workflows.config.patterns import PatternRefused, PatternSet
+from workflows.lifecycle.trial import TrialState
+
+router = APIRouter(tags=["tasks"])
+
+#: A follower stays this long after the end, so that lines on their way still arrive.
+_GRACE_S = 1.0
+_TICK_S = 0.25
+
+
+@router.get("/api/v1/tasks/{task_id}")
+def get_task(task_id: str, parts: PartsDep, user: UserDep) -> Response:
+    """A task with its allocations."""
+    with parts.database.read() as session:
+        trial = readable_task(session, task_id, user)
+        rows = session.scalars(
+            select(Allocation).where(Allocation.task_id == task_id).order_by(Allocation.run_id.desc())
+        ).all()
+        labels = dict(
+            session.execute(
+                select(LogPolicyMatch.allocation_id, LogPolicyMatch.name)
+                .where(LogPolicyMatch.trial_id == trial.id, LogPolicyMatch.name.is_not(None))
+                .order_by(LogPolicyMatch.matched_at, LogPolicyMatch.policy)
+            )
+            .tuples()
+            .all()
+        )
+    allocations = [allocation(row) | {"logPolicyMatched": labels.get(row.id)} for row in rows]
+    task = {
+        "taskId": task_id,
+        "taskType": "TASK_TYPE_TRIAL",
+        "startTime": trial.started_at,
+        "endTime": trial.ended_at,
+        "allocations": allocations,
+    }
+    return answer({"task": task})
+
+
+@router.get("/api/v1/tasks/{task_id}/context_directory")
+def context_directory(task_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The packed context of a task, for its own containers."""
+    if not isinstance(caller, AllocationPrincipal) or caller.task_id != task_id:
+        raise NotFound(f"task {task_id} not found")
+    with parts.database.read() as session:
+        content = session.scalar(
+            select(ModelDefinition.content).where(ModelDefinition.experiment_id == caller.experiment_id)
+        )
+    return answer({"b64Tgz": base64.b64encode(content or b"").decode()})
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+@router.post("/api/v1/task/logs")
+async def post_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """Lines of one task, from a shipper in its container or from the agent."""
+    batch = await body_as(request, wire.LogBatch, limit_bytes=None)
+    if not batch.logs:
+        raise BadRequest("logs: the list is empty, expected at least one line")
+    await run_in_threadpool(_store, parts, caller, batch.logs)
+    return answer()
+
+
+@router.post("/task-logs")
+async def post_task_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The same as a bare array, as older shippers send it."""
+    entries = parse_as(list[wire.LogEntry], await json_body(request, limit_bytes=None) or [])
+    await run_in_threadpool(_store, parts, caller, entries)
+    return Response(b'""', 200, media_type="application/json")
+
+
+def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
+    task_ids: dict[str, str] = {}
+    own, own_task = "", ""
+    if isinstance(caller, AllocationPrincipal):
+        own, own_task = caller.allocation_id, caller.task_id
+        if any(entry.task_id not in ("", caller.task_id) for entry in entries):
+            raise Forbidden(f"these are not lines of task {caller.task_id}")
+    elif isinstance(caller, UserPrincipal):  # trained elsewhere
+        with parts.database.read() as session:
+            for task_id in {entry.task_id for entry in entries}:
+                of_unmanaged(session, caller, readable_task(session, task_id, caller).id)
+    lines = [
+        # what a container says of allocation and agent is not asked for: a match has consequences
+        SentLine(own or entry.allocation_id or "", "" if own else entry.agent_id or "", entry.log)
+        for entry in entries
+    ]
+    found, hits = parts.log_policies.search(lines), parts.log_hooks.search(lines)
+    with parts.database.write() as session:
+        wanted = {entry.allocation_id for entry in entries if not entry.task_id and entry.allocation_id}
+        if wanted and not own_task:
+            rows = session.execute(select(Allocation.id, Allocation.task_id).where(Allocation.id.in_(wanted)))
+            task_ids = dict(rows.tuples().all())
+        logs.store(session, entries, task_ids, own_task)
+        parts.log_policies.keep(session, found)
+        parts.log_hooks.keep(session, hits)
+    parts.log_policies.committed(found)
+    parts.log_hooks.committed(hits)
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def _filter(
+    allocation_ids: Annotated[list[str] | None, Query(alias="allocationIds")] = None,
+    agent_ids: Annotated[list[str] | None, Query(alias="agentIds")] = None,
+    container_ids: Annotated[list[str] | None, Query(alias="containerIds")] = None,
+    rank_ids: Annotated[list[int] | None, Query(alias="rankIds")] = None,
+    levels: Annotated[list[str] | None, Query()] = None,
+    sources: Annotated[list[str] | None, Query()] = None,
+    stdtypes: Annotated[list[str] | None, Query()] = None,
+    search_text: Annotated[str, Query(alias="searchText", max_length=10_000)] = "",
+    is_pattern: Annotated[bool, Query(alias="enableRegex")] = False,
+    before: Annotated[Instant | None, Query(alias="timestampBefore")] = None,
+    after: Annotated[Instant | None, Query(alias="timestampAfter")] = None,
+    after_id: Annotated[int | None, Query(alias="afterId", ge=0, lt=2**63)] = None,
+) -> logs.LogFilter:
+    return logs.LogFilter(
+        allocation_ids=allocation_ids or (),
+        agent_ids=agent_ids or (),
+        container_ids=container_ids or (),
+        rank_ids=rank_ids or (),
+        levels=logs.stored_levels(levels or ()),
+        sources=sources or (),
+        stdtypes=stdtypes or (),
+        search_text="" if is_pattern else search_text,
+        pattern=_pattern(search_text) if is_pattern and search_text else None,
+        before=before,
+        after=after,
+        after_id=after_id,
+    )
+
+
+def _pattern(text: str) -> PatternSet:
+    try:
+        return PatternSet([text])
+    except PatternRefused as error:
+        raise BadRequest(f"searchText: {text[:80]!r}: {error}") from None
+
+
+FilterDep = Annotated[logs.LogFilter, Depends(_filter)]
+
+
+@router.get("/api/v1/trials/{trial_id}/logs")
+async def trial_logs(
+    trial_id: int,
+    parts: PartsDep,
+    user: UserDep,
+    wanted: FilterDep,
+    limit: int = 0,
+    follow: bool = False,
+    order_by: Annotated[str, Query(alias="orderBy")] = "",
+) -> Response:
+    """Lines of a trial as a stream; with `follow` it stays open until the trial has ended."""
+
+    def find() -> str:
+        with parts.database.read() as session:
+            return readable_trial(session, trial_id, user).task_id
+
+    task_id = await run_in_threadpool(find)
+    is_descending = bool(Window(order_by=order_by).is_descending)
+    lines = _lines(parts, task_id, wanted, limit, follow, is_descending, {"trialId": trial_id})
+    return stream(lines)
+
+
+@router.get("/api/v1/trials/{trial_id}/logs/fields")
+def trial_log_fields(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """What the lines of a trial can be filtered by, as one line of a stream."""
+    with parts.database.read() as session:
+        found = logs.fields(session, readable_trial(session, trial_id, user).task_id)
+    return Response(encode({"result": found}) + b"\n", media_type="application/json")
+
+
+@router.get("/api/v1/tasks/{task_id}/logs/fields")
+def task_log_fields(task_id: str, parts: PartsDep, user: UserDep) -> Response:
+    """What the lines of a task can be filtered by, as one line of a stream."""
+    with parts.database.read() as session:
+        found = logs.fields(session, readable_task(session, task_id, user).task_id)
+    return Response(encode({"result": found}) + b"\n", media_type="application/json")
+
+
+@router.get("/api/v1/tasks/{task_id}/logs")
+async def task_logs(
+    task_id: str,
+    parts: PartsDep,
+    user: UserDep,
+    wanted: FilterDep,
+    limit: int = 0,
+    follow: bool = False,
+    order_by: Annotated[str, Query(alias="orderBy")] = "",
+) -> Response:
+    """Lines of a task as a stream; with `follow` it stays open until the task has ended."""
+
+    def check() -> None:
+        with parts.database.read() as session:
+            readable_task(session, task_id, user)
+
+    await run_in_threadpool(check)
+    lines = _lines(parts, task_id, wanted, limit, follow, bool(Window(order_by=order_by).is_descending), {})
+    return stream(lines)
+
+
+async def _lines(
+    parts: Parts,
+    task_id: str,
+    wanted: logs.LogFilter,
+    limit: int,
+    follow: bool,
+    descending: bool,
+    extra: dict[str, Any],
+) -> AsyncIterator[bytes]:
+    """Never an empty line: clients crash on one."""
+
+    def read(from_id: int | None, most: int) -> logs.Lines:
+        with parts.database.read() as session:
+            return logs.read(session, task_id, wanted, from_id=from_id, most=most, descending=descending)
+
+    def is_over() -> bool:
+        with parts.database.read() as session:
+            state = session.scalar(select(Trial.state).where(Trial.task_id == task_id))
+        return state is None or TrialState(state).is_terminal
+
+    seen: int | None = None
+    sent, quiet_s = 0, 0.0
+    while True:
+        over = follow and await run_in_threadpool(is_over)  # before reading: what comes later is read next time
+        found = await run_in_threadpool(read, seen, limit - sent)
+        rows = found.rows[: limit - sent] if limit > 0 else found.rows
+        if rows:
+            sent, quiet_s = sent + len(rows), 0.0
+            yield b"".join(encode({"result": logs.wire(row) | extra}) + b"\n" for row in rows)
+            if 0 < limit <= sent:
+                return
+        seen = found.last_id if found.last_id is not None else seen
+        if found.is_full:
+            continue
+        if descending or not follow or (over and quiet_s >= _GRACE_S):  # descending: a tail, which clients reverse
+            return
+        await asyncio.sleep(_TICK_S)
+        quiet_s += _TICK_S

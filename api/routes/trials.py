@@ -1,0 +1,305 @@
+"""Trials: what people look at, and what the harness reports."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal, cast
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import select, update
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.responses import Response
+
+from api import outbox
+from api.access import changeable, check_trials, readable_trial
+from api.auth import AllocationPrincipal, UserPrincipal
+from api.checkpoint_lists import CheckpointsDep
+from api.deps import (
+    Parts,
+    PartsDep,
+    PrincipalDep,
+    ReaderDep,
+    UserDep,
+    body_as,
+    fence,
+    json_body,
+    json_object,
+    own_trial,
+)
+from api.errors import BadRequest, FailedPrecondition, NotFound
+from api.paging import WindowDep, chosen, rows_of
+from api.queries import checkpoints, trials
+from api.reporters import Reporter, reporter_for
+from api.reports import report
+from api.streams import stream
+from api.wire import messages as wire
+from api.wire.base import answer, encode, number
+from database.models import Experiment, Trial
+from workflows import names
+from workflows.messages import AllocationNotice, OperationReport, ProgressReport
+
+router = APIRouter(tags=["trials"])
+
+#: Progress is a courtesy: one signal in this time for each trial is enough.
+_PROGRESS_EVERY_S = 2.0
+
+
+@router.get("/api/v1/trials/metrics/{kind}")
+def stream_metrics(
+    kind: str,
+    parts: PartsDep,
+    user: UserDep,
+    trial_ids: Annotated[list[int] | None, Query(alias="trialIds")] = None,
+    group: str = "",
+) -> Response:
+    """Metric reports of trials as a stream, one JSON object a line."""
+    groups = {"training_metrics": "training", "validation_metrics": "validation", "trial_metrics": group}
+    if kind not in groups:
+        raise NotFound(f"there is no metrics stream {kind!r}")
+    with parts.database.read() as session:
+        check_trials(session, trial_ids or (), user)
+
+    def lines() -> Iterator[bytes]:
+        batch: list[Any] = []
+        with parts.database.read() as session:
+            for report in trials.metric_reports(session, trial_ids or [], groups[kind]):
+                batch.append(report)
+                if len(batch) == 100:
+                    yield encode({"result": {"metrics": batch}}) + b"\n"
+                    batch = []
+        if batch:
+            yield encode({"result": {"metrics": batch}}) + b"\n"
+
+    found = lines()
+    first = list(itertools.islice(found, 1))  # what is wrong with the question is told by the status
+    return stream(iterate_in_threadpool(itertools.chain(first, found)))
+
+
+@router.get("/api/v1/trials/{trial_id}")
+def get_trial(trial_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """One trial."""
+    if isinstance(caller, AllocationPrincipal):
+        own_trial(caller, trial_id)
+    with parts.database.read() as session:
+        readable_trial(session, trial_id, caller)
+        return answer({"trial": trials.one(session, trial_id)})
+
+
+@router.get("/api/v1/trials/{trial_id}/checkpoints")
+def list_checkpoints(trial_id: int, parts: PartsDep, caller: ReaderDep, wanted: CheckpointsDep) -> Response:
+    """Checkpoints of a trial, sorted by an attribute or a validation metric; for its own containers, too."""
+    if isinstance(caller, AllocationPrincipal):
+        own_trial(caller, trial_id)
+    with parts.database.read() as session:
+        trial = readable_trial(session, trial_id, caller)
+        experiment = session.get_one(Experiment, trial.experiment_id)
+        return wanted.page_of(session, checkpoints.of_trial(session, trial_id), experiment)
+
+
+_KINDS: Mapping[str, Collection[str]] = {
+    "": ("training", "validation", "checkpoint"),
+    "FILTER_OPTION_UNSPECIFIED": ("training", "validation", "checkpoint"),
+    "FILTER_OPTION_CHECKPOINT": ("checkpoint",),
+    "FILTER_OPTION_VALIDATION": ("validation",),
+    "FILTER_OPTION_CHECKPOINT_OR_VALIDATION": ("checkpoint", "validation"),
+}
+_TYPES: Mapping[str, Collection[str]] = {
+    "": _KINDS[""],
+    "METRIC_TYPE_UNSPECIFIED": _KINDS[""],
+    "METRIC_TYPE_TRAINING": ("training",),
+    "METRIC_TYPE_VALIDATION": ("validation",),
+    "METRIC_TYPE_PROFILING": (),
+}
+
+
+@router.get("/api/v1/trials/{trial_id}/workloads")
+def workloads(
+    trial_id: int,
+    parts: PartsDep,
+    user: UserDep,
+    window: WindowDep,
+    filter_option: Annotated[str, Query(alias="filter")] = "",
+    metric_type: Annotated[str, Query(alias="metricType")] = "",
+    group: str = "",
+    include_batch_metrics: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
+    remove_deleted: Annotated[bool, Query(alias="removeDeletedCheckpoints")] = False,
+    sort_key: Annotated[str, Query(alias="sortKey", description="a metric; default: steps")] = "",
+) -> Response:
+    """Training, validation and checkpoint points of a trial, by steps."""
+    kinds = set(chosen("filter", filter_option, _KINDS)) & set(chosen("metricType", metric_type, _TYPES))
+    if group:
+        kinds &= {group}
+    metric = "" if sort_key == "batches" else sort_key
+    with parts.database.read() as session:
+        readable_trial(session, trial_id, user)
+        statement = trials.workloads(
+            trial_id, kinds, without_deleted=remove_deleted, metric=metric, descending=bool(window.is_descending)
+        )
+        points, pagination = rows_of(session, statement, window)
+        found = trials.workload_points(
+            session, [(kind, key) for kind, key in points], with_batches=include_batch_metrics
+        )
+    return answer({"workloads": found, "pagination": pagination})
+
+
+@router.post("/api/v1/trials/{trial_id}/kill")
+async def kill(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """End one trial; the search goes on without it."""
+    await run_in_threadpool(_check_owner, parts, trial_id, user)
+    await parts.commands.signal(names.trial_workflow(trial_id), "kill", None)
+    return answer()
+
+
+def _check_owner(parts: Parts, trial_id: int, user: UserPrincipal) -> None:
+    with parts.database.read() as session:
+        changeable(session, readable_trial(session, trial_id, user).experiment_id, user)
+
+
+# -- what the harness reports ------------------------------------------------------------------------------------------
+
+
+# These four are answered by `api.reports.ReportLane` before they get here; declared for the OpenAPI page.
+
+
+@router.post("/api/v1/trials/{trial_id}/metrics/batch")
+async def report_batch(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """Ours: several metric reports at once, in order. All are stored, or none."""
+    await report(parts, caller, trial_id, "metrics/batch", await request.body())
+    return answer()
+
+
+@router.post("/api/v1/trials/{trial_id}/metrics")
+async def report_metrics(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """One metric report of any group. The same report again is a repeat and changes nothing."""
+    await report(parts, caller, trial_id, "metrics", await request.body())
+    return answer()
+
+
+@router.post("/api/v1/trials/{trial_id}/{kind}_metrics")
+async def report_metrics_of_kind(
+    trial_id: int, kind: Literal["training", "validation"], request: Request, parts: PartsDep, caller: PrincipalDep
+) -> Response:
+    """One report of training or validation metrics, as older clients send it."""
+    await report(parts, caller, trial_id, f"{kind}_metrics", await request.body())
+    return answer()
+
+
+@router.post("/api/v1/trials/{trial_id}/progress")
+async def progress(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """How far the trial came: a bare number in searcher units, or an object with a fraction."""
+    reporter = await reporter_for(parts, caller, trial_id)
+    body = await json_body(request)
+    is_fraction = isinstance(body, dict)
+    value = number(cast("dict[str, Any]", body).get("progress") if is_fraction else body)
+    if value is None or value < 0 or not math.isfinite(value):
+        raise BadRequest(f"progress: {body!r}: expected a number of 0 or more")
+    await run_in_threadpool(_note_progress, parts, reporter, value, is_fraction)
+    return answer()
+
+
+_last_progress: dict[int, float] = {}
+
+
+def _note_progress(parts: Parts, reporter: Reporter, value: float, is_fraction: bool) -> None:
+    trial_id, now = reporter.trial_id, time.monotonic()
+    if now - _last_progress.get(trial_id, -_PROGRESS_EVERY_S) < _PROGRESS_EVERY_S:
+        return
+    if len(_last_progress) > 10_000:
+        _last_progress.clear()
+    _last_progress[trial_id] = now
+    with parts.database.write() as session:
+        reporter.fence(session)
+        trial, experiment = session.execute(
+            select(Trial, Experiment).join(Experiment, Experiment.id == Trial.experiment_id).where(Trial.id == trial_id)
+        ).one()
+        length = experiment.max_length if experiment.has_operations else None
+        units = value * length if is_fraction and length else value
+        trial.progress = min(1.0, value if is_fraction else value / length if length else value)
+        if experiment.is_unmanaged:
+            experiment.progress = trial.progress
+            return
+        report = ProgressReport(request_id=trial.request_id, progress=units)
+        outbox.post(
+            session, names.experiment_workflow(trial.experiment_id), "progress_reported", report.model_dump(mode="json")
+        )
+    parts.dispatcher.poke()
+
+
+@router.post("/api/v1/trials/{trial_id}/early_exit")
+async def early_exit(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The harness leaves early, with its reason. The process has a moment to leave by itself."""
+    allocation = own_trial(caller, trial_id)
+    reason = (await body_as(request, wire.EarlyExit)).reason.removeprefix("EXITED_REASON_").lower()
+    if reason not in ("invalid_hp", "init_invalid_hp", "user_requested_stop"):
+        raise BadRequest(
+            f"reason: {reason!r}: expected EXITED_REASON_INVALID_HP, _INIT_INVALID_HP or _USER_REQUESTED_STOP"
+        )
+
+    def note() -> None:
+        with parts.database.write() as session:
+            fence(session, allocation)
+            session.execute(update(Trial).where(Trial.id == trial_id).values(early_exit=reason))
+            notice = AllocationNotice(allocation_id=allocation.allocation_id)
+            outbox.post(session, names.trial_workflow(trial_id), "left_early", notice.model_dump(mode="json"))
+
+    await run_in_threadpool(note)
+    parts.dispatcher.poke()
+    return answer()
+
+
+@router.post("/api/v1/trials/{trial_id}/runner/metadata")
+async def runner_metadata(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """A short text about what the trial does now."""
+    reporter = await reporter_for(parts, caller, trial_id)
+    body = await json_object(request)
+
+    def note() -> None:
+        with parts.database.write() as session:
+            reporter.fence(session)
+            text = str(body.get("state") or "")[:200]
+            session.execute(update(Trial).where(Trial.id == trial_id).values(runner_state=text))
+
+    await run_in_threadpool(note)
+    return answer()
+
+
+@router.get("/api/v1/trials/{trial_id}/searcher/operation")
+def operation(trial_id: int, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """The open searcher operation, at once; `completed` means that there is none for now."""
+    own_trial(caller, trial_id)
+    with parts.database.read() as session:
+        trial, has_operations = session.execute(
+            select(Trial, Experiment.has_operations)
+            .join(Experiment, Experiment.id == Trial.experiment_id)
+            .where(Trial.id == trial_id)
+        ).one()
+    if not has_operations:
+        raise FailedPrecondition("this experiment has no searcher operations: its searcher has no max_length")
+    if trial.operation_length is None:
+        return answer({"op": None, "completed": True})
+    op = {"validateAfter": {"length": str(trial.operation_length), "requestId": trial.request_id}}
+    return answer({"op": op, "completed": False})
+
+
+@router.post("/api/v1/trials/{trial_id}/searcher/completed_operation")
+async def completed_operation(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+    """An operation is complete; answers when the search has decided what follows. A repeat changes nothing."""
+    allocation = own_trial(caller, trial_id)
+    body = await body_as(request, wire.CompleteOperation)
+    length = body.op.get("length")
+    if not isinstance(length, int | str) or not re.fullmatch("[0-9]{1,18}", str(length)):
+        raise BadRequest(f"op.length: {length!r}: expected the length of the open operation")
+
+    def check() -> None:
+        with parts.database.read() as session:
+            fence(session, allocation)
+
+    await run_in_threadpool(check)
+    request_id = allocation.task_id.partition(".")[2]
+    report = OperationReport(request_id=request_id, length=int(length), metric=body.searcher_metric)
+    await parts.commands.complete_operation(allocation.experiment_id, report)
+    return answer()

@@ -1,0 +1,83 @@
+"""Experiments and trials that are trained elsewhere, as newer clients report them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import unmanaged
+from api.deps import PartsDep, UserDep, body_as
+from api.errors import BadRequest
+from api.queries import experiments, trials
+from api.wire import messages as wire
+from api.wire.base import answer
+
+router = APIRouter(tags=["trials"])
+
+
+@router.put("/api/v1/experiments/by-external-id/{external_id:path}")
+async def put_experiment(external_id: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """The unmanaged experiment with this external id: the one that is there, or a new one."""
+    wanted = await body_as(request, wire.CreateExperimentRequest, limit_bytes=None)
+
+    def put() -> wire.Experiment:
+        created = parts.creator.create_unmanaged(wanted, user, external_id)
+        with parts.database.read() as session:
+            return experiments.one(session, created.experiment_id)
+
+    experiment = await run_in_threadpool(put)
+    return answer({"experiment": experiment, "config": experiment.config})
+
+
+@router.post("/api/v1/trials")
+async def create_trial(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """A new trial of an unmanaged experiment."""
+    return await _created(parts, user, await body_as(request, wire.CreateTrialRequest), None)
+
+
+@router.put("/api/v1/trials")
+async def put_trial(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """The trial with this external id of an unmanaged experiment: the one that is there, or a new one."""
+    wanted = await body_as(request, wire.PutTrialRequest)
+    return await _created(parts, user, wanted.create_trial_request, wanted.external_trial_id)
+
+
+async def _created(
+    parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest, external_id: str | None
+) -> Response:
+    if not wanted.unmanaged:
+        raise BadRequest("unmanaged: false: only unmanaged trials are supported, the search makes the others")
+
+    def create() -> wire.Trial:
+        with parts.database.write() as session:
+            row = unmanaged.create_trial(session, wanted.experiment_id, wanted.hparams, user, external_id=external_id)
+            return trials.one(session, row.id)
+
+    return answer({"trial": await run_in_threadpool(create)})
+
+
+@router.post("/api/v1/trials/{trial_id}/start")
+async def start_trial(trial_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Begin a run of an unmanaged trial, from its latest checkpoint if it is to be resumed."""
+    wanted = await body_as(request, wire.StartTrialRequest)
+
+    def start() -> tuple[int, str | None, int]:
+        with parts.database.write() as session:
+            return unmanaged.start_trial(session, trial_id, user, resume=wanted.resume)
+
+    run_id, checkpoint, steps = await run_in_threadpool(start)
+    return answer({"trialRunId": run_id, "latestCheckpoint": checkpoint, "stepsCompleted": steps})
+
+
+@router.patch("/api/v1/trials/{trial_id}")
+async def patch_trial(trial_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """A sign of life of an unmanaged trial, and its state."""
+    wanted = await body_as(request, wire.PatchTrialRequest)
+
+    def change() -> wire.Trial:
+        with parts.database.write() as session:
+            unmanaged.note_trial(session, trial_id, user, wanted.state)
+            return trials.one(session, trial_id)
+
+    return answer({"trial": await run_in_threadpool(change)})

@@ -1,0 +1,133 @@
+"""How slots were used: reports for people who pay for them, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.auth import UserPrincipal
+from api.deps import Parts, PartsDep, UserDep
+from api.errors import BadRequest
+from api.paging import chosen
+from api.queries import usage
+from api.wire.base import Instant, answer, rfc3339
+
+router = APIRouter(tags=["cluster"])
+
+_PERIODS = {
+    "": False,
+    "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_UNSPECIFIED": False,
+    "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_DAILY": False,
+    "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_MONTHLY": True,
+}
+_MOST_PERIODS = 3700
+#: What spreadsheets begin a formula with; blanks before it they skip.
+_FORMULA = tuple("=+-@\t\r\n")
+
+After = Annotated[Instant, Query(alias="timestampAfter")]
+Before = Annotated[Instant, Query(alias="timestampBefore")]
+
+
+@router.get("/api/v1/resources/allocation/raw")
+def raw(parts: PartsDep, user: UserDep, after: After, before: Before) -> Response:
+    """Every run within a span of time; v1ResourceAllocationRawResponse."""
+    return answer({"resourceEntries": [usage.raw(use) for use in _uses(parts, user, after, before)]})
+
+
+@router.get("/api/v1/resources/allocation/aggregated")
+def aggregated(
+    parts: PartsDep,
+    user: UserDep,
+    start: Annotated[str, Query(alias="startDate", description="YYYY-MM-DD, or YYYY-MM for months")],
+    end: Annotated[str, Query(alias="endDate", description="the last day or month that counts")],
+    period: str = "",
+) -> Response:
+    """Slot-seconds by day or month; v1ResourceAllocationAggregatedResponse."""
+    monthly = chosen("period", period, _PERIODS)
+    return answer({"resourceEntries": _aggregated(parts, user, start, end, monthly=monthly)})
+
+
+@router.get("/resources/allocation/raw")
+@router.get("/resources/allocation/allocations-csv")
+def raw_csv(
+    parts: PartsDep,
+    user: UserDep,
+    after: Annotated[Instant, Query(alias="timestamp_after")],
+    before: Annotated[Instant, Query(alias="timestamp_before")],
+) -> Response:
+    """Every run within a span of time, as CSV."""
+    header = ["allocation_id", "kind", "experiment_id", "username", "labels", "resource_pool", "slots", "start_time",
+              "end_time", "seconds"]  # fmt: skip
+    rows = (
+        [use.allocation_id, "training", use.experiment_id, use.username, ";".join(use.labels), use.pool, use.slots,
+         rfc3339(use.start), rfc3339(use.end), use.seconds]
+        for use in _uses(parts, user, after, before)
+    )  # fmt: skip
+    return _csv(header, rows)
+
+
+@router.get("/resources/allocation/aggregated")
+def aggregated_csv(
+    parts: PartsDep,
+    user: UserDep,
+    start: Annotated[str, Query(alias="start_date")],
+    end: Annotated[str, Query(alias="end_date")],
+    period: str = "",
+) -> Response:
+    """Slot-seconds by day or month, as CSV."""
+    monthly = chosen("period", period, _PERIODS)
+    rows: list[list[Any]] = []
+    for entry in _aggregated(parts, user, start, end, monthly=monthly):
+        when = entry["periodStart"]
+        rows.append(["total", "total", when, entry["seconds"]])
+        for kind, field in (("username", "byUsername"), ("experiment_label", "byExperimentLabel"),
+                            ("resource_pool", "byResourcePool")):  # fmt: skip
+            rows += [[kind, key, when, seconds] for key, seconds in sorted(entry[field].items())]
+    return _csv(["aggregation_type", "aggregation_key", "date", "seconds"], rows)
+
+
+def _uses(parts: Parts, user: UserPrincipal, after: datetime, before: datetime) -> list[usage.Use]:
+    if before <= after:
+        raise BadRequest(f"timestampBefore: {rfc3339(before)}: expected a time after timestampAfter, {rfc3339(after)}")
+    with parts.database.read() as session:
+        return list(usage.between(session, after, before, user))
+
+
+def _aggregated(parts: Parts, user: UserPrincipal, start: str, end: str, *, monthly: bool) -> list[dict[str, Any]]:
+    first, last = _day("startDate", start), _day("endDate", end)
+    if last < first:
+        raise BadRequest(f"endDate: {end!r}: expected no day before startDate, {start!r}")
+    if monthly:
+        first, last = first.replace(day=1), (last.replace(day=1) + timedelta(days=32)).replace(day=1)
+    else:
+        last += timedelta(days=1)
+    if (last - first).days > _MOST_PERIODS:
+        raise BadRequest(f"endDate: {end!r}: expected at most {_MOST_PERIODS} days after startDate")
+    with parts.database.read() as session:
+        uses = list(usage.between(session, first, last, user))
+    return usage.aggregated(uses, first, last, monthly=monthly)
+
+
+def _day(field: str, text: str) -> datetime:
+    for form in ("%Y-%m-%d", "%Y-%m"):
+        try:
+            return datetime.strptime(text[:10], form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    raise BadRequest(f"{field}: {text[:40]!r}: expected a date such as 2026-11-21, or a month such as 2026-11")
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(header)
+    for row in rows:
+        # a cell that a spreadsheet would run as a formula is text
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell for cell in row])
+    return Response(text.getvalue(), media_type="text/csv")

@@ -1,0 +1,173 @@
+"""Login, sessions and users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import people
+from api.auth import UserPrincipal, presented_token
+from api.deps import SMALL_BYTES, AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as, json_body, parse_as
+from api.paging import WindowDep, chosen, few, rows_of
+from api.people import wire_user
+from api.roles import holders_of
+from api.wire import messages as wire
+from api.wire.base import answer
+from database.models import User
+
+router = APIRouter(tags=["users"])
+Result = TypeVar("Result")
+
+
+@router.post("/api/v1/auth/login")
+async def login(request: Request, parts: PartsDep) -> Response:
+    """Log in with name and password; answers a token and sets it as a cookie."""
+    wanted = await body_as(request, wire.LoginRequest, limit_bytes=SMALL_BYTES)
+    token, user = await parts.auth.login(wanted.username, wanted.password, is_hashed=wanted.is_hashed)
+    response = answer({"token": token, "user": wire_user(user)})
+    set_cookie(request, response, token, parts)
+    return response
+
+
+def set_cookie(request: Request, response: Response, token: str, parts: Parts) -> None:
+    """The session as a cookie: out of reach for scripts and other sites, and not in clear where there is TLS."""
+    response.set_cookie(
+        "auth",
+        token,
+        max_age=parts.settings.session_days * 86400,
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+
+
+@router.post("/api/v1/auth/logout")
+async def logout(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """End this session."""
+    token, _ = presented_token(request)
+    await run_in_threadpool(parts.auth.logout, token)
+    response = answer()
+    response.delete_cookie("auth", httponly=True, samesite="lax")
+    return response
+
+
+@router.get("/api/v1/me")
+@router.get("/api/v1/auth/user")
+def me(parts: PartsDep, caller: ReaderDep) -> Response:
+    """Who I am; a container acts for the owner of its experiment."""
+    with parts.database.read() as session:
+        return answer({"user": wire_user(session.get_one(User, caller.user.user_id))})
+
+
+@router.get("/api/v1/users")
+def list_users(
+    parts: PartsDep,
+    caller: UserDep,
+    window: WindowDep,
+    name: str = "",
+    active: bool | None = None,
+    admin: bool | None = None,
+    role_ids: Annotated[list[int] | None, Query(alias="roleIdAssignedDirectlyToUser")] = None,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+) -> Response:
+    """Users; `roleIdAssignedDirectlyToUser` leaves out roles that somebody has by a group only."""
+    column = chosen("sortBy", sort_by, people.SORT)
+    wanted = people.UserFilter(name=name, active=active, admin=admin)
+    if role_ids:
+        wanted.role = or_(*(holders_of(role_id) for role_id in few("roleIdAssignedDirectlyToUser", role_ids)))
+    order = [column.desc(), User.id.desc()] if window.is_descending else [column.asc(), User.id.asc()]
+    with parts.database.read() as session:
+        rows, pagination = rows_of(session, select(User).where(*wanted.conditions()).order_by(*order), window)
+    return answer({"users": [wire_user(user) for (user,) in rows], "pagination": pagination})
+
+
+@router.post("/api/v1/users")
+async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Create a user (administrators only)."""
+    wanted = await body_as(request, wire.PostUserRequest, limit_bytes=SMALL_BYTES)
+    return answer({"user": wire_user(await created(parts, wanted.user, wanted.password, wanted.is_hashed))})
+
+
+async def created(parts: Parts, wanted: wire.NewUser, password: str, is_hashed: bool) -> User:
+    """A new user. Raises: as `people.new_user`."""
+    hashed = await run_in_threadpool(people.stored_password, password, is_hashed=is_hashed)
+    return await changed(parts, lambda session: people.new_user(session, wanted, hashed))
+
+
+async def changed(parts: Parts, change: Callable[[Session], Result]) -> Result:
+    """The result of a change of who may what; from its end on, every token is looked up anew."""
+
+    def run() -> Result:
+        with parts.database.write() as session:
+            result = change(session)
+        parts.auth.forget()
+        return result
+
+    return await run_in_threadpool(run)
+
+
+@router.patch("/api/v1/users")
+async def patch_users(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Activate or deactivate many users (administrators only)."""
+    wanted = await body_as(request, wire.PatchUsersRequest, limit_bytes=SMALL_BYTES)
+    return answer({"results": await changed(parts, lambda session: people.activate_users(session, wanted))})
+
+
+@router.patch("/api/v1/users/assignments")
+async def assign_groups(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Put users into groups and take them out of others (administrators only)."""
+    wanted = await body_as(request, wire.AssignMultipleGroupsRequest, limit_bytes=SMALL_BYTES)
+
+    def assign(session: Session) -> None:
+        for group_id in wanted.add_groups:
+            people.add_members(session, people.group_by_id(session, group_id), wanted.user_ids)
+        for group_id in wanted.remove_groups:
+            people.remove_members(session, people.group_by_id(session, group_id), wanted.user_ids)
+
+    await changed(parts, assign)
+    return answer()
+
+
+@router.get("/api/v1/users/{username}/by-username")
+def user_by_name(username: str, parts: PartsDep, caller: UserDep) -> Response:
+    """One user, by name."""
+    with parts.database.read() as session:
+        return answer({"user": wire_user(people.user_by_name(session, username))})
+
+
+@router.get("/api/v1/users/{user_id}")
+def one_user(user_id: int, parts: PartsDep, caller: UserDep) -> Response:
+    """One user, by id."""
+    with parts.database.read() as session:
+        return answer({"user": wire_user(people.user_by_id(session, user_id))})
+
+
+@router.post("/api/v1/users/{user_id}/password")
+async def set_password(user_id: int, request: Request, parts: PartsDep, caller: UserDep) -> Response:
+    """Set a password: the body is a JSON string, hashed by the client. Ends every session of that user."""
+    body = await json_body(request, limit_bytes=SMALL_BYTES)
+    password = parse_as(str, "" if body is None else body)
+    await patched(parts, caller, user_id, wire.PatchUser(password=password, is_hashed=True))
+    return answer()
+
+
+@router.patch("/api/v1/users/{user_id}")
+async def patch_user(user_id: int, request: Request, parts: PartsDep, caller: UserDep) -> Response:
+    """Change a user. Users may change their own display name and password, administrators all."""
+    patch = await body_as(request, wire.PatchUser, limit_bytes=SMALL_BYTES)
+    return answer({"user": wire_user(await patched(parts, caller, user_id, patch))})
+
+
+async def patched(parts: Parts, caller: UserPrincipal, user_id: int, patch: wire.PatchUser) -> User:
+    """The user after a change. Raises: Forbidden, and as `people.patch_user`."""
+    people.check_may_patch(caller, user_id, patch)
+    hashed = None
+    if patch.password is not None:
+        hashed = await run_in_threadpool(people.stored_password, patch.password, is_hashed=patch.is_hashed)
+    return await changed(parts, lambda session: people.patch_user(session, user_id, patch, hashed))

@@ -1,0 +1,68 @@
+"""Why a trial or an experiment is where it is: the records, and the pool's queue if Temporal answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.access import readable, readable_trial
+from api.deps import Parts, PartsDep, UserDep
+from api.errors import Unavailable
+from api.queries import why
+from api.wire.base import answer
+from database.types import utc_now
+from workflows import names
+from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
+from workflows.lifecycle.facts import ExperimentFacts, TrialFacts
+from workflows.scheduling.explain import stand
+
+router = APIRouter(tags=["why"])
+
+
+@router.get("/api/v1/undeterred/trials/{trial_id}/why")
+async def why_trial(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """What a trial waits for, how its runs ended, what is left of its budget and what comes next."""
+
+    def gather() -> tuple[TrialFacts, str]:
+        with parts.database.read() as session:
+            readable_trial(session, trial_id, user)
+            return why.of_trial(session, trial_id, parts.settings.timing)
+
+    facts, pool = await run_in_threadpool(gather)
+    await _ask_pool(parts, pool, [facts])
+    return answer({"sentences": explain_trial(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)})
+
+
+@router.get("/api/v1/undeterred/experiments/{experiment_id}/why")
+async def why_experiment(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """How an experiment stands, and what those of its trials wait for that do not run."""
+
+    def gather() -> tuple[ExperimentFacts, str]:
+        with parts.database.read() as session:
+            readable(session, experiment_id, user)
+            return why.of_experiment(session, experiment_id, parts.settings.timing)
+
+    facts, pool = await run_in_threadpool(gather)
+    await _ask_pool(parts, pool, facts.open)
+    return answer(
+        {"sentences": explain_experiment(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)}
+    )
+
+
+async def _ask_pool(parts: Parts, pool: str, trials: Sequence[TrialFacts]) -> None:
+    """Where those stand in the queue that wait for slots. While Temporal is away, the facts say that instead."""
+    now = utc_now()
+    waiting = [trial for trial in trials if phase(trial, now) is Phase.WAITS_FOR_SLOTS]
+    if not waiting:
+        return
+    try:
+        known = await parts.commands.pool(pool)
+    except Unavailable as error:
+        for trial in waiting:
+            trial.queue_error = error.message
+        return
+    for trial in waiting:
+        trial.queue = stand(pool, known.snapshot, known.lost, names.trial_workflow(trial.trial_id))

@@ -1,0 +1,193 @@
+"""Workspaces: groups of projects with a storage, default pools and members of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import delete
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import places
+from api.access import Role, require_role
+from api.auth import UserPrincipal
+from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as, json_object
+from api.errors import Unsupported
+from api.paging import WindowDep
+from api.queries import workspaces
+from api.wire import workspaces as wire
+from api.wire.base import answer
+from database.models import WorkspacePin
+from database.upsert import insert
+
+router = APIRouter(tags=["workspaces"])
+
+
+@router.get("/api/v1/workspaces")
+def list_workspaces(
+    parts: PartsDep,
+    caller: ReaderDep,
+    window: WindowDep,
+    name: str = "",
+    name_case_sensitive: Annotated[str, Query(alias="nameCaseSensitive")] = "",
+    archived: bool | None = None,
+    pinned: bool | None = None,
+    users: Annotated[list[str] | None, Query()] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+) -> Response:
+    """Workspaces that the caller may see and that match every filter. A name is matched as a whole, in any case."""
+    wanted = workspaces.Filter(name, name_case_sensitive, archived, pinned, users or (), user_ids or ())
+    with parts.database.read() as session:
+        found, pagination = workspaces.workspaces(session, caller.user, wanted, sort_by, window)
+    return answer({"workspaces": found, "pagination": pagination})
+
+
+@router.post("/api/v1/workspaces")
+async def create_workspace(request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Make a workspace. Its maker is its administrator; others see it once they have a role in it."""
+    wanted = await body_as(request, wire.PostWorkspace)
+
+    def create() -> wire.Workspace:
+        with parts.database.write() as session:
+            return workspaces.workspace(session, places.new_workspace(session, wanted, user), user)
+
+    return answer({"workspace": await run_in_threadpool(create), "namespaceBindings": {}})
+
+
+@router.get("/api/v1/workspaces/{workspace_id}")
+def get_workspace(workspace_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+    """One workspace."""
+    with parts.database.read() as session:
+        return answer({"workspace": workspaces.workspace(session, workspace_id, caller.user)})
+
+
+@router.patch("/api/v1/workspaces/{workspace_id}")
+async def patch_workspace(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Change name, storage, default pools, or what everybody may do in it."""
+    wanted = await body_as(request, wire.PatchWorkspace)
+
+    def change() -> wire.Workspace:
+        with parts.database.write() as session:
+            places.change_workspace(session, workspace_id, wanted, user)
+            return workspaces.workspace(session, workspace_id, user)
+
+    return answer({"workspace": await run_in_threadpool(change), "namespaceBindings": {}})
+
+
+@router.delete("/api/v1/workspaces/{workspace_id}")
+async def delete_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Delete a workspace with its projects and their experiments; these in the background."""
+
+    def remove() -> bool:
+        with parts.database.write() as session:
+            return places.delete_workspace(session, workspace_id, user)
+
+    is_done = await run_in_threadpool(remove)
+    parts.dispatcher.poke()
+    return answer({"completed": is_done})
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/archive")
+def archive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Put a workspace away: it takes nothing new."""
+    with parts.database.write() as session:
+        places.archive_workspace(session, workspace_id, user, True)
+    return answer()
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/unarchive")
+def unarchive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Take a workspace out again."""
+    with parts.database.write() as session:
+        places.archive_workspace(session, workspace_id, user, False)
+    return answer()
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/pin")
+def pin(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Have a workspace among one's pinned ones."""
+    with parts.database.write() as session:
+        require_role(session, user, workspace_id, Role.VIEWER)
+        mine = insert(session, WorkspacePin).values(user_id=user.user_id, workspace_id=workspace_id)
+        session.execute(mine.on_conflict_do_nothing())
+    return answer()
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/unpin")
+def unpin(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Have it there no more."""
+    with parts.database.write() as session:
+        require_role(session, user, workspace_id, Role.VIEWER)
+        is_mine = (WorkspacePin.user_id == user.user_id, WorkspacePin.workspace_id == workspace_id)
+        session.execute(delete(WorkspacePin).where(*is_mine))
+    return answer()
+
+
+# -- Kubernetes, of which there is none ----------------------------------------------------------------------------
+
+
+@router.get("/api/v1/workspaces/{workspace_id}/list-namespace-bindings")
+def list_namespaces(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Namespaces of Kubernetes that the workspace is bound to: none."""
+    _check_role(parts, user, workspace_id, Role.VIEWER)
+    return answer({"namespaceBindings": {}})
+
+
+@router.get("/api/v1/workspaces/{workspace_id}/get-k8s-resource-quotas")
+def list_quotas(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+    """Quotas of the workspace in Kubernetes: none."""
+    _check_role(parts, user, workspace_id, Role.VIEWER)
+    return answer({"resourceQuotas": {}})
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/namespace-bindings")
+async def set_namespaces(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Bind namespaces: not supported, unless there are none to bind."""
+    body = await json_object(request)
+    await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
+    if body.get("clusterNamespaceMeta") or body.get("cluster_namespace_meta"):
+        raise Unsupported(places.NO_KUBERNETES)
+    return answer({"namespaceBindings": {}})
+
+
+@router.delete("/api/v1/workspaces/{workspace_id}/namespace-bindings")
+def delete_namespaces(
+    workspace_id: int,
+    parts: PartsDep,
+    user: UserDep,
+    cluster_names: Annotated[list[str] | None, Query(alias="clusterNames")] = None,
+) -> Response:
+    """Unbind namespaces: not supported, unless there are none to unbind."""
+    _check_role(parts, user, workspace_id, Role.ADMIN)
+    if cluster_names:
+        raise Unsupported(places.NO_KUBERNETES)
+    return answer()
+
+
+@router.post("/api/v1/workspaces/{workspace_id}/set-resource-quota")
+async def set_quota(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+    """Set quotas: not supported, unless there are none to set."""
+    body = await json_object(request)
+    await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
+    if body.get("clusterQuotaPairs") or body.get("cluster_quota_pairs"):
+        raise Unsupported(places.NO_KUBERNETES)
+    return answer()
+
+
+@router.get("/api/v1/namespace-bindings/workspace-ids-with-default-bindings")
+def default_namespaces(parts: PartsDep, user: UserDep) -> Response:
+    """Workspaces in the default namespace of Kubernetes: none."""
+    return answer({"workspaceIds": []})
+
+
+@router.post("/api/v1/namespace-bindings/bulk-auto-create")
+def create_namespaces(parts: PartsDep, user: UserDep) -> Response:
+    """Make namespaces for workspaces: not supported."""
+    raise Unsupported(places.NO_KUBERNETES)
+
+
+def _check_role(parts: Parts, user: UserPrincipal, workspace_id: int, least: Role) -> None:
+    with parts.database.read() as session:
+        require_role(session, user, workspace_id, least)

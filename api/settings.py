@@ -1,0 +1,51 @@
+"""Settings of the API process, from environment variables `UNDETERRED_<NAME>`; unknown values are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from workflows.messages import Timing
+
+
+class ApiSettings(BaseModel):
+    """What the API needs to know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
+    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
+    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
+    cluster_name: str = Field(default="undeterred", description="name shown to clients")
+    admin_password: SecretStr | None = Field(default=None, description="password of `admin` on the first start")
+    agent_token: SecretStr = Field(min_length=1, description="secret that agents authenticate with")
+    storage_path: str | None = Field(default=None, description="host folder for checkpoints when a config names none")
+    default_pool: str = Field(default="default", description="resource pool when a config names none")
+    trial_image: str = Field(default="undeterred/trial:dev", description="container image when a config names none")
+    log_retention_days: int | None = Field(
+        default=None, ge=-1, le=32767, description="days that logs are kept after a trial's end; none or -1: for ever"
+    )
+    session_days: int = Field(default=7, ge=1, description="life of a login, in days")
+    timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")
+
+
+def from_environment(model: type[Any], environment: Mapping[str, str] | None = None) -> Any:
+    """Build a settings model from `UNDETERRED_<FIELD>` variables. Structured fields are JSON.
+
+    Raises: pydantic.ValidationError, which names the field, its value and what was expected.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        text = environment.get(f"UNDETERRED_{name.upper()}")
+        if text is None:
+            continue
+        kind: Any = info.annotation
+        is_structured = isinstance(kind, type) and issubclass(kind, BaseModel)
+        values[name] = cast("type[BaseModel]", kind).model_validate_json(text) if is_structured else text
+    return model.model_validate(values)

@@ -1,0 +1,80 @@
+"""Long polls for preemption: one query a tick for all that are open, not one each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from sqlalchemy import or_, select
+
+from api.errors import NotFound
+from database.models import Allocation
+from database.session import Database
+
+_TICK_S = 0.2
+
+
+class PreemptionWatch:
+    """Tells harnesses, through long polls, that they shall leave."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._watchers: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._some = asyncio.Event()
+
+    async def wait(self, allocation_id: str, timeout_s: float) -> bool:
+        """True as soon as the allocation shall end or has ended; False after `timeout_s`. Raises: NotFound."""
+        event = asyncio.Event()
+        self._watchers[allocation_id].add(event)
+        self._some.set()
+        try:
+            if await asyncio.to_thread(self._must_leave_one, allocation_id):
+                return True
+            if timeout_s <= 0:
+                return False
+            await asyncio.wait_for(event.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            watchers = self._watchers[allocation_id]
+            watchers.discard(event)
+            if not watchers:
+                del self._watchers[allocation_id]
+        return True
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            if not self._watchers:
+                self._some.clear()
+                await self._some.wait()
+            await asyncio.sleep(_TICK_S)
+            ids = list(self._watchers)
+            if not ids:
+                continue
+            try:
+                leaving = await asyncio.to_thread(self._must_leave, ids)
+            except Exception:  # noqa: BLE001 - the database is away: polls end by their time-out and come again
+                await asyncio.sleep(1.0)
+                continue
+            for allocation_id in leaving:
+                for event in self._watchers.get(allocation_id, ()):
+                    event.set()
+
+    def _must_leave(self, ids: list[str]) -> list[str]:
+        with self._database.read() as session:
+            return list(
+                session.scalars(
+                    select(Allocation.id).where(
+                        Allocation.id.in_(ids),
+                        or_(Allocation.preempt_requested_at.is_not(None), Allocation.ended_at.is_not(None)),
+                    )
+                )
+            )
+
+    def _must_leave_one(self, allocation_id: str) -> bool:
+        with self._database.read() as session:
+            allocation = session.get(Allocation, allocation_id)
+            if allocation is None:
+                raise NotFound(f"allocation {allocation_id} not found")
+            return allocation.preempt_requested_at is not None or allocation.ended_at is not None

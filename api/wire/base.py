@@ -1,0 +1,133 @@
+"""How messages look on the wire: camelCase keys, int64 as strings, NaN as a string, every key present."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Annotated, Any, cast
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+#: The newest release of Determined whose wire this is. Its clients compare it with their own, and warn of differences.
+WIRE_VERSION = "0.38.1"
+
+
+class Wire(BaseModel):
+    """Base of all messages. Requests may use either spelling; unknown keys are ignored, as clients rely on."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        """Clients send `null` for what was not given."""
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in cast(dict[str, Any], data).items() if value is not None}
+
+
+def rfc3339(value: datetime) -> str:
+    """An instant as clients parse it: UTC, microseconds, Z."""
+    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def as_utc(value: datetime) -> datetime:
+    """`value` with a time zone: a time without one is UTC."""
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _null_as_empty(value: Any) -> Any:
+    return {} if value is None else value
+
+
+#: A JSON object that is not looked into: as a dict, or as the text that the database has it as (`as_object`).
+Raw = Annotated[Any, WithJsonSchema({"type": "object"})]
+I64 = Annotated[int, PlainSerializer(str, return_type=str)]
+Timestamp = Annotated[datetime, PlainSerializer(rfc3339, return_type=str)]
+Instant = Annotated[datetime, AfterValidator(as_utc)]
+Map = Annotated[dict[str, Any], BeforeValidator(_null_as_empty)]
+
+
+#: Of these nothing has to be changed. Most of a message is of these, and a call for each would be most of the time.
+_AS_IT_IS = frozenset({str, bool, type(None), datetime, orjson.Fragment})
+
+
+def plain(value: Any) -> Any:
+    """`value` with every NaN and infinity as the string that clients expect; integers past 64 bits become floats."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        value = _float(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {key: item if type(item) in _AS_IT_IS else plain(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [item if type(item) in _AS_IT_IS else plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def as_object(text: str | None) -> orjson.Fragment:
+    """JSON of the database for a field of type `Raw`, without a look into it: lists would spend their time there.
+
+    Only for what was stored by way of `plain`: it holds no NaN.
+    """
+    return orjson.Fragment(text or "{}")
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf if value > 0 else -math.inf
+
+
+def number(value: Any) -> float | None:
+    """`value` as a float, with the strings "NaN" and "±Infinity" read as numbers; None if it is no number."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return _float(value)
+    if isinstance(value, str):
+        return {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}.get(value.lower())
+    return None
+
+
+def encode(value: Any) -> bytes:
+    """JSON bytes of a message or of plain data."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="python", by_alias=True)
+    return orjson.dumps(plain(value), default=_default)
+
+
+def answer(value: Any = None) -> Response:
+    """A 200 with JSON: clients of every generation take nothing else for success."""
+    return Response(b"{}" if value is None else encode(value), 200, media_type="application/json")
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return plain(value.model_dump(mode="python", by_alias=True))
+    raise TypeError(f"can't encode {type(value).__name__}")
+
+
+class Pagination(Wire):
+    """Where a page lies in its list."""
+
+    offset: int = 0
+    limit: int = 0
+    start_index: int = 0
+    end_index: int = 0
+    total: int = 0

@@ -1,0 +1,32 @@
+"""Messages of the job queue."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from api.wire.base import Wire
+
+
+class QueueControl(Wire):
+    """v1QueueControl: one change of one job."""
+
+    job_id: str
+    ahead_of: str | None = None
+    behind_of: str | None = None
+    resource_pool: str | None = None
+    priority: int | None = None
+    weight: float | None = None
+
+
+class UpdateJobQueue(Wire):
+    """v1UpdateJobQueueRequest."""
+
+    updates: list[QueueControl] = Field(default_factory=list[QueueControl])
+
+
+class PatchResources(Wire):
+    """PatchExperimentPatchResources: absent fields stay."""
+
+    max_slots: int | None = None
+    priority: int | None = None
+    weight: float | None = None
