@@ -1,0 +1,57 @@
+"""The API process: uvicorn around `api.app`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from typing import NoReturn
+
+import uvicorn
+import uvloop
+
+from api.app import create_app
+from api.settings import ApiSettings
+from workers.connect import run as run_process
+
+
+async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
+    """Serve until asked to stop."""
+    # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
+    sys.setswitchinterval(0.0005)
+    config = uvicorn.Config(
+        create_app(settings),
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]  # ours are installed already
+    # several addresses, so that containers on a bridge network reach us without opening the port to everybody
+    sockets = [_listen(host.strip(), settings.port) for host in settings.host.split(",")]
+    serving = asyncio.create_task(server.serve(sockets))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await serving
+    stopping.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.create_server((host, port), backlog=2048, reuse_port=False)
+    # an answer is two writes, headers and body: without this each waits 40 ms for the client's delayed ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setblocking(False)
+    return listener
+
+
+def run() -> NoReturn:
+    """Entry point of `undeterred-api`."""
+    run_process(ApiSettings, main, loop_factory=uvloop.new_event_loop)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,468 @@
+"""The embedded cluster: Temporal, API, orchestrator and one agent on this machine, one command.
+
+`python -m workers.embedded up|down|status`; `det up`, `det down` and `det deploy local …` call it. Everything is kept
+under one data folder, `UNDETERRED_HOME`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+if __name__ == "__main__":
+    # Ctrl-C while the rest is loaded, which takes most of a second
+
+    def _leave(*_: object) -> None:
+        os.write(2, b"interrupted: nothing was done yet\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, _leave)
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import http.client
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from workers.processes import Process, holder_of_port
+from workers.temporal_server import NoTemporal, command, find_or_get
+
+_PARTS = ("temporal", "api", "orchestrator", "agent")
+_READY_WITHIN_S = 60.0
+
+
+class ClusterError(Exception):
+    """The cluster can't be started or stopped. The message says why and what to do."""
+
+
+class ClusterState(BaseModel):
+    """What the data folder remembers of the cluster, in `cluster.json` (0600: it holds the agents' token)."""
+
+    format: int = 1
+    port: int
+    temporal_address: str = ""
+    temporal_port: int = 0
+    ui_port: int = 0
+    launcher: str = "process"
+    slots: int
+    cluster_name: str = "undeterred"
+    agent_id: str
+    agent_token: str = Field(default_factory=lambda: secrets.token_hex(32))
+    is_initialized: bool = False
+
+
+def home() -> Path:
+    """The data folder."""
+    configured = os.environ.get("UNDETERRED_HOME")
+    if configured:
+        return Path(configured).expanduser().resolve()
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "undeterred"
+
+
+class Cluster:
+    """An embedded cluster in a data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._state_file = folder / "cluster.json"
+
+    def process(self, name: str) -> Process:
+        """One of its processes."""
+        return Process(name, self.folder)
+
+    # -- up ---------------------------------------------------------------------------------------------------------
+
+    def up(self, wanted: argparse.Namespace) -> None:
+        """Start what does not run, wait until all of it answers, and say where it is. Raises: ClusterError."""
+        began = time.monotonic()
+        self._make_folder()
+        with self._locked():
+            state = self._load() or self._new_state(wanted)
+            self._apply(state, wanted)
+            self._check_ports(state)
+            self._save(state)
+            password = self._start(state, wanted)
+            self._wait(state)
+            self._greet(state, password, time.monotonic() - began)
+            if not state.is_initialized:  # only now: the password was shown
+                state.is_initialized = True
+                self._save(state)
+                (self.folder / "first-password").unlink(missing_ok=True)
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            probe = self.folder / ".probe"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ClusterError(
+                f"the data folder {self.folder} can't be written: {error.strerror}. Set UNDETERRED_HOME to another."
+            ) from None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ClusterError(f"another `det up` or `det down` works on {self.folder}: wait for it") from None
+            yield
+
+    def _load(self) -> ClusterState | None:
+        try:
+            text = self._state_file.read_text()
+        except FileNotFoundError:
+            return None
+        try:
+            state = ClusterState.model_validate_json(text)
+        except ValidationError:
+            raise ClusterError(
+                f"{self._state_file} can't be read: it is damaged, or of another version. Your data is untouched. "
+                f"Move the file away to start with a new one, or set UNDETERRED_HOME to another folder."
+            ) from None
+        if state.format != 1:
+            raise ClusterError(
+                f"{self.folder} was written by a newer version (format {state.format}, this one knows 1): upgrade, "
+                "or set UNDETERRED_HOME to another folder."
+            )
+        return state
+
+    def _save(self, state: ClusterState) -> None:
+        partial = self._state_file.with_suffix(".tmp")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(state.model_dump_json(indent=2))
+        os.replace(partial, self._state_file)
+
+    def _new_state(self, wanted: argparse.Namespace) -> ClusterState:
+        host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname()).strip("-.") or "host"
+        return ClusterState(
+            port=8080,
+            slots=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            agent_id=f"{host}-1",
+            cluster_name=wanted.cluster_name or "undeterred",
+        )
+
+    def _apply(self, state: ClusterState, wanted: argparse.Namespace) -> None:
+        """Options and environment win over what was remembered."""
+        port = wanted.master_port or os.environ.get("UNDETERRED_PORT")
+        if port:
+            port = _port("UNDETERRED_PORT", str(port))
+            if port != state.port and self.process("api").pid() is not None:
+                raise ClusterError(f"the API runs on port {state.port}: `det down` first to move it to {port}")
+            state.port = port
+        if wanted.slots is not None:
+            state.slots = wanted.slots
+        if wanted.launcher or not state.is_initialized:
+            state.launcher = _choose_launcher(wanted.launcher or "auto")
+        external = os.environ.get("TEMPORAL_ADDRESS", "")
+        if external:
+            state.temporal_address, state.temporal_port, state.ui_port = external, 0, 0
+        elif not state.temporal_port:
+            state.temporal_port = _free_port(
+                _port("UNDETERRED_TEMPORAL_PORT", os.environ.get("UNDETERRED_TEMPORAL_PORT") or "7233")
+            )
+            state.ui_port = _free_port(
+                _port("UNDETERRED_TEMPORAL_UI_PORT", os.environ.get("UNDETERRED_TEMPORAL_UI_PORT") or "8233")
+            )
+            state.temporal_address = f"127.0.0.1:{state.temporal_port}"
+
+    def _check_ports(self, state: ClusterState) -> None:
+        ports = [("api", state.port, "UNDETERRED_PORT")]
+        if state.temporal_port:
+            ports += [
+                ("temporal", state.temporal_port, "UNDETERRED_TEMPORAL_PORT"),
+                ("temporal", state.ui_port, "UNDETERRED_TEMPORAL_UI_PORT"),
+            ]
+        for name, port, variable in ports:
+            if self.process(name).pid() is None and not _is_free(port):
+                holder = holder_of_port(port)
+                raise ClusterError(
+                    f"port {port} is in use{' by ' + holder if holder else ''}: choose another with {variable}"
+                )
+
+    def _start(self, state: ClusterState, wanted: argparse.Namespace) -> str | None:
+        """Start what does not run; returns the admin's password if this is the first start."""
+        database = os.environ.get("UNDETERRED_DATABASE_URL") or f"sqlite:///{self.folder / 'undeterred.db'}"
+        base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
+        base["PYTHONUNBUFFERED"] = "1"
+        temporal = {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
+        records = {"UNDETERRED_DATABASE_URL": database}
+        agent_token = {"UNDETERRED_AGENT_TOKEN": state.agent_token}
+        password = None
+        first_start: dict[str, str] = {}
+        if not state.is_initialized:
+            password = (
+                wanted.initial_user_password or os.environ.get("UNDETERRED_ADMIN_PASSWORD") or self._saved_password()
+            )
+            first_start = {"UNDETERRED_ADMIN_PASSWORD": password}
+
+        if state.temporal_port and self.process("temporal").pid() is None:
+            try:
+                program = find_or_get(_say)
+            except NoTemporal as error:
+                raise ClusterError(str(error)) from None
+            line = command(
+                program, port=state.temporal_port, ui_port=state.ui_port, database=self.folder / "temporal.db"
+            )
+            self.process("temporal").start(line, base)
+        network = _docker_gateway() if state.launcher == "docker" else None
+        self._start_part(
+            "api",
+            base | temporal | records | agent_token | first_start | _given("UNDETERRED_TIMING")
+            | {
+                "UNDETERRED_PORT": str(state.port),
+                "UNDETERRED_HOST": os.environ.get("UNDETERRED_HOST") or ",".join(filter(None, ["127.0.0.1", network])),
+                "UNDETERRED_CLUSTER_NAME": state.cluster_name,
+                "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),
+            },
+        )  # fmt: skip
+        given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PRIVATE_WEBHOOKS")
+        self._start_part("orchestrator", base | temporal | records | given)
+        agent = {
+            "UNDETERRED_AGENT_ID": state.agent_id,
+            "UNDETERRED_SLOTS": str(state.slots),
+            "UNDETERRED_API_URL": f"http://127.0.0.1:{state.port}",
+            "UNDETERRED_FOLDER": str(self.folder / "agent"),
+            "UNDETERRED_LAUNCHER": state.launcher,
+        }
+        if network:
+            agent["UNDETERRED_CONTAINER_API_URL"] = f"http://host.docker.internal:{state.port}"
+        agent |= _given(
+            "UNDETERRED_CONTAINER_API_URL",
+            "UNDETERRED_TRIAL_PYTHON",
+            "UNDETERRED_HEARTBEAT_S",
+            "UNDETERRED_RECONNECT_WAIT_S",
+            "UNDETERRED_MEMORY_MIB",
+        )
+        self._start_part("agent", base | temporal | agent_token | agent)
+        return password
+
+    def _saved_password(self) -> str:
+        """Kept until the first start is complete, so that an interrupted one does not leave an unknown password."""
+        path = self.folder / "first-password"
+        if not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(10))
+        return path.read_text()
+
+    def _start_part(self, name: str, environment: dict[str, str]) -> None:
+        process = self.process(name)
+        if process.pid() is None:
+            process.run_module(f"workers.{name}", environment)
+
+    def _wait(self, state: ClusterState) -> None:
+        deadline = time.monotonic() + _READY_WITHIN_S
+        names = _PARTS if state.temporal_port else _PARTS[1:]
+        waiting = list(names)
+        while waiting:
+            for name in list(waiting):
+                process = self.process(name)
+                if process.pid() is None:
+                    raise ClusterError(
+                        f"{name} ended right after its start; the end of {process.log}:\n{process.last_lines()}"
+                    )
+                if self._answers(name, state):
+                    waiting.remove(name)
+            if waiting and time.monotonic() > deadline:
+                logs = ", ".join(str(self.process(name).log) for name in waiting)
+                raise ClusterError(f"{', '.join(waiting)} did not answer within {_READY_WITHIN_S:g} s; see {logs}")
+            if waiting:
+                time.sleep(0.03)
+
+    def _answers(self, name: str, state: ClusterState) -> bool:
+        if name == "temporal":
+            return not _is_free(state.temporal_port)
+        if name == "api":
+            connection = http.client.HTTPConnection("127.0.0.1", state.port, timeout=1)
+            try:
+                connection.request("GET", "/info")
+                return connection.getresponse().status == 200
+            except (OSError, http.client.HTTPException):
+                return False
+            finally:
+                connection.close()
+        return self.process(name).ready_file.exists()
+
+    def _greet(self, state: ClusterState, password: str | None, seconds: float) -> None:
+        _say(f"Undeterred is up after {seconds:.1f} s ({state.slots} slots, launcher: {state.launcher}).")
+        _say(f"  API          http://localhost:{state.port}   (REST: http://localhost:{state.port}/docs/rest-api)")
+        if state.ui_port:
+            _say(f"  Temporal UI  http://localhost:{state.ui_port}")
+        _say(f"  data, logs   {self.folder}")
+        if password is not None:
+            if not _login(state.port, password):
+                _say("  these records were here before: log in with `det user login`, passwords are unchanged")
+                return
+            if (self.folder / "first-password").exists():
+                _say(f"  admin's password, shown once: {password}")
+            _say("  the local `det` is logged in as admin")
+
+    # -- down -------------------------------------------------------------------------------------------------------
+
+    def down(self) -> None:
+        """Stop everything, running trials included: they go on from their latest checkpoints. Raises: ClusterError."""
+        state = self._load() if self.folder.exists() else None
+        if state is None:
+            _say(f"nothing runs in {self.folder}")
+            return
+        with self._locked():
+            self.process("agent").stop(10)
+            stopped = asyncio.run(_stop_containers(self.folder, state))
+            for name in ("orchestrator", "api", "temporal"):
+                self.process(name).stop(15)
+        _say(f"stopped. {stopped} running trials go on from their latest checkpoints after `det up`.")
+
+    def status(self) -> int:
+        """Say what runs; 0 if all of it does."""
+        state = self._load() if self.folder.exists() else None
+        if state is None:
+            _say(f"there is no cluster in {self.folder}: start one with `det up`")
+            return 1
+        pids = {name: self.process(name).pid() for name in (_PARTS if state.temporal_port else _PARTS[1:])}
+        for name, pid in pids.items():
+            _say(f"{name:13} {'runs, pid ' + str(pid) if pid else 'does not run':20} {self.process(name).log}")
+        return 0 if all(pids.values()) else 1
+
+
+async def _stop_containers(folder: Path, state: ClusterState) -> int:
+    from activities.launchers.base import Launcher, LaunchError
+    from activities.launchers.docker import DockerLauncher
+    from activities.launchers.process import ProcessLauncher
+
+    launcher: Launcher
+    if state.launcher == "docker":
+        launcher = DockerLauncher(state.agent_id)
+    else:
+        launcher = ProcessLauncher(folder / "agent" / "containers")
+    try:
+        running = [status.container_id for status in await launcher.list() if status.running]
+        await asyncio.gather(*(launcher.kill(container_id, 3.0) for container_id in running))
+    except LaunchError as error:
+        _say(f"containers could not be stopped: {error}")
+        return 0
+    return len(running)
+
+
+def _choose_launcher(wanted: str) -> str:
+    """`auto`: Docker where an engine answers and has the trial image, else plain processes."""
+    if wanted != "auto":
+        return wanted
+    if not _docker_has_image():
+        return "process"
+    return "docker"
+
+
+def _docker_has_image() -> bool:
+    if shutil.which("docker") is None and not Path("/var/run/docker.sock").exists():
+        return False
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client: Any = docker.from_env(timeout=3)
+        client.images.get("undeterred/trial:dev")
+    except (DockerException, OSError):
+        return False
+    return True
+
+
+def _docker_gateway() -> str | None:
+    """The address of this host on the containers' network, which the API must listen on too."""
+    from activities.launchers.base import LaunchError
+    from activities.launchers.docker import DockerLauncher
+
+    try:
+        return asyncio.run(DockerLauncher("probe").gateway())
+    except LaunchError as error:
+        raise ClusterError(f"the Docker launcher can't work: {error}") from None
+
+
+def _login(port: int, password: str) -> bool:
+    """Log the local `det` in; False if admin has another password, as the records are older than this folder."""
+    from determined.common.api import authentication
+    from determined.errors import ForbiddenException, UnauthenticatedException
+
+    url = f"http://localhost:{port}"
+    try:
+        token = authentication.request_token(url, "admin", password)
+    except (ForbiddenException, UnauthenticatedException):
+        return False
+    authentication.TokenStore().set(url, "admin", token)
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _given(*names: str) -> dict[str, str]:
+    """Those of these settings that are set in the environment of `det up`."""
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def _port(variable: str, value: str) -> int:
+    if not value.isdecimal() or not 1 <= int(value) <= 65535:
+        raise ClusterError(f"{variable}: {value!r}: expected a port number from 1 to 65535")
+    return int(value)
+
+
+def _free_port(wanted: int) -> int:
+    for port in range(wanted, wanted + 200):
+        if _is_free(port):
+            return port
+    raise ClusterError(f"no free port from {wanted} to {wanted + 199}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="det", description="The embedded cluster on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start the cluster, or what of it does not run")
+    up.add_argument("--master-port", type=int, help="port of the API (default 8080, or UNDETERRED_PORT)")
+    up.add_argument("--slots", type=int, help="slots that this machine offers (default: its cores)")
+    up.add_argument("--launcher", choices=["auto", "process", "docker"], help="how trials are run")
+    up.add_argument("--cluster-name", help="name shown to clients")
+    up.add_argument("--initial-user-password", help="password of admin on the first start")
+    commands.add_parser("down", help="stop the cluster")
+    commands.add_parser("status", help="show what runs")
+    options = parser.parse_args(arguments)
+    cluster = Cluster(home())
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if options.command == "up":
+            cluster.up(options)
+        elif options.command == "down":
+            cluster.down()
+        else:
+            return cluster.status()
+    except ClusterError as error:
+        print(str(error), file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted. `det up` goes on from here, `det down` stops what runs.", file=sys.stderr)  # noqa: T201
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

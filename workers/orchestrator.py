@@ -1,0 +1,129 @@
+"""The orchestrator: a Temporal worker with all workflows, and the activities that write records."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import NoReturn
+
+import structlog
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.cleanup import Cleanup
+from activities.heartbeats import Heartbeats
+from activities.records import Records
+from activities.sampling import Sampling
+from activities.webhooks import Webhooks
+from database.migrate import is_current
+from database.session import Database
+from workers.connect import connect, ensure_search_attributes, mark_ready
+from workers.connect import run as run_process
+from workers.settings import OrchestratorSettings
+from workers.versioning import build_id, deployment, take_over
+from workflows.agent import Agent
+from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval
+from workflows.converter import RUNNER
+from workflows.experiment import Experiment
+from workflows.names import ORCHESTRATOR_QUEUE
+from workflows.resource_pool import ResourcePool
+from workflows.trial import Trial
+from workflows.webhooks import WebhookDelivery
+
+log = structlog.get_logger()
+
+WORKFLOWS = [Experiment, Trial, ResourcePool, Agent, CheckpointGC, ExperimentDeletion, FileRemoval, WebhookDelivery]
+
+
+def record_activities(database: Database, *, private_webhooks: bool = False) -> list[object]:
+    """The activities that write records or tell webhooks, bound to a database."""
+    records, cleanup = Records(database), Cleanup(database)
+    return [
+        Sampling().suggest,
+        records.record_experiment,
+        records.record_trial,
+        records.open_allocation,
+        records.request_preemption,
+        records.close_allocation,
+        records.record_agent,
+        cleanup.claim_checkpoints,
+        cleanup.mark_deleted,
+        cleanup.erase_experiment,
+        cleanup.note_deletion_failed,
+        Webhooks(database, allows_private=private_webhooks).deliver_webhook,
+    ]
+
+
+async def _schema_is_current(database: Database, stop: asyncio.Event) -> None:
+    """Wait for the API, which starts at the same time, to bring the schema up to date."""
+    while not await asyncio.to_thread(is_current, database):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 0.1)
+            return
+
+
+def new_worker(
+    client: Client,
+    database: Database,
+    threads: ThreadPoolExecutor,
+    *,
+    workflows: Sequence[type] = WORKFLOWS,
+    takes_over: bool = True,
+    max_cached_workflows: int = 1000,
+    private_webhooks: bool = False,
+) -> Worker:
+    """The worker that an orchestrator is. `threads` write its records; `takes_over`: see `workers/versioning.py`."""
+    return Worker(
+        client,
+        task_queue=ORCHESTRATOR_QUEUE,
+        workflows=workflows,
+        activities=record_activities(database, private_webhooks=private_webhooks),  # pyright: ignore[reportArgumentType]
+        activity_executor=threads,
+        workflow_runner=RUNNER,
+        max_cached_workflows=max_cached_workflows,
+        # one interpreter works on them: more at a time would only keep those that go first from being first
+        max_concurrent_workflow_tasks=16,
+        graceful_shutdown_timeout=timedelta(seconds=5),
+        interceptors=[Heartbeats()],
+        max_heartbeat_throttle_interval=timedelta(seconds=1),
+        # what was sent to a worker that died waits for so long until another one takes it
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
+        deployment_config=deployment(build_id(), takes_over=takes_over),
+    )
+
+
+async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
+    """Work until asked to stop."""
+    client = await connect(settings.temporal_address, settings.temporal_namespace, stop)
+    if client is None:
+        return
+    await ensure_search_attributes(client)
+    database = Database(settings.database_url)
+    await _schema_is_current(database, stop)
+    with ThreadPoolExecutor(8, "records") as threads:
+        worker = new_worker(
+            client,
+            database,
+            threads,
+            takes_over=settings.running_experiments == "take_over",
+            max_cached_workflows=settings.max_cached_workflows,
+            private_webhooks=settings.private_webhooks,
+        )
+        async with worker:
+            await take_over(client, build_id(), stop)
+            mark_ready()
+            log.info("orchestrator is ready", temporal=settings.temporal_address, version=build_id())
+            await stop.wait()
+    database.close()
+
+
+def run() -> NoReturn:
+    """Entry point of `undeterred-orchestrator`."""
+    run_process(OrchestratorSettings, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,45 @@
+"""Settings of the worker processes, from environment variables `UNDETERRED_<NAME>`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class OrchestratorSettings(BaseModel):
+    """What an orchestrator worker needs to know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
+    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
+    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+    running_experiments: str = Field(
+        default="take_over",
+        description="what a newer version does with experiments that this one started: take_over, or leave them to it",
+        pattern="^(take_over|leave)$",
+    )
+    private_webhooks: bool = Field(
+        default=False, description="whether webhooks may have addresses of this host and of private networks"
+    )
+    max_cached_workflows: int = Field(default=1000, ge=0, description="workflows kept in memory between decisions")
+
+
+class AgentSettings(BaseModel):
+    """What an agent needs to know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent_id: str = Field(description="unique name of this host", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    pool: str = Field(default="default", description="resource pool that this host belongs to")
+    slots: int = Field(ge=0, description="slots that it offers")
+    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
+    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+    api_url: str = Field(description="where this agent reaches the API")
+    container_api_url: str | None = Field(default=None, description="where its containers reach the API, if elsewhere")
+    agent_token: SecretStr = Field(description="secret that agents authenticate with")
+    folder: str = Field(description="where containers' files and log positions are kept")
+    launcher: str = Field(default="process", description="process or docker", pattern="^(process|docker)$")
+    trial_python: str | None = Field(default=None, description="interpreter of process containers; default: this one")
+    memory_mib: int | None = Field(default=None, gt=0, description="memory limit of a Docker container, in MiB a slot")
+    heartbeat_s: float = Field(default=5.0, gt=0, description="silence after which this agent counts as away")
+    reconnect_wait_s: float = Field(default=25.0, gt=0, description="further silence after which it counts as lost")

@@ -1,0 +1,93 @@
+"""Which code decides: Temporal's worker deployments keep orchestrators of two versions from mixing their decisions.
+
+A version is the release with a digest of the code that decides. The orchestrator that started last takes over: new
+workflows and, as UNDETERRED_RUNNING_EXPERIMENTS says, those that run already. To roll back, start the older one again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import WorkerDeploymentConfig
+
+import workflows
+
+log = structlog.get_logger()
+
+DEPLOYMENT = "undeterred"
+
+
+@functools.cache
+def build_id() -> str:
+    """This code's version: `<release>-<digest of the workflow package>`."""
+    digest = hashlib.sha256()
+    root = Path(workflows.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{version('undeterred')}-{digest.hexdigest()[:12]}"
+
+
+def deployment(build: str, *, takes_over: bool) -> WorkerDeploymentConfig:
+    """How an orchestrator of this version registers. `takes_over`: running experiments go on with newer versions."""
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=DEPLOYMENT, build_id=build),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE if takes_over else VersioningBehavior.PINNED,
+    )
+
+
+async def take_over(client: Client, build: str, stop: asyncio.Event) -> None:
+    """Make this version the current one, as soon as Temporal knows its workers. Returns early if asked to stop."""
+    request = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=client.namespace, deployment_name=DEPLOYMENT, build_id=build, ignore_missing_task_queues=True
+    )
+    pause = 0.02
+    while not stop.is_set():
+        try:
+            if await _current(client) == build:
+                return
+            await client.workflow_service.set_worker_deployment_current_version(request)
+            log.info("took over", version=build)
+            return
+        except RPCError as error:
+            if error.status is RPCStatusCode.UNIMPLEMENTED:
+                log.error("this Temporal knows no worker deployments: server 1.28 or newer is needed")
+                sys.exit(1)
+            # its workers are not registered yet, or another orchestrator has just done the same
+            if error.status not in (
+                RPCStatusCode.NOT_FOUND,
+                RPCStatusCode.FAILED_PRECONDITION,
+                RPCStatusCode.UNAVAILABLE,
+                RPCStatusCode.RESOURCE_EXHAUSTED,
+            ):
+                raise
+            log.debug("can't take over yet", reason=error.message)
+        try:
+            await asyncio.wait_for(stop.wait(), pause)
+        except TimeoutError:
+            pause = min(1.0, pause * 1.5)
+
+
+async def _current(client: Client) -> str | None:
+    """The version that decides at present; None if there is none yet."""
+    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
+    try:
+        answer = await client.workflow_service.describe_worker_deployment(request)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+    return answer.worker_deployment_info.routing_config.current_deployment_version.build_id or None
