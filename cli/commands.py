@@ -1,0 +1,111 @@
+"""The names of `det`'s commands and where each is: all that `det --help` needs to know.
+
+Nothing is imported here: the module of a command is loaded when the command is called.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Entry:
+    """A word that may follow `det`.
+
+    Args:
+        name: The full name.
+        help: One line.
+        target: `module` or `module:word`: the module with the typer app, and a word to put before the arguments.
+        shortest: The shortest prefix that also means it; "" if there is none.
+        synonyms: Other names.
+    """
+
+    def __init__(self, name: str, help: str, target: str, *, shortest: str = "", synonyms: Sequence[str] = ()) -> None:
+        self.name = name
+        self.help = help
+        self.module, _, self.word = target.partition(":")
+        self.shortest = shortest
+        self.synonyms = synonyms
+
+    @property
+    def shown(self) -> str:
+        """The name with its short forms, as help shows it: `e|xperiment`."""
+        name = self.name if not self.shortest else f"{self.shortest}|{self.name[len(self.shortest) :]}"
+        return " ".join([name, *self.synonyms])
+
+    def is_meant_by(self, word: str) -> bool:
+        """Whether `word` is one of its names."""
+        if word == self.name or word in self.synonyms:
+            return True
+        return bool(self.shortest) and word.startswith(self.shortest) and self.name.startswith(word)
+
+
+ENTRIES = (
+    Entry("up", "start a cluster on this machine", "deploy:up"),
+    Entry("down", "stop it", "deploy:down"),
+    Entry("status", "show what of it runs", "deploy:status"),
+    Entry("logs", "show the log of one of its processes", "deploy:logs"),
+    Entry("deploy", "the same under its longer name: deploy local …", "deploy", shortest="d"),
+    Entry("experiment", "create, list, follow and command experiments", "experiment", shortest="e"),
+    Entry("preview-search", "show what a search will do, before anything runs", "plan:plan"),
+    Entry("trial", "describe trials, read their logs", "trial", shortest="t"),
+    Entry("checkpoint", "describe, download and delete checkpoints", "checkpoint", shortest="c"),
+    Entry("model", "registered models and their versions", "model", shortest="m"),
+    Entry("workspace", "groups of projects with members, storage and pools", "workspace", shortest="w"),
+    Entry("project", "groups of experiments within a workspace", "project", shortest="p"),
+    Entry("template", "parts of configurations to fill experiments up from", "template", synonyms=("tpl",)),
+    Entry("task", "what runs at present, and its log", "task"),
+    Entry("job", "the queue of a resource pool", "job", shortest="j"),
+    Entry("agent", "the hosts that run trials", "agent", shortest="a"),
+    Entry("slot", "what trials run on", "slot", shortest="s"),
+    Entry("resource-pool", "where trials queue", "resource_pool", synonyms=("rp",)),
+    Entry("resources", "how slots were used", "resources", shortest="res"),
+    Entry("user", "log in and out, manage users", "user", shortest="u"),
+    Entry("user-group", "groups of users", "user_group"),
+    Entry("rbac", "who may what, and where", "rbac"),
+    Entry("token", "access tokens, which programs log in with", "token", synonyms=("tkn",)),
+    Entry("config-policies", "rules for configurations", "config_policies", synonyms=("cp",)),
+    Entry("webhook", "whom the cluster tells what happens", "webhook"),
+    Entry("audit", "who changed what", "audit"),
+    Entry("master", "the cluster's own information, settings and log", "master"),
+    Entry("dev", "for who works with the API itself", "dev"),
+    Entry("notebook", "comes with a later release", "later:notebook"),
+    Entry("shell", "comes with a later release", "later:shell"),
+    Entry("command", "comes with a later release", "later:command", synonyms=("cmd",)),
+    Entry("tensorboard", "comes with a later release", "later:tensorboard"),
+    Entry("version", "versions of this client and of the cluster", "master:version"),
+    Entry("doctor", "check this client, the cluster and this machine, and say what to do", "doctor:doctor"),
+    Entry("completion", "print the script that completes in bash, zsh or fish", "completion:completion"),
+)
+"""All commands, in the order of the help page."""
+
+
+def find(word: str) -> Entry | None:
+    """The command that a word means, if it is one."""
+    return next((entry for entry in ENTRIES if entry.is_meant_by(word)), None)
+
+
+def help_page() -> str:
+    """What `det --help` prints."""
+    width = max(len(entry.shown) for entry in ENTRIES)
+    lines = [f"  {entry.shown:{width}}  {entry.help}" for entry in ENTRIES]
+    return "\n".join(
+        [
+            "Usage: det [OPTIONS] COMMAND [ARGS]...",
+            "",
+            "  Train models on a cluster: experiments, their trials, checkpoints and logs.",
+            "",
+            "Options:",
+            "  -m, --master URL  the cluster (default: $DET_MASTER, then localhost:8080)",
+            "  -u, --user NAME   as whom (default: who logged in last)",
+            "  -v, --version     print the version of this client",
+            "  -h, --help        this page; `det COMMAND --help` tells more",
+            "",
+            "Commands (e|xperiment: every abbreviation down to `e` works):",
+            *lines,
+            "",
+            "Exit codes: 0 ok, 1 failed, 2 usage, 3 not logged in or allowed, 4 not found, 5 conflict, 130 Ctrl-C.",
+            "DET_DEBUG=1 shows tracebacks.",
+        ]
+    )

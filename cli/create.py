@@ -1,0 +1,190 @@
+"""Creating an experiment: the configuration with its overrides, the folder, one request."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cli import render, session
+from cli.progress import progress
+from determined import errors
+from determined.common.context import FILE_TYPE, IGNORE_FILE
+
+_CREATE_TIMEOUT_S = 300.0
+_MOST_NAMED = 5
+_LARGE = 1_000_000
+
+
+def read_config(path: Path, overrides: Sequence[str], test_mode: bool = False) -> str:
+    """The text of a configuration with `a.b=c` overrides in it.
+
+    Without overrides it is sent as it is, so that what the cluster says of it fits the file, line by line.
+
+    Raises:
+        InvalidExperimentException: The file can't be read, or an override can't be applied.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise errors.InvalidExperimentException(
+            f"the configuration {str(path)!r} can't be read: {reason}; give the path of a YAML file."
+        ) from None
+    return override_config(text, overrides, str(path), test_mode)
+
+
+def override_config(text: str, overrides: Sequence[str], origin: str, test_mode: bool = False) -> str:
+    """The text of a configuration from `origin` with `a.b=c` overrides in it.
+
+    Raises:
+        InvalidExperimentException: An override can't be applied.
+    """
+    if not overrides and not test_mode:
+        return text
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    yaml: Any = YAML()  # YAML 1.2, as the cluster reads it: `1e-4` is a number and `no` a word
+    yaml.preserve_quotes = True
+    try:
+        config: Any = yaml.load(text)
+    except YAMLError as error:
+        raise errors.InvalidExperimentException(f"{origin}: this is not YAML: {error}") from None
+    if not isinstance(config, dict):
+        raise errors.InvalidExperimentException(f"{origin}: expected `name: value` lines; overrides need them.")
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not key or not equals:
+            raise errors.InvalidExperimentException(f"--config {override!r}: expected key.sub=value")
+        try:
+            _put(config, key.split("."), yaml.load(value) if value else None)
+        except (YAMLError, TypeError) as error:
+            raise errors.InvalidExperimentException(f"--config {override!r}: {error}") from None
+    if test_mode:
+        _shorten(config)
+    out = io.StringIO()
+    yaml.dump(config, out)
+    return out.getvalue()
+
+
+def pack(model_dir: Path | None, includes: Sequence[Path]) -> list[dict[str, Any]]:
+    """The folder and what is put beside it, as the cluster takes them.
+
+    Raises:
+        InvalidContextException: The folder can't be packed.
+    """
+    from determined.common.context import pack_context
+
+    if model_dir is not None:
+        with progress("reading the folder"):
+            return pack_context(model_dir, includes)
+    if includes:
+        raise errors.InvalidContextException("--include needs a model directory to put things beside; give one.")
+    return []
+
+
+def show(files: Sequence[Mapping[str, Any]], model_dir: Path | None) -> None:
+    """Tell on stderr what will be sent, and what of the folder will not."""
+    sent = sorted(
+        ((_decoded_size(file["content"]), str(file["path"])) for file in files if file["type"] == FILE_TYPE),
+        reverse=True,
+    )
+    names = [f"{name} ({render.size(size)})" if size > _LARGE else name for size, name in sent]
+    volume = render.size(sum(size for size, _ in sent))
+    render.note(f"Sending the configuration and {len(sent)} file(s), {volume}{_listed(names)}")
+    left_out = left_out_of(model_dir, {str(file["path"]) for file in files}) if model_dir is not None else []
+    if left_out:
+        render.note(f"Left out by {IGNORE_FILE} or as never needed{_listed(left_out)}")
+
+
+def left_out_of(model_dir: Path, sent: Collection[str]) -> list[str]:
+    """What of a folder was not sent: files, and folders with a slash, without what is in them."""
+    found: list[str] = []
+
+    def walk(folder: Path, prefix: str) -> None:
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            name = prefix + entry.name
+            if name in sent:
+                if entry.is_dir():
+                    walk(folder / entry.name, f"{name}/")
+            elif entry.name != IGNORE_FILE:
+                found.append(f"{name}/" if entry.is_dir() else name)
+
+    walk(model_dir, "")
+    return found
+
+
+def send(
+    config: str,
+    files: Sequence[Mapping[str, Any]],
+    *,
+    project_id: int | None = None,
+    template: str | None = None,
+    activate: bool = True,
+    validate_only: bool = False,
+) -> dict[str, Any]:
+    """Create an experiment; the cluster's answer. Prints the cluster's warnings to stderr.
+
+    However often it has to be sent, it is created once: each try has the same key.
+
+    Raises:
+        BadRequestException: The cluster refuses the configuration.
+        MasterNotFoundException: There was no answer.
+    """
+    from determined.common.experimental._wire import new_key
+
+    body: dict[str, Any] = {"config": config, "modelDefinition": files, "activate": activate}
+    body |= {"projectId": project_id} if project_id is not None else {}
+    body |= {"template": template} if template is not None else {}
+    body |= {"validateOnly": True} if validate_only else {}
+    try:
+        with progress("checking" if validate_only else "sending"):
+            answer = session.get().post(
+                "/api/v1/experiments", body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S
+            )
+    except errors.MasterNotFoundException as error:
+        if error.maybe_applied and not validate_only:
+            error.message += "; it may have been created: look with `det experiment list` before you try again"
+        raise
+    created: dict[str, Any] = answer.json()
+    warnings: list[str] = created.get("warnings") or []
+    for warning in warnings:
+        render.note(f"warning: {warning}")
+    return created
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+
+
+def _decoded_size(content: str) -> int:
+    """Base64 has 4 characters for 3 bytes, with `=` for those that the last group lacks."""
+    return len(content) // 4 * 3 - content[-2:].count("=")
+
+
+def _put(config: Any, path: Sequence[str], value: Any) -> None:
+    at = config
+    for step in path[:-1]:
+        if at.get(step) is None:
+            at[step] = {}
+        at = at[step]
+        if not hasattr(at, "get"):
+            raise TypeError(f"{step} is {at!r}, which has no part {path[-1]!r}")
+    at[path[-1]] = value
+
+
+def _shorten(config: Any) -> None:
+    """One trial of one step, which may fail once: enough to see that the code runs."""
+    searcher: Mapping[str, Any] = config.get("searcher") or {}
+    kept = {key: searcher[key] for key in ("metric", "smaller_is_better") if key in searcher}
+    length: Any = searcher.get("max_length")
+    unit = str(next(iter(length))) if hasattr(length, "keys") and length else "batches"
+    config["searcher"] = {"name": "random", "max_trials": 1, **kept}
+    if length is not None:
+        config["searcher"]["max_length"] = {unit: 1}
+    config["max_restarts"] = 0
+    config["name"] = f"[test-mode] {config.get('name') or ''}".strip()

@@ -1,0 +1,119 @@
+"""`det up`, `down`, `status`, `logs` and `det deploy local …`: a cluster on this machine.
+
+They run `python -m workers.embedded` as a process of its own: this package knows nothing of the server.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli import render
+from cli.group import new_app
+
+app = new_app("A cluster on this machine.")
+local_app = new_app("A cluster on this machine: cluster-up, cluster-down.")
+app.add_typer(local_app, name="local")
+
+PARTS = ("temporal", "api", "orchestrator", "agent")
+
+Port = Annotated[int | None, typer.Option("--master-port", min=1, max=65535, help="Port of the API (8080).")]
+Slots = Annotated[int | None, typer.Option("--slots", min=0, help="Slots of this machine (its cores).")]
+LauncherOption = Annotated[str | None, typer.Option("--launcher", help="auto, process or docker.")]
+ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="A name for people.")]
+Password = Annotated[str | None, typer.Option("--initial-user-password", help="Of admin, at the first start.")]
+Part = Annotated[str, typer.Argument(metavar="PART", help="temporal, api, orchestrator or agent.", show_default=False)]
+
+
+def command() -> Any:
+    """The group as a command."""
+    return typer.main.get_command(app)
+
+
+@app.command("up")
+@local_app.command("cluster-up")
+def up(
+    master_port: Port = None,
+    slots: Slots = None,
+    launcher: LauncherOption = None,
+    cluster_name: ClusterName = None,
+    initial_user_password: Password = None,
+) -> None:
+    """Start a cluster on this machine, or what of it does not run."""
+    words = {
+        "--master-port": master_port,
+        "--slots": slots,
+        "--launcher": launcher,
+        "--cluster-name": cluster_name,
+        "--initial-user-password": initial_user_password,
+    }
+    _embedded("up", [word for name, value in words.items() if value is not None for word in (name, str(value))])
+
+
+@app.command("down")
+@local_app.command("cluster-down")
+def down() -> None:
+    """Stop the cluster on this machine; running trials go on from their checkpoints when it is started again."""
+    _embedded("down", [])
+
+
+@app.command("status")
+@local_app.command("status")
+def status() -> None:
+    """Show what of the cluster on this machine runs."""
+    _embedded("status", [])
+
+
+@app.command("logs")
+@local_app.command("logs")
+def logs(
+    part: Part,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines.")] = False,
+    tail: Annotated[int, typer.Option("--tail", min=1, help="So many lines from the end.")] = 100,
+) -> None:
+    """Show the log of one of the cluster's processes on this machine."""
+    if part not in PARTS:
+        raise ValueError(f"part {part!r}: expected one of {', '.join(PARTS)}")
+    path = home() / "logs" / f"{part}.log"
+    if not path.is_file():
+        raise ValueError(f"there is no log at {path}; start the cluster with `det up`, or set UNDETERRED_HOME.")
+    with path.open("rb") as file:
+        sys.stdout.buffer.write(_last_lines(file.read(), tail))
+        sys.stdout.flush()
+        while follow:
+            data = file.read(1 << 16)
+            if not data:
+                time.sleep(0.2)
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+
+
+def home() -> Path:
+    """The cluster's data folder, as `workers.embedded` has it."""
+    configured = os.environ.get("UNDETERRED_HOME")
+    if configured:
+        return Path(configured).expanduser().resolve()
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "undeterred"
+
+
+def _embedded(verb: str, words: Sequence[str]) -> None:
+    """Run it in our terminal; its exit code is ours. Ctrl-C reaches it too, so that it can clean up."""
+    process = subprocess.Popen([sys.executable, "-m", "workers.embedded", verb, *words])
+    while True:
+        try:
+            code = process.wait()
+            raise typer.Exit(code if code >= 0 else 128 - code)  # ended by a signal: as a shell says it
+        except KeyboardInterrupt:
+            render.note("interrupted; waiting for it to end")
+
+
+def _last_lines(data: bytes, count: int) -> bytes:
+    lines = data.splitlines(keepends=True)
+    return b"".join(lines[-count:])

@@ -1,0 +1,60 @@
+"""`det dev`: for who works with the API itself."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import Annotated, Any
+
+import typer
+
+from cli import render, session
+from cli.group import new_app
+
+app = new_app("For who works with the API itself.", shortest={"curl": "c"})
+
+
+def command() -> Any:
+    """The group as a command."""
+    return typer.main.get_command(app)
+
+
+@app.command("auth-token")
+def auth_token() -> None:
+    """Print the token of this session."""
+    render.say(_token())
+
+
+@app.command("curl", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def curl(
+    context: typer.Context,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Such as /api/v1/experiments?limit=1.", show_default=False)
+    ],
+    shown: Annotated[bool, typer.Option("-x", help="Show the command first, without the token.")] = False,
+) -> None:
+    """Call the API by curl, logged in. Further words are curl's. The exit code is curl's."""
+    token = _token()
+    url = f"{session.get().master}/{path.lstrip('/')}"
+    words = ["curl", *context.args, url]
+    if shown:
+        render.note(shlex.join(["curl", "-H", "Authorization: Bearer …", *words[1:]]))
+    # By a pipe: everybody on this machine could read a token among a process' arguments.
+    reader, writer = os.pipe()
+    os.write(writer, f'header = "Authorization: Bearer {token}"\n'.encode())
+    os.close(writer)
+    try:
+        code = subprocess.run([*words[:1], "--config", f"/dev/fd/{reader}", *words[1:]], pass_fds=[reader]).returncode
+    except FileNotFoundError:
+        raise ValueError("the program curl is not installed; install it, or use `det dev auth-token`.") from None
+    finally:
+        os.close(reader)
+    raise typer.Exit(code)
+
+
+def _token() -> str:
+    token = session.get().token
+    if token is None:
+        raise ValueError("this session is that of a task and has no token of a user; log in with `det user login`.")
+    return token

@@ -1,0 +1,132 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cli.render import Form
+
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print as CSV.")]
+Yaml = Annotated[bool, typer.Option("--yaml", help="Print as YAML.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+OrderBy = Annotated[Literal["asc", "desc"], typer.Option("--order-by", help="Upwards or downwards.")]
+SortByName = Annotated[Literal["id", "name"], typer.Option("--sort-by", help="In which order.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the path only.")]
+WorkspaceName = Annotated[str, typer.Argument(metavar="WORKSPACE_NAME", help="The workspace.", show_default=False)]
+ProjectName = Annotated[str, typer.Argument(metavar="PROJECT_NAME", help="The project.", show_default=False)]
+InWorkspace = Annotated[
+    str | None, typer.Option("--workspace-name", "-w", help="In this workspace.", show_default=False)
+]
+AgentUid = Annotated[int | None, typer.Option("--agent-uid", min=0, help="Number of the user that tasks run as.")]
+AgentUser = Annotated[str | None, typer.Option("--agent-user", help="Name of the user that tasks run as.")]
+AgentGid = Annotated[int | None, typer.Option("--agent-gid", min=0, help="Number of the group that tasks run as.")]
+AgentGroup = Annotated[str | None, typer.Option("--agent-group", help="Name of the group that tasks run as.")]
+Days = Annotated[
+    int | None, typer.Option("--days", min=-1, max=32767, help="So many days after the end; -1: for ever.")
+]
+Forever = Annotated[bool, typer.Option("--forever", help="For ever.")]
+ExperimentId = Annotated[
+    int, typer.Argument(metavar="EXPERIMENT_ID", help="The experiment's number.", show_default=False)
+]
+TrialId = Annotated[int, typer.Argument(metavar="TRIAL_ID", help="The trial's number.", show_default=False)]
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines until the trial ends.")]
+Head = Annotated[int | None, typer.Option("--head", min=1, help="Only so many lines from the start.")]
+Tail = Annotated[int | None, typer.Option("--tail", min=1, help="Only so many lines from the end.")]
+Allocations = Annotated[list[str] | None, typer.Option("--allocation-id", help="Only of this allocation.")]
+Agents = Annotated[list[str] | None, typer.Option("--agent-id", help="Only of this agent.")]
+Containers = Annotated[list[str] | None, typer.Option("--container-id", help="Only of this container.")]
+Ranks = Annotated[list[int] | None, typer.Option("--rank-id", help="Only of this rank.")]
+Stdtypes = Annotated[list[str] | None, typer.Option("--stdtype", help="stdout or stderr.")]
+Sources = Annotated[list[str] | None, typer.Option("--source", help="Only from this source.")]
+Level = Annotated[str | None, typer.Option("--level", help="This level and above: TRACE … CRITICAL.")]
+Before = Annotated[str | None, typer.Option("--timestamp-before", help="Only before this time (RFC 3339).")]
+After = Annotated[str | None, typer.Option("--timestamp-after", help="Only after this time (RFC 3339).")]
+
+
+def lists(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that lists: its parameter `form` becomes `--json`, `--yaml`, `--csv`, `--columns` and `--limit`."""
+    return _with_form(command, {**_FORM, **_LIMIT})
+
+
+def paged(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that lists what comes in pages: as `lists`, with `--offset` and `--pages`."""
+    return _with_form(command, {**_FORM, **_LIMIT, **_PAGES})
+
+
+def shows(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that shows one thing: as `lists`, without `--limit`."""
+    return _with_form(command, _FORM)
+
+
+def at_most_one(**given: object) -> None:
+    """Check that no more than one of these options was given. Raises: BadParameter."""
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+    if len(names) > 1:
+        raise typer.BadParameter(f"only one of {', '.join(names)} can be given.")
+
+
+def retention(days: int | None, forever: bool) -> int:
+    """For how many days logs are to be kept, -1 for ever. Raises: BadParameter."""
+    if (days is not None) == forever:
+        raise typer.BadParameter("expected either --days or --forever.")
+    return -1 if days is None else days
+
+
+def agent_user_group(uid: int | None, user: str | None, gid: int | None, group: str | None) -> dict[str, Any] | None:
+    """As whom tasks run on the agents, as the API has it; None if nothing of it was given."""
+    given = {"agentUid": uid, "agentUser": user, "agentGid": gid, "agentGroup": group}
+    return {name: value for name, value in given.items() if value is not None} or None
+
+
+def _option(type_: Any, default: Any, name: str, help: str, **more: Any) -> inspect.Parameter:
+    annotation: Any = Annotated[type_, typer.Option(f"--{name}", help=help, **more)]
+    key = f"as_{name}" if type_ is bool else name
+    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_FORM: Mapping[str, inspect.Parameter] = {
+    option.name: option
+    for option in (
+        _option(bool, False, "json", "Print as JSON."),
+        _option(bool, False, "yaml", "Print as YAML."),
+        _option(bool, False, "csv", "Print as CSV."),
+        _option(
+            str, "", "columns", "Only these columns, in this order: names with commas between.", show_default=False
+        ),
+    )
+}
+_LIMIT: Mapping[str, inspect.Parameter] = {
+    "limit": _option(int | None, None, "limit", "At most so many.", min=1),
+}
+_PAGES: Mapping[str, inspect.Parameter] = {
+    "offset": _option(int, 0, "offset", "Leave out so many from the start.", min=0),
+    "pages": _option(
+        Literal["1", "all"] | None, None, "pages", "1: one page of --limit, or of 200; all: everything, page by page."
+    ),
+}
+
+
+def _with_form(command: Callable[..., None], options: Mapping[str, inspect.Parameter]) -> Callable[..., None]:
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        told = {name: given.pop(name) for name in options}
+        at_most_one(json=told["as_json"], yaml=told["as_yaml"], csv=told["as_csv"])
+        if told["columns"] and (told["as_json"] or told["as_yaml"]):
+            raise typer.BadParameter("--columns goes with tables and --csv: JSON and YAML have everything.")
+        command(**given, form=Form(**told))
+
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "form"]
+    named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    whole: Any = called  # typer reads the options from these two
+    whole.__signature__ = signature.replace(parameters=[*named, *options.values()])
+    whole.__annotations__ = {parameter.name: parameter.annotation for parameter in (*named, *options.values())}
+    return called

@@ -1,0 +1,91 @@
+"""`det resource-pool`: where trials queue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cli import lookup, render, session
+from cli.group import new_app
+from cli.options import lists
+from cli.render import Form
+from determined.common.api._url import api_path
+
+app = new_app("Where trials queue.", aliases={"ls": "list"}, default="list")
+bindings_app = new_app("Which workspaces a pool is for; one that is bound to none is for all.")
+app.add_typer(bindings_app, name="bindings")
+
+PoolName = Annotated[str, typer.Argument(metavar="POOL_NAME", help="The pool.", show_default=False)]
+Workspaces = Annotated[list[str], typer.Argument(metavar="WORKSPACE_NAME", help="The workspaces.", show_default=False)]
+
+
+def command() -> Any:
+    """The group as a command."""
+    return typer.main.get_command(app)
+
+
+@app.command("list")
+@lists
+def list_pools(form: Form) -> None:
+    """List resource pools, and how full they are."""
+    found = session.fetch_all("resource-pools", "resourcePools", form.limit)
+    rows = [
+        [
+            pool["name"],
+            pool.get("description"),
+            pool.get("numAgents"),
+            pool.get("slotsUsed"),
+            pool.get("slotsAvailable"),
+            str(pool.get("slotType") or "").removeprefix("TYPE_").lower(),
+            bool(pool.get("defaultComputePool")),
+        ]
+        for pool in found
+    ]
+    headers = ["Name", "Description", "Agents", "Slots Used", "Slots", "Slot Type", "Default"]
+    render.listing(headers, rows, form, raw=found)
+
+
+@bindings_app.command("list-workspaces")
+@lists
+def list_workspaces(form: Form, pool_name: PoolName) -> None:
+    """List the workspaces that a pool is bound to, or all that may use it if it is bound to none."""
+    with lookup.nearest(pool_name, lookup.pool_names):
+        path = _path(pool_name).removeprefix("/api/v1/")
+        bound: list[Any] = session.fetch_all(path, "workspaceIds")
+    if not bound:
+        render.note(f"Resource pool '{pool_name}' is bound to no workspace: all may use it.")
+    spaces = session.fetch_all("workspaces", "workspaces") if bound else []
+    found = [each for each in spaces if each["id"] in bound]
+    render.listing(["ID", "Name"], [[each["id"], each["name"]] for each in found], form, raw=found)
+
+
+@bindings_app.command("add")
+def add(pool_name: PoolName, workspace_names: Workspaces) -> None:
+    """Bind a pool to further workspaces."""
+    _change("POST", pool_name, workspace_names)
+    render.say(f"Bound resource pool '{pool_name}' to: {', '.join(workspace_names)}")
+
+
+@bindings_app.command("replace")
+def replace(pool_name: PoolName, workspace_names: Workspaces) -> None:
+    """Bind a pool to these workspaces and to no others."""
+    _change("PUT", pool_name, workspace_names)
+    render.say(f"Bound resource pool '{pool_name}' to these only: {', '.join(workspace_names)}")
+
+
+@bindings_app.command("remove")
+def remove(pool_name: PoolName, workspace_names: Workspaces) -> None:
+    """Unbind a pool from workspaces."""
+    _change("DELETE", pool_name, workspace_names)
+    render.say(f"Unbound resource pool '{pool_name}' from: {', '.join(workspace_names)}")
+
+
+def _change(method: str, pool_name: str, workspace_names: list[str]) -> None:
+    ids = [lookup.workspace(name)["id"] for name in workspace_names]
+    with lookup.nearest(pool_name, lookup.pool_names):
+        session.get().request(method, _path(pool_name), json={"workspaceIds": ids})
+
+
+def _path(pool_name: str) -> str:
+    return api_path("resource-pools", pool_name, "workspace-bindings")

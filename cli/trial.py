@@ -1,0 +1,162 @@
+"""`det trial`: describe trials, read their logs, end them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli import paging, render, session
+from cli.group import new_app
+from cli.options import (
+    After,
+    Agents,
+    Before,
+    Containers,
+    Days,
+    Follow,
+    Forever,
+    Head,
+    Json,
+    Level,
+    Quiet,
+    Ranks,
+    Sources,
+    Stdtypes,
+    Tail,
+    TrialId,
+    paged,
+    retention,
+)
+from cli.render import Form
+
+app = new_app("Describe trials, read their logs.")
+set_app = new_app("Change what is kept of a trial.")
+app.add_typer(set_app, name="set")
+
+
+def command() -> Any:
+    """The group as a command."""
+    return typer.main.get_command(app)
+
+
+@app.command("describe")
+@paged
+def describe(
+    form: Form,
+    trial_id: TrialId,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Show training metrics too.")] = False,
+    metrics_summary: Annotated[bool, typer.Option("--metrics-summary", help="Show the summary metrics.")] = False,
+) -> None:
+    """Show a trial and what it did. --columns is about the table of what it did."""
+    from cli.describe import workload_headers, workload_rows
+
+    answer = session.fetch(f"trials/{trial_id}")
+    trial = answer["trial"]
+    path = f"trials/{trial_id}/workloads"
+    workloads = paging.fetch(path, "workloads", form)
+    if form.as_json or form.as_yaml:
+        render.document(answer | {"workloads": workloads}, as_json=form.as_json)
+        return
+    headers = ["Experiment ID", "State", "H-Params", "Started", "Ended", "Restarts", "Message", "Log Policy Matched"]
+    row = [
+        trial["experimentId"],
+        render.state(trial["state"]),
+        trial.get("hparams"),
+        render.time_of(trial.get("startTime")),
+        render.time_of(trial.get("endTime")),
+        trial.get("restarts"),
+        trial.get("message"),
+        trial.get("logPolicyMatched"),
+    ]
+    if metrics_summary:
+        headers.insert(3, "Summary Metrics")
+        row.insert(3, trial.get("summaryMetrics"))
+    if not form.columns:
+        render.listing(headers, [row], form)
+    if not form.columns and not form.as_csv:
+        render.say("\nWorkloads:")
+    render.listing(workload_headers(metrics), workload_rows(workloads, metrics), form)
+
+
+@app.command("why")
+def why(trial_id: TrialId, as_json: Json = False) -> None:
+    """Tell what a trial waits for, how its runs ended, what comes next, and what the search decided about it."""
+    from cli.search import trial_why
+
+    trial_why(trial_id, as_json)
+
+
+@app.command("logs")
+def logs(
+    trial_id: TrialId,
+    follow: Follow = False,
+    head: Head = None,
+    tail: Tail = None,
+    as_json: Json = False,
+    level: Level = None,
+    agent_id: Agents = None,
+    container_id: Containers = None,
+    rank_id: Ranks = None,
+    stdtype: Stdtypes = None,
+    source: Sources = None,
+    timestamp_before: Before = None,
+    timestamp_after: After = None,
+) -> None:
+    """Print a trial's log."""
+    from cli.log_output import print_logs
+
+    filters = {"container_ids": container_id, "rank_ids": rank_id, "stdtypes": stdtype, "sources": source}
+    filters |= {"agent_ids": agent_id, "timestamp_before": timestamp_before, "timestamp_after": timestamp_after}
+    print_logs(trial_id, follow=follow, head=head, tail=tail, as_json=as_json, level=level, filters=filters)
+
+
+@app.command("download")
+def download(
+    trial_id: TrialId,
+    best: Annotated[bool, typer.Option("--best", help="The best checkpoint.")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="The latest checkpoint.")] = False,
+    uuid: Annotated[str | None, typer.Option("--uuid", help="The checkpoint with this id.")] = None,
+    output_dir: Annotated[Path | None, typer.Option("--output-dir", "-o", help="Where to put it.")] = None,
+    sort_by: Annotated[str | None, typer.Option("--sort-by", help="By this metric (default: the searcher's).")] = None,
+    smaller_is_better: Annotated[bool | None, typer.Option(help="Goes with --sort-by.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download one of a trial's checkpoints: exactly one of --best, --latest and --uuid."""
+    from cli.describe import download_checkpoint
+    from determined.experimental import Trial
+
+    if sum((best, latest, uuid is not None)) != 1:
+        raise ValueError("exactly one of --best, --latest and --uuid must be given.")
+    trial = Trial(trial_id, session.get())
+    checkpoint = trial.select_checkpoint(latest, best, uuid, sort_by, smaller_is_better)
+    download_checkpoint(checkpoint, output_dir or Path("checkpoints", checkpoint.uuid), quiet)
+
+
+@app.command("kill")
+def kill(trial_id: TrialId) -> None:
+    """End a trial at once; the search goes on without it."""
+    from determined.experimental import Trial
+
+    Trial(trial_id, session.get()).kill()
+    render.say(f"Killed trial {trial_id}")
+
+
+@app.command("support-bundle")
+def support_bundle(
+    trial_id: TrialId,
+    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Where to put it.")] = Path(),
+) -> None:
+    """Pack a trial's log, configuration and records into one file, for who is to find out what went wrong."""
+    from cli.support_bundle import pack
+
+    render.say(str(pack(trial_id, output_dir)))
+
+
+@set_app.command("log-retention")
+def set_log_retention(trial_id: TrialId, days: Days = None, forever: Forever = False) -> None:
+    """Change how long a trial's log is kept after its end."""
+    count = retention(days, forever)
+    session.get().put(f"/api/v1/trials/{trial_id}/retain_logs", {"numDays": count})
+    render.say(f"The log of trial {trial_id} is kept " + ("for ever" if count < 0 else f"{count} days"))
