@@ -1,0 +1,59 @@
+"""What must not be left when everything is over: slots, containers, workflows, processes, files and connections."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from temporalio.client import Client
+
+from tests.embedded import PARTS, Embedded
+from workflows.converter import CONVERTER
+from workflows.messages import PoolRun
+
+
+async def temporal(cluster: Embedded) -> Client:
+    """The cluster's Temporal."""
+    return await Client.connect(
+        f"127.0.0.1:{cluster.environment['UNDETERRED_TEMPORAL_PORT']}", data_converter=CONVERTER
+    )
+
+
+async def held_slots(client: Client, pool: str = "default") -> list[str]:
+    """Allocations that hold slots of a pool, or wait for some."""
+    run = await client.get_workflow_handle(f"pool-{pool}").query("snapshot", result_type=PoolRun)
+    return [*run.snapshot.grants, *(request.allocation_id for request in run.snapshot.queue)]
+
+
+async def open_workflows(client: Client) -> list[str]:
+    """Workflows of experiments, trials and tasks that are not closed."""
+    found = [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
+    return [workflow_id for workflow_id in found if not workflow_id.startswith(("pool-", "agent-", "temporal-"))]
+
+
+def containers(cluster: Embedded) -> list[str]:
+    """Containers that the agent still keeps something of."""
+    folder = cluster.folder / "agent" / "containers"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def processes(cluster: Embedded) -> dict[int, str]:
+    """Processes of this cluster other than its four parts: pid to command line."""
+    own = {cluster.pid(part) for part in PARTS}
+    found: dict[int, str] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes()
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            is_zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            continue
+        is_ours = f"={cluster.folder}".encode() in environment or str(cluster.folder) in line
+        if is_ours and not is_zombie and int(entry.name) not in (own | {os.getpid()}):
+            found[int(entry.name)] = line
+    return found
+
+
+def open_files(cluster: Embedded) -> dict[str, int]:
+    """How many files, connections among them, each of our three parts has open."""
+    return {part: len(os.listdir(f"/proc/{cluster.pid(part)}/fd")) for part in PARTS if part != "temporal"}

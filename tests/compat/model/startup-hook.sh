@@ -1,0 +1,1 @@
+export FROM_HOOK="the hook ran"

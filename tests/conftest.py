@@ -1,0 +1,88 @@
+"""Servers and platforms that tests share. Everything is real; a missing part fails, it does not skip."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+from tests.platform import Platform, platform
+from tests.servers import postgres_server, temporal_server
+
+_numbers = itertools.count(1)
+
+# A slow machine is no failure. CI runs the same examples each time; runs by hand look for new ones.
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What runs a whole platform runs on one of the engines, by its name half on each; all on both in the soak.
+
+    The statements themselves are tested on both, by the tests of the database and of the API.
+    """
+    if os.environ.get("UNDETERRED_SOAK"):
+        return
+    left_out = [item for item in items if _is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not _is_left_out(item)]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    engine = call.params.get("database_url") if call is not None else None
+    if engine is None or "temporal_address" not in getattr(item, "fixturenames", ()):
+        return False
+    name = item.nodeid.replace(engine, "")
+    return engine != ("sqlite", "postgres")[zlib.crc32(name.encode()) % 2]
+
+
+@pytest.fixture
+def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Temporal dev server of the test's own, as ids repeat from one database to the next; up in under a second."""
+    with temporal_server(tmp_path_factory.mktemp("temporal")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL server of the tests' own."""
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database, on each engine in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'undeterred.db'}"
+        return
+    server = request.getfixturevalue("postgres_url")
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+@pytest.fixture
+async def cluster(temporal_address: str, database_url: str, tmp_path: Path) -> AsyncIterator[Platform]:
+    """A platform with one agent of two slots."""
+    pool = f"pool{os.getpid()}x{next(_numbers)}"
+    async with platform(
+        temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool=pool
+    ) as running:
+        await running.start_agent()
+        yield running

@@ -1,0 +1,61 @@
+"""The chapters of the tutorial, one after the other as a reader goes, and the notebook, on a cluster of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.docs.pages import run_page
+from tests.embedded import Embedded
+from tests.servers import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk"]
+PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), "coming-from-determined", "sdk", "organization"]
+#: What the reader of the page on the SDK has of their own: here it is the first chapter's configuration.
+OWN_FILES = ("my_config.yaml", "small.yaml", "large.yaml")
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A reader's folder, and the environment of their shell. The pages start the cluster themselves."""
+    cluster = Embedded(tmp_path_factory.mktemp("reader"))
+    folder = tmp_path_factory.mktemp("tutorial")
+    environment = {
+        **cluster.environment,
+        "PATH": os.pathsep.join([str(REPOSITORY / ".venv" / "bin"), os.environ["PATH"]]),
+        "UNDETERRED_TRIAL_PYTHON": str(REPOSITORY / ".venv-trial" / "bin" / "python"),
+    }
+    try:
+        yield folder, environment
+    finally:
+        cluster.run("down")
+
+
+def test_every_chapter_is_run() -> None:
+    assert {path.stem for path in (DOCS / "tutorials").glob("*.md")} == set(CHAPTERS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page(page: str, reader: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = reader
+    for name in OWN_FILES if page == "sdk" else ():
+        shutil.copy(folder / "const.yaml", folder / name)
+    assert run_page(DOCS / f"{page}.md", folder, environment) >= 1
+
+
+def test_notebook(reader: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    folder = shutil.copytree(REPOSITORY / "examples" / "digits", tmp_path / "digits")
+    notebook = nbformat.read(folder / "search.ipynb", as_version=4)
+    runner = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}})
+    runner.execute(env=reader[1])
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    tables = [output.data["text/html"] for output in shown if "text/html" in output.get("data", {})]
+    assert "<th>state</th>" in tables[0]
+    assert any("image/png" in output.get("data", {}) for output in shown)

@@ -1,0 +1,120 @@
+"""What a person does at a terminal, on a real cluster: create and watch, follow a log over a restart of the API, ask the
+doctor, complete ids.
+
+All tests share one cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded import Embedded
+from tests.scripts import TRAIN
+
+CONFIG = """
+name: watched
+entrypoint: python3 train.py
+hyperparameters: {{quality: 0.5, sleep: {sleep}}}
+searcher: {{name: single, metric: accuracy, smaller_is_better: false, max_length: {{batches: {length}}}}}
+max_restarts: 0
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    with Embedded(tmp_path_factory.mktemp("session")).started() as cluster:
+        yield cluster
+
+
+def files(cluster: Embedded, *, sleep: float, length: int) -> tuple[str, str]:
+    """A configuration and a folder to create an experiment from."""
+    model = cluster.folder / "model"
+    model.mkdir(exist_ok=True)
+    (model / "train.py").write_text(TRAIN)
+    path = cluster.folder / "config.yaml"
+    path.write_text(CONFIG.format(sleep=sleep, length=length))
+    return str(path), str(model)
+
+
+def steps(text: str) -> list[int]:
+    return [int(line.split()[-1]) for line in text.splitlines() if "|| step " in line]
+
+
+def test_over_a_pipe_f_prints_the_first_trials_log(cluster: Embedded) -> None:
+    done = cluster.det("experiment", "create", *files(cluster, sleep=0, length=3), "-f")
+    assert done.returncode == 0, done.stderr
+    assert steps(done.stdout) == [1, 2, 3]
+    assert "1 file(s)" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_over_a_pipe_follow_prints_what_changes(cluster: Embedded) -> None:
+    done = cluster.det("experiment", "create", *files(cluster, sleep=0, length=3), "--follow")
+    assert done.returncode == 0, done.stderr
+    assert ": COMPLETED after " in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_log_is_followed_over_a_restart_of_the_api(cluster: Embedded) -> None:
+    words = ["experiment", "create", *files(cluster, sleep=0.2, length=25)]
+    experiment = cluster.det(*words).stdout.split()[-1]
+    command = [sys.executable, "-m", "cli", "experiment", "logs", "-f", experiment]
+    log = cluster.folder / "followed"
+    with log.open("w") as out, (cluster.folder / "said").open("w") as said:
+        follower = subprocess.Popen(command, env=cluster.environment, stdout=out, stderr=said)
+        try:
+            cluster.until(lambda: len(steps(log.read_text())) >= 3, 30, "three steps were printed")
+            os.kill(cluster.pid("api"), signal.SIGKILL)
+            cluster.until(lambda: "does not answer" in (cluster.folder / "said").read_text(), 30, "it was noticed")
+            cluster.up()
+            assert follower.wait(60) == 0
+        finally:
+            follower.kill()
+            follower.wait()
+    assert steps(log.read_text()) == list(range(1, 26))
+    assert (cluster.folder / "said").read_text().count("does not answer") == 1
+
+
+def test_what_is_wrong_is_said_before_anything_is_sent(cluster: Embedded) -> None:
+    config, model = files(cluster, sleep=0, length=3)
+    Path(config).write_text(Path(config).read_text().replace("max_restarts", "max_restart"))
+    before = json.loads(cluster.det("experiment", "list", "--json").stdout)
+    done = cluster.det("experiment", "create", config, model)
+    assert done.returncode == 1
+    assert f'{config}:6:1: additionalProperties "max_restart" not allowed (did you mean "max_restarts"?)' in done.stderr
+    assert len(json.loads(cluster.det("experiment", "list", "--json").stdout)) == len(before)
+
+
+def test_the_doctor_finds_a_part_that_is_gone(cluster: Embedded) -> None:
+    well = cluster.det("doctor", "--json")
+    found = {finding["name"]: finding for finding in json.loads(well.stdout)}
+    assert well.returncode == 0, well.stdout
+    assert [found[name]["status"] for name in ("embedded", "temporal", "database", "storage", "api", "agents")] == [
+        "ok"
+    ] * 6
+    os.kill(cluster.pid("orchestrator"), signal.SIGKILL)
+    try:
+        ill = cluster.det("doctor")
+        assert ill.returncode == 1
+        assert "orchestrator of the cluster in" in ill.stdout
+        assert "to do: start it again with `det up`" in ill.stdout
+    finally:
+        cluster.up()
+
+
+def test_ids_are_completed(cluster: Embedded) -> None:
+    experiment = cluster.det("experiment", "create", *files(cluster, sleep=0, length=1)).stdout.split()[-1]
+    cluster.environment["XDG_CACHE_HOME"] = str(cluster.folder / "cache")
+    done = cluster.det("__complete", "zsh", "experiment", "describe", "")
+    assert any(line.startswith(f"{experiment}\t") for line in done.stdout.splitlines())
+    trials = cluster.det("__complete", "bash", "det trial logs ").stdout.splitlines()
+    assert trials
+    assert all(line.split("\t")[0].isdigit() for line in trials)

@@ -1,0 +1,91 @@
+"""The embedded cluster with the Docker launcher: the same life of an experiment, in containers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded import Embedded
+from tests.scripts import TRAIN
+from tests.servers import docker_engine, trial_image
+
+CONFIG = """
+name: in docker
+entrypoint: python3 train.py
+hyperparameters: {sleep: 0.2}
+searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: 40}
+max_restarts: 0
+"""
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    with docker_engine():
+        trial_image()
+        with Embedded(tmp_path, launcher="docker").started() as cluster:
+            yield cluster
+
+
+@pytest.mark.docker
+def test_trial_survives_a_pause_and_a_killed_agent_in_its_container(embedded: Embedded) -> None:
+    experiment_id = embedded.create(CONFIG, TRAIN)
+
+    def steps() -> int:
+        (count,) = embedded.rows("SELECT count(*) FROM metrics WHERE group_name = 'validation'")[0]
+        return count
+
+    embedded.until(lambda: steps() >= 3, 60, "three steps are reported")
+    os.kill(embedded.pid("agent"), signal.SIGKILL)
+    embedded.up()
+    seen = steps()
+    embedded.until(lambda: steps() > seen, 30, "the container reports on")
+    assert embedded.det("experiment", "pause", str(experiment_id)).returncode == 0
+    ended = "SELECT count(*) FROM allocations WHERE ended_at IS NOT NULL"
+    embedded.until(lambda: embedded.rows(ended) == [(1,)], 60, "the container left")
+    assert embedded.det("experiment", "activate", str(experiment_id)).returncode == 0
+    assert embedded.det("experiment", "wait", str(experiment_id)).returncode == 0
+
+    assert embedded.rows("SELECT state, restarts, run_id FROM trials") == [("COMPLETED", 0, 2)]
+    assert embedded.rows("SELECT end_cause FROM allocations ORDER BY run_id") == [
+        ("preempted",),
+        ("out_of_operations",),
+    ]
+    lines = [line for (line,) in embedded.rows("SELECT log FROM task_logs WHERE log LIKE 'step %' ORDER BY id")]
+    assert lines == [f"step {number}" for number in range(1, 41)], "in order, and each once"
+
+
+SHORT = '''
+"""Reports forty steps, and ends, whether anybody hears it or not."""
+import time
+from determined import core
+
+with core.init() as context:
+    for step in range(1, 41):
+        context.train.report_validation_metrics(step, {"accuracy": step / 40})
+        print(f"step {step}", flush=True)
+        time.sleep(0.1)
+'''
+
+
+@pytest.mark.docker
+def test_reports_are_there_when_the_container_ended_while_the_api_was_away(embedded: Embedded) -> None:
+    """They are in the file system of a container that has ended: the agent fetches them from the engine."""
+    embedded.create(
+        "name: ends alone\nentrypoint: python3 train.py\nsearcher: {name: single, metric: accuracy}\n", SHORT
+    )
+    reported = "SELECT total_batches FROM metrics WHERE group_name = 'validation' AND archived = 0 ORDER BY id"
+    embedded.until(lambda: len(embedded.rows(reported)) >= 3, 60, "three steps are reported")
+    os.kill(embedded.pid("api"), signal.SIGKILL)
+    log = embedded.folder / "logs" / "agent.log"
+    embedded.until(lambda: "reports of an ended container wait" in log.read_text(), 60, "the container ended")
+    assert 3 <= len(embedded.rows(reported)) < 40
+    os.kill(embedded.pid("agent"), signal.SIGKILL)  # what it knew is gone, what the container left is not
+    embedded.up()
+    embedded.until(lambda: embedded.rows("SELECT state FROM experiments") == [("COMPLETED",)], 60, "it is over")
+    assert embedded.rows(reported) == [(step,) for step in range(1, 41)], "in order, and each once"
+    assert embedded.rows("SELECT restarts, run_id FROM trials") == [(0, 1)]
+    assert embedded.rows("SELECT end_cause, exit_code FROM allocations") == [("exit_zero", 0)]

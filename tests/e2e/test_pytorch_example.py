@@ -1,0 +1,169 @@
+"""The PyTorch example as users run it: undisturbed, killed between a step and its checkpoint, preempted; and on two workers.
+
+All trials share one cluster. They run in `.venv-torch`, which `make test` makes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.embedded import Embedded, with_torch
+from tests.servers import REPOSITORY
+
+EXAMPLE = REPOSITORY / "examples" / "digits_pytorch"
+EPOCHS = 30  # some seconds: long enough to be killed and paused in the middle
+BATCHES = EPOCHS * 44
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A cluster whose trials have PyTorch."""
+
+    cluster: Embedded
+
+    def create(self, config: str) -> int:
+        """Submit one of the example's configurations, longer than it is; returns the experiment's id."""
+        done = self.cluster.det(
+            *["experiment", "create", str(EXAMPLE / config), str(EXAMPLE)],
+            *["--config", f"searcher.max_length.epochs={EPOCHS}"],
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
+
+    def steps(self, experiment: int) -> int:
+        """How far its trial reported."""
+        rows = self.cluster.rows(f"SELECT total_batches FROM trials WHERE experiment_id = {experiment}")
+        return rows[0][0] if rows else 0
+
+    def until_trained(self, experiment: int, steps: int) -> None:
+        """Until its trial reported so many batches."""
+        self.cluster.until(
+            lambda: self.steps(experiment) >= steps, 90, f"experiment {experiment} trained {steps} batches"
+        )
+
+    def until_state(self, experiment: int, state: str) -> None:
+        """Until it is in a state; a trial that failed is shown with its log."""
+        deadline = time.monotonic() + 120
+        query = f"SELECT state FROM experiments WHERE id = {experiment}"
+        while self.cluster.rows(query) != [(state,)]:
+            ((now,),) = self.cluster.rows(query)
+            assert now != "ERROR", self.log(experiment)
+            assert time.monotonic() < deadline, f"{now}\n{self.log(experiment)}"
+            time.sleep(0.1)
+
+    def pause(self, experiment: int) -> None:
+        """Until its trial has left."""
+        assert self.cluster.det("experiment", "pause", str(experiment)).returncode == 0
+        self.until_state(experiment, "PAUSED")
+        self.cluster.until(lambda: not self.cluster.training(), 30, "the trial left")
+
+    def finish(self, experiment: int) -> None:
+        """Activate it again, until it is completed."""
+        assert self.cluster.det("experiment", "activate", str(experiment)).returncode == 0
+        self.until_state(experiment, "COMPLETED")
+
+    def log(self, experiment: int) -> str:
+        """The log of its trial."""
+        ((trial,),) = self.cluster.rows(f"SELECT id FROM trials WHERE experiment_id = {experiment}")
+        return self.cluster.det("trial", "logs", str(trial)).stdout
+
+    def final_state(self, experiment: int) -> str:
+        """SHA-256 of what its last checkpoint holds: weights, optimizer, random numbers, place in the data."""
+        ((uuid,),) = self.cluster.rows(
+            f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {BATCHES}"
+        )
+        (file,) = self.cluster.folder.rglob(f"{uuid}/state.pt")
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def runs(self, experiment: int) -> tuple[int, int]:
+        """How often its trial was started, and how many restarts were spent."""
+        query = "SELECT run_id, restarts FROM trials WHERE experiment_id = "
+        ((runs, restarts),) = self.cluster.rows(f"{query}{experiment}")
+        return runs, restarts
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with with_torch(tmp_path_factory.mktemp("pytorch")) as cluster:
+        yield Runs(cluster)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runs: Runs) -> str:
+    experiment = runs.create("const.yaml")
+    runs.until_state(experiment, "COMPLETED")
+    assert runs.runs(experiment) == (1, 0)
+    query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
+    ((accuracy,),) = runs.cluster.rows(query)
+    assert accuracy > 0.95
+    return runs.final_state(experiment)
+
+
+def test_killed_trial_ends_with_the_same_bits(runs: Runs, undisturbed: str) -> None:
+    """Seed 003: steps after the last checkpoint are trained again, with the very same data and random numbers."""
+    experiment = runs.create("const.yaml")
+    for steps in (60, 200):  # checkpoints are at multiples of 40
+        runs.until_trained(experiment, steps)
+        (pid,) = runs.cluster.training().values()
+        os.kill(pid, signal.SIGKILL)
+    runs.until_state(experiment, "COMPLETED")
+    assert runs.runs(experiment) == (3, 2)
+    assert runs.log(experiment).count("resumed after") == 2
+    assert runs.final_state(experiment) == undisturbed
+
+
+def test_preempted_trial_ends_with_the_same_bits(runs: Runs, undisturbed: str) -> None:
+    experiment = runs.create("const.yaml")
+    runs.until_trained(experiment, 60)
+    runs.pause(experiment)
+    runs.finish(experiment)
+    assert runs.runs(experiment) == (2, 0), "a preemption costs no restart"
+    assert "resumed after" in runs.log(experiment)
+    assert runs.final_state(experiment) == undisturbed
+
+
+def test_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, undisturbed: str) -> None:
+    """Paused, damaged by a disk, activated: the trial goes on from the checkpoint before, to the same end."""
+    experiment = runs.create("const.yaml")
+    runs.until_trained(experiment, 100)
+    runs.pause(experiment)
+    query = f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} ORDER BY steps_completed DESC LIMIT 2"
+    (latest,), (before,) = runs.cluster.rows(query)
+    (file,) = runs.cluster.folder.rglob(f"{latest}/state.pt")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    runs.finish(experiment)
+    assert f"going on from the one before it instead: {before}" in runs.log(experiment)
+    assert runs.final_state(experiment) == undisturbed
+
+
+def test_two_workers_train_one_network(runs: Runs) -> None:
+    experiment = runs.create("distributed.yaml")
+    runs.until_trained(experiment, 100)
+    workers = [
+        int(entry.name)
+        for entry in Path("/proc").glob("[0-9]*")
+        if b"train.py" in _read(entry / "cmdline") and b"\0RANK=1\0" in b"\0" + _read(entry / "environ")
+    ]
+    os.kill(workers[0], signal.SIGKILL)
+    runs.until_state(experiment, "COMPLETED")
+    assert runs.runs(experiment) == (2, 1)
+    query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
+    ((accuracy,),) = runs.cluster.rows(query)
+    assert accuracy > 0.95
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

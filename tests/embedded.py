@@ -1,0 +1,126 @@
+"""An embedded cluster driven by its commands, as a user does: for end-to-end and chaos tests, and for benches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.servers import REPOSITORY, free_port
+
+TORCH_PYTHON = REPOSITORY / ".venv-torch" / "bin" / "python"
+PARTS = ("api", "orchestrator", "agent", "temporal")
+
+
+class Embedded:
+    """A cluster in a folder of its own, on ports of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        launcher: str = "process",
+        slots: int = 2,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder / "home"
+        self.launcher = launcher
+        self.slots = slots
+        self.environment = {
+            **os.environ,
+            "UNDETERRED_HOME": str(self.folder),
+            "UNDETERRED_PORT": str(free_port()),
+            "UNDETERRED_TEMPORAL_PORT": str(free_port()),
+            "UNDETERRED_TEMPORAL_UI_PORT": str(free_port()),
+            "UNDETERRED_TRIAL_PYTHON": sys.executable,
+            "UNDETERRED_ADMIN_PASSWORD": "correct horse",
+            "DET_DEBUG_CONFIG_PATH": str(folder / "config"),
+            **(environment or {}),
+        }
+        self.environment["DET_MASTER"] = f"http://localhost:{self.environment['UNDETERRED_PORT']}"
+
+    def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """`python -m workers.embedded …`."""
+        command = [sys.executable, "-m", "workers.embedded", *arguments]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def up(self) -> float:
+        """Start; returns the seconds it took."""
+        began = time.monotonic()
+        done = self.run("up", "--launcher", self.launcher, "--slots", str(self.slots))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return time.monotonic() - began
+
+    @contextlib.contextmanager
+    def started(self) -> Generator[Embedded]:
+        """Up during the block; also what did not start is stopped."""
+        try:
+            self.up()
+            yield self
+        finally:
+            self.run("down")
+
+    def det(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """`det …`."""
+        command = [sys.executable, "-m", "cli", *arguments]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def create(self, config: str, script: str) -> int:
+        """Create an experiment of one script, by `det`; returns its id."""
+        model = self.folder / "model"
+        model.mkdir(exist_ok=True)
+        (model / "train.py").write_text(script)
+        path = self.folder / "config.yaml"
+        path.write_text(config)
+        done = self.det("experiment", "create", str(path), str(model))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
+
+    def pid(self, part: str) -> int:
+        """The pid of a part."""
+        return int(json.loads((self.folder / "run" / f"{part}.pid").read_text())["pid"])
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Look into the database's file, whoever is alive."""
+        with sqlite3.connect(f"file:{self.folder / 'undeterred.db'}?mode=ro", uri=True) as connection:
+            return connection.execute(query).fetchall()
+
+    def training(self) -> dict[str, int]:
+        """Allocation id to pid of each live training process."""
+        found: dict[str, int] = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                is_script = b"train.py" in (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            values = dict(pair.split(b"=", 1) for pair in environment if b"=" in pair)
+            if is_script and str(self.folder).encode() in values.get(b"DET_RUN_DIR", b""):
+                found[values[b"DET_ALLOCATION_ID"].decode()] = int(entry.name)
+        return found
+
+    def until(self, condition: Callable[[], Any], timeout_s: float, what: str) -> None:
+        """Wait for a condition, with a limit."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {timeout_s:g} s until {what}"
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def with_torch(folder: Path) -> Generator[Embedded]:
+    """A started cluster of two slots whose trials have PyTorch."""
+    assert TORCH_PYTHON.exists(), f"{TORCH_PYTHON} is missing: run `make .venv-torch/.installed`"
+    with Embedded(folder, slots=2, environment={"UNDETERRED_TRIAL_PYTHON": str(TORCH_PYTHON)}).started() as cluster:
+        yield cluster

@@ -1,0 +1,100 @@
+"""One API for each engine, for all tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+from api.app import create_app
+from api.routes import tasks, trials, webhooks
+from api.settings import ApiSettings
+from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Served, TemporalAway
+from tests.servers import free_port
+from workers.connect import configure_logging
+
+
+def a_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, name: str) -> str:
+    """The address of a new database on the engine that `request.param` names."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp(name) / 'undeterred.db'}"
+    server = request.getfixturevalue("postgres_url")
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    admin.dispose()
+    return make_url(server).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="package", params=["sqlite", "postgres"])
+def api_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database for the API of these tests, on each engine in turn."""
+    return a_database(request, tmp_path_factory, "api")
+
+
+@pytest.fixture(scope="package")
+async def api(api_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """The running API, with the user admin."""
+    async with serving(api_database_url, tmp_path_factory.mktemp("checkpoints")) as served:
+        yield served
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+async def api_of_its_own(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
+    """A running API for one module that leaves nothing as it was."""
+    name = request.module.__name__.rpartition(".")[2]
+    async with serving(a_database(request, tmp_path_factory, name), tmp_path_factory.mktemp("checkpoints")) as served:
+        yield served
+
+
+@contextlib.asynccontextmanager
+async def serving(database_url: str, folder: Path) -> AsyncIterator[Served]:
+    """The API on a free port. Checkpoints are in `folder`."""
+    configure_logging()
+    settings = ApiSettings(
+        database_url=database_url,
+        temporal_address="127.0.0.1:1",
+        port=free_port(),
+        admin_password=ADMIN_PASSWORD,  # pyright: ignore[reportArgumentType]
+        agent_token=AGENT_TOKEN,  # pyright: ignore[reportArgumentType]
+        storage_path=str(folder),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "_PROGRESS_EVERY_S", 0.0)
+        patch.setattr(tasks, "_GRACE_S", 0.1)
+        patch.setattr(webhooks, "_TEST_S", 0.05)
+        patch.setattr(tasks, "_TICK_S", 0.05)
+        app = create_app(settings)
+        config = uvicorn.Config(app, port=settings.port, access_log=False, log_level="warning")
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.MonkeyPatch.context() as start:  # for the start of this one only: other tests have a Temporal
+            start.setattr("api.app.Commands", TemporalAway)
+            serving = asyncio.create_task(server.serve())
+            while not server.started:
+                assert not serving.done(), "the API ended at its start"
+                await asyncio.sleep(0.01)
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{settings.port}", timeout=30, limits=limits) as http:
+            parts = app.state.parts
+            assert isinstance(parts.commands, TemporalAway)
+            yield Served(http, parts, parts.database, folder, parts.commands, app)
+        server.should_exit = True
+        await serving
+
+
+@pytest.fixture(autouse=True)
+def temporal_is_away(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As it was at the start."""
+    yield
+    if "api" in request.fixturenames:
+        request.getfixturevalue("api").commands.knows_nothing = False

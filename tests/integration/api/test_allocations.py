@@ -1,0 +1,201 @@
+"""What containers and agents say and ask about allocations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from database.models import Allocation
+from tests.integration.api.served import Run, Served, until
+from workflows.messages import AllocationRef
+
+
+def signals(run: Run) -> str:
+    return f"/api/v1/allocations/{run.allocation_id}/signals"
+
+
+def allocation(api: Served, run: Run) -> Allocation:
+    with api.database.read() as session:
+        return session.get_one(Allocation, run.allocation_id)
+
+
+# -- preemption --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ["timeout_seconds", "timeoutSeconds"])
+async def test_poll_answers_no_at_once_and_tells_that_the_harness_is_there_when_it_does_not_wait(
+    api: Served, spelling: str
+) -> None:
+    run = await api.trial(api.user())
+    assert allocation(api, run).ready_at is None
+    started = time.monotonic()
+    assert await run.container.get(f"{signals(run)}/preemption", **{spelling: 0}) == {"preempt": False}
+    assert time.monotonic() - started < 1
+    first = allocation(api, run).ready_at
+    assert first is not None
+    await run.container.get(f"{signals(run)}/preemption", **{spelling: 0})
+    assert allocation(api, run).ready_at == first
+
+
+async def test_poll_answers_no_when_its_time_is_over(api: Served) -> None:
+    run = await api.trial(api.user())
+    started = time.monotonic()
+    assert await run.container.get(f"{signals(run)}/preemption", timeout_seconds=1) == {"preempt": False}
+    assert 0.9 < time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("cause", ["preempted", "ended"])
+async def test_every_open_poll_answers_yes_soon_when_the_trial_shall_leave_or_has_ended(
+    api: Served, cause: str
+) -> None:
+    run = await api.trial(api.user())
+    other = await api.trial(api.user())
+    polls = [asyncio.create_task(run.container.get(f"{signals(run)}/preemption", timeout_seconds=60)) for _ in range(3)]
+    bystander = asyncio.create_task(other.container.get(f"{signals(other)}/preemption", timeout_seconds=2))
+    await until(lambda: len(api.parts.preemption._watchers.get(run.allocation_id, ())) == 3)
+    started = time.monotonic()
+    if cause == "preempted":
+        await asyncio.to_thread(api.records.request_preemption, AllocationRef(allocation_id=run.allocation_id))
+    else:
+        await api.end(run)
+    assert await asyncio.gather(*polls) == [{"preempt": True}] * 3
+    assert time.monotonic() - started < 3
+    assert await bystander == {"preempt": False}
+    if cause == "preempted":
+        for wait in (0, 60):
+            assert await run.container.get(f"{signals(run)}/preemption", timeout_seconds=wait) == {"preempt": True}
+    assert api.parts.preemption._watchers.keys().isdisjoint({run.allocation_id, other.allocation_id}), "nothing is left"
+
+
+async def test_acknowledgement_keeps_its_time_when_repeated(api: Served) -> None:
+    run = await api.trial(api.user())
+    times = []
+    for _ in range(2):
+        assert await run.container.post(f"{signals(run)}/ack_preemption", {"allocationId": run.allocation_id}) == {}
+        times.append(allocation(api, run).preempt_acked_at)
+    assert times[0] is not None
+    assert times[0] == times[1]
+
+
+async def test_container_that_asks_to_leave_tries_again_when_temporal_is_away(api: Served) -> None:
+    run = await api.trial(api.user())
+    response = await run.container.ask("POST", f"{signals(run)}/pending_preemption")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+# -- the start of a container ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slots", "shown"), [(0, 1), (1, 1), (2, 2)])
+async def test_rendezvous_is_the_container_itself_when_it_is_alone(api: Served, slots: int, shown: int) -> None:
+    first = await api.trial(api.user())
+    run = await api.another_trial(first.experiment_id, slots=slots)
+    path = f"/api/v1/allocations/{run.allocation_id}/resources/{run.allocation_id}-0/rendezvous"
+    info = (await run.container.get(path))["rendezvousInfo"]
+    assert info == {"addresses": ["127.0.0.1"], "rank": 0, "slots": [shown]}
+
+
+async def test_newer_harness_can_start_when_it_announces_itself(api: Served) -> None:
+    """A container of 0.38 dies at its start if one of these is refused."""
+    run = await api.trial(api.user())
+    for body in ({"runId": run.trial_id, "checkpointStorage": {"type": "shared_fs"}}, {"run_id": str(run.trial_id)}):
+        assert await run.container.post("/api/v1/runs/start", body) == {"storageId": 1}
+    accelerators = {
+        "allocationId": run.allocation_id,
+        "acceleratorData": {"acceleratorType": "x", "acceleratorUuids": []},
+    }
+    assert await run.container.post(f"/api/v1/allocations/{run.allocation_id}/acceleratorData", accelerators) == {}
+    assert (
+        await run.container.post(f"/api/v1/allocations/{run.allocation_id}/proxy_address", {"proxyAddress": "x"}) == {}
+    )
+
+
+@pytest.mark.parametrize("body", [{}, {"runId": None}, {"runId": "first"}, {"runId": [1]}, {"runId": 1.5}])
+async def test_start_is_refused_when_the_run_is_no_number(api: Served, body: dict[str, Any]) -> None:
+    run = await api.trial(api.user())
+    await run.container.refused(400, "POST", "/api/v1/runs/start", body)
+
+
+async def test_task_is_shown_with_its_allocations_when_asked_for(api: Served) -> None:
+    user = api.user()
+    run = await api.next_run(await api.trial(user))
+    await run.container.post(f"/api/v1/allocations/{run.allocation_id}/ready")
+    task = (await user.get(f"/api/v1/tasks/{run.task_id}"))["task"]
+    assert (task["taskId"], task["taskType"], task["endTime"]) == (run.task_id, "TASK_TYPE_TRIAL", None)
+    newest, oldest = task["allocations"]
+    assert (newest["allocationId"], newest["isReady"], newest["state"]) == (run.allocation_id, True, "STATE_STARTING")
+    assert (oldest["isReady"], oldest["state"], oldest["endTime"] is not None) == (False, "STATE_TERMINATED", True)
+    assert "not found" in await user.refused(404, "GET", "/api/v1/tasks/nothing")
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+
+async def test_launch_order_is_complete_when_an_agent_asks(api: Served) -> None:
+    user = api.user()
+    first = await api.trial(user, environment={"environment_variables": ["A=1", "B=x=y"]})
+    run = await api.another_trial(first.experiment_id, slots=2)
+    order = await api.agent.post(f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch")
+    env = order["env"]
+    assert (env["A"], env["B"]) == ("1", "x=y")
+    expected = {
+        "DET_TASK_ID": run.task_id, "DET_ALLOCATION_ID": run.allocation_id, "DET_TRIAL_ID": str(run.trial_id),
+        "DET_EXPERIMENT_ID": str(run.experiment_id), "DET_TRIAL_RUN_ID": "1", "DET_TRIAL_SEED": "1", "DET_TASK_TYPE": "TRIAL",
+        "DET_STEPS_COMPLETED": "0", "DET_USER": user.username, "DET_UNIQUE_PORT_OFFSET": "0",
+    }  # fmt: skip
+    assert {key: env[key] for key in expected} == expected
+    assert "DET_LATEST_CHECKPOINT" not in env
+    assert orjson.loads(env["DET_HPARAMS"]) == {"lr": 0.1}
+    assert orjson.loads(env["DET_EXPERIMENT_CONFIG"])["searcher"]["name"] == "single"
+    assert (order["slotIds"], order["image"], order["user"]) == ([0, 1], api.parts.settings.trial_image, "")
+    assert order["labels"]["ai.undeterred.allocation"] == run.allocation_id
+    assert all(isinstance(value, str) for value in env.values())
+
+
+async def test_container_runs_as_the_workspace_says_or_its_owner_is(api: Served) -> None:
+    admin, user = api.user(is_admin=True), api.user()
+    workspace = (await user.post("/api/v1/workspaces", {"name": f"as {user.username}"}))["workspace"]["id"]
+    project = (await user.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
+    run = await api.trial(user)
+    await user.post(f"/api/v1/experiments/{run.experiment_id}/move", {"destinationProjectId": project})
+    launch = f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch"
+    assert (await api.agent.post(launch))["user"] == ""
+    await admin.patch(f"/api/v1/users/{user.user_id}", {"agentUserGroup": {"agentUid": 1000, "agentGid": 100}})
+    assert (await api.agent.post(launch))["user"] == "1000:100"
+    path = f"/api/v1/workspaces/{workspace}"
+    await admin.patch(path, {"agentUserGroup": {"agentUid": 0}})
+    assert (await api.agent.post(launch))["user"] == "0", "the workspace's ranks above, root too"
+    assert "agentUid" in await admin.refused(400, "PATCH", path, {"agentUserGroup": {"agentUid": -1}})
+
+
+async def test_launch_is_refused_when_the_allocation_is_unknown_or_over(api: Served) -> None:
+    run = await api.trial(api.user())
+    await api.end(run)
+    path = "/api/v1/undeterred/allocations/{}/containers/0/launch"
+    assert "has ended" in await api.agent.refused(400, "POST", path.format(run.allocation_id))
+    assert "not found" in await api.agent.refused(404, "POST", path.format("nothing"))
+
+
+async def test_state_only_moves_forward_when_a_container_is_said_to_run(api: Served) -> None:
+    run = await api.trial(api.user())
+    path = f"/api/v1/undeterred/allocations/{run.allocation_id}/running"
+    assert await api.agent.post(path) == {}
+    assert allocation(api, run).state == "RUNNING"
+    await api.end(run)
+    assert await api.agent.post(path) == {}
+    assert allocation(api, run).state == "TERMINATED"
+
+
+async def test_ended_allocations_are_told_when_an_agent_reconciles(api: Served) -> None:
+    live, over = await api.trial(api.user()), await api.trial(api.user())
+    await api.end(over)
+    asked = [live.allocation_id, over.allocation_id, "never heard of", over.allocation_id]
+    answer = await api.agent.post("/api/v1/undeterred/agents/a/reconcile", {"allocations": asked})
+    assert answer == {"ended": sorted([over.allocation_id, "never heard of"])}
+    assert await api.agent.post("/api/v1/undeterred/agents/a/reconcile", {"allocations": []}) == {"ended": []}
+    for wrong in ({}, {"allocations": None}, {"allocations": "x"}, {"allocations": [[1]]}):
+        await api.agent.refused(400, "POST", "/api/v1/undeterred/agents/a/reconcile", wrong)

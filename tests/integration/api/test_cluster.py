@@ -1,0 +1,249 @@
+"""Agents, slots, pools, the job queue, tasks and the use of slots, as both generations of clients read them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from database.models import Agent, Allocation
+from database.types import utc_now
+from tests.integration.api.served import Caller, Served
+from workflows.messages import RecordAgent
+from workflows.scheduling.model import AgentSlots
+
+
+async def an_agent(api: Served, name: str, slots: int = 2) -> str:
+    """A connected agent of a pool of its own, so that tests don't meet."""
+    api.records.record_agent(
+        RecordAgent(
+            agent_id=name,
+            revision=1,
+            pool=f"pool-of-{name}",
+            slots=AgentSlots(agent_id=name, slot_ids=tuple(range(slots))),
+            is_connected=True,
+        )
+    )
+    return name
+
+
+def told(api: Served, agent: str) -> dict[str, Any]:
+    """What the pool was told last of an agent."""
+    return api.posted(f"pool-pool-of-{agent}", "agent_service")[-1]
+
+
+async def test_agent_leaves_service_and_comes_back_when_an_admin_says_so(api: Served) -> None:
+    admin, user = api.user(is_admin=True), api.user()
+    name = await an_agent(api, "in-service")
+    path = f"/api/v1/agents/{name}"
+    shown = (await user.get(path))["agent"]
+    assert (shown["enabled"], shown["draining"], len(shown["slots"])) == (True, False, 2)
+    await user.refused(403, "POST", f"{path}/disable")
+    assert (await admin.post(f"{path}/disable"))["agent"]["enabled"] is False
+    assert told(api, name) == {"agent_id": name, "is_enabled": False, "disabled_slots": [], "is_draining": False}
+    drained = (await admin.post(f"{path}/disable", {"agentId": name, "drain": True}))["agent"]
+    assert (drained["draining"], drained["slotStats"]["typeStats"]["TYPE_CPU"]["draining"]) == (True, 2)
+    assert told(api, name)["is_draining"] is True
+    assert (await admin.post(f"{path}/enable"))["agent"]["enabled"] is True
+    assert told(api, name)["is_enabled"] is True
+    assert "drain" in await admin.refused(400, "POST", f"{path}/disable", {"drain": "yes"})
+    assert "not found" in await admin.refused(404, "POST", "/api/v1/agents/nobody/disable")
+
+
+async def test_slot_leaves_service_and_comes_back_when_an_admin_says_so(api: Served) -> None:
+    admin = api.user(is_admin=True)
+    name = await an_agent(api, "slots-out")
+    path = f"/api/v1/agents/{name}/slots"
+    assert (await admin.post(f"{path}/1/disable"))["slot"]["enabled"] is False
+    assert told(api, name)["disabled_slots"] == [1]
+    assert [slot["enabled"] for slot in (await admin.get(path))["slots"]] == [True, False]
+    assert (await admin.get(f"{path}/1"))["slot"]["id"] == "1"
+    assert (await admin.post(f"{path}/1/enable"))["slot"]["enabled"] is True
+    old = f"/agents/{name}/slots/0"
+    assert (await admin.ask("PATCH", old, {"enabled": False})).status_code == 200
+    assert (await admin.get("/agents"))[name]["slots"]["0"]["enabled"] is False
+    assert "enabled" in await admin.refused(400, "PATCH", old, {"enabled": "no"})
+    assert "has no slot '7' (it has: 0, 1)" in await admin.refused(404, "POST", f"{path}/7/disable")
+
+
+async def test_agents_are_listed_as_asked(api: Served) -> None:
+    user = api.user()
+    for name in ("list-b", "list-a"):
+        await an_agent(api, name)
+    found = [agent["id"] for agent in (await user.get("/api/v1/agents", orderBy="ORDER_BY_DESC"))["agents"]]
+    assert found.index("list-b") < found.index("list-a")
+    [bare] = (await user.get("/api/v1/agents", limit=1, excludeSlots="true", excludeContainers="true"))["agents"]
+    assert (bare["slots"], bare["containers"]) == ({}, {})
+    assert "sortBy" in await user.refused(400, "GET", "/api/v1/agents", params={"sortBy": "SORT_BY_LUCK"})
+
+
+async def test_record_of_an_agent_keeps_what_operators_said(api: Served) -> None:
+    admin = api.user(is_admin=True)
+    name = await an_agent(api, "kept-out")
+    await admin.post(f"/api/v1/agents/{name}/disable")
+    await an_agent(api, name, slots=3)
+    shown = (await admin.get(f"/api/v1/agents/{name}"))["agent"]
+    assert (shown["enabled"], len(shown["slots"])) == (False, 3)
+
+
+async def jobs(user: Caller, path: str = "/api/v1/job-queues", **query: Any) -> list[dict[str, Any]]:
+    return (await user.get(path, limit=10**6, **query))["jobs"]
+
+
+async def test_jobs_show_who_runs_and_who_waits(api: Served) -> None:
+    user = api.user()
+    waiting = await api.experiment(user, name="waits")
+    run = await api.trial(user, name="runs", resources={"priority": 7, "weight": 2})
+    mine = {job["name"]: job for job in await jobs(user) if job["username"] == user.username}
+    assert mine["runs"]["summary"]["state"] == "STATE_SCHEDULED"
+    assert (mine["runs"]["allocatedSlots"], mine["runs"]["requestedSlots"], mine["runs"]["priority"]) == (1, 1, 7)
+    assert (mine["runs"]["entityId"], mine["runs"]["type"]) == (str(run.experiment_id), "TYPE_EXPERIMENT")
+    assert mine["waits"]["summary"]["state"] == "STATE_QUEUED"
+    assert mine["waits"]["entityId"] == str(waiting)
+    queued = await jobs(user, states="STATE_QUEUED")
+    assert "runs" not in [job["name"] for job in queued if job["username"] == user.username]
+    ahead = [job["summary"]["jobsAhead"] for job in queued]
+    assert ahead == sorted(set(ahead)), "the order of the queue, others' jobs counted too"
+    both = await jobs(user, "/api/v1/job-queues-v2")
+    assert {"runs", "waits"} <= {job["full"]["name"] for job in both if job["full"]}
+    reverse = [job["jobId"] for job in await jobs(user, orderBy="ORDER_BY_DESC")]
+    assert reverse == [job["jobId"] for job in await jobs(user)][::-1]
+    [stats] = (await user.get("/api/v1/job-queues/stats", resourcePools="default"))["results"]
+    assert stats["stats"]["queuedCount"] >= 1
+    assert stats["stats"]["scheduledCount"] >= 1
+    assert "not found" in await user.refused(404, "GET", "/api/v1/job-queues", params={"resourcePool": "ocean"})
+    assert "states" in await user.refused(400, "GET", "/api/v1/job-queues", params={"states": "STATE_HAPPY"})
+
+
+async def test_priority_and_weight_change_when_updated(api: Served) -> None:
+    user, other = api.user(), api.user()
+    experiment = await api.experiment(user)
+    job = (await user.get(f"/api/v1/experiments/{experiment}"))["experiment"]["jobId"]
+    await user.post("/api/v1/job-queues", {"updates": [{"jobId": job, "priority": 3}, {"jobId": job, "weight": 1.5}]})
+    resources = (await user.get(f"/api/v1/experiments/{experiment}"))["config"]["resources"]
+    assert (resources["priority"], resources["weight"]) == (3, 1.5)
+    for update_, message in (
+        ({"priority": 100}, "priority must be between 1 and 99"),
+        ({"weight": 0}, "weight must be greater than 0"),
+        ({}, "expected one of priority, weight"),
+    ):
+        body = {"updates": [{"jobId": job} | update_]}
+        assert message in await user.refused(400, "POST", "/api/v1/job-queues", body)
+    ahead = {"updates": [{"jobId": job, "aheadOf": job}]}
+    assert "not supported yet" in await user.refused(501, "POST", "/api/v1/job-queues", ahead)
+    mixed = {"updates": [{"jobId": job, "priority": 9}, {"jobId": "nothing", "priority": 9}]}
+    assert "nothing: job nothing not found" in await user.refused(400, "POST", "/api/v1/job-queues", mixed)
+    assert (await user.get(f"/api/v1/experiments/{experiment}"))["config"]["resources"]["priority"] == 9
+    foreign = {"updates": [{"jobId": job, "priority": 1}]}
+    await other.refused(403, "POST", "/api/v1/job-queues", foreign)
+    assert "expected one or more" in await user.refused(400, "POST", "/api/v1/job-queues", {})
+
+
+async def test_claims_to_slots_change_by_either_patch(api: Served) -> None:
+    user = api.user()
+    experiment = await api.experiment(user)
+    job = (await user.get(f"/api/v1/experiments/{experiment}"))["experiment"]["jobId"]
+    await user.patch(
+        f"/api/v1/experiments/{experiment}", {"id": experiment, "resources": {"maxSlots": 4, "priority": 5}}
+    )
+    old = await user.ask("PATCH", f"/experiments/{experiment}", {"resources": {"max_slots": 2, "weight": 3}},
+                         headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
+    assert old.status_code == 200
+    resources = (await user.get(f"/api/v1/experiments/{experiment}"))["config"]["resources"]
+    assert (resources["max_slots"], resources["priority"], resources["weight"]) == (2, 5, 3)
+    caps = [cap["max_slots"] for cap in api.posted("pool-default", "job_cap") if cap["job_id"] == job]
+    assert caps == [4, 2]
+    wrong = {"resources": {"maxSlots": -1}}
+    assert "maxSlots: -1" in await user.refused(400, "PATCH", f"/api/v1/experiments/{experiment}", wrong)
+
+
+async def test_running_tasks_are_listed_for_both_generations(api: Served) -> None:
+    user = api.user()
+    run = await api.trial(user)
+    new = (await user.get("/api/v1/tasks"))["allocationIdToSummary"][run.allocation_id]
+    assert (new["taskId"], new["slotsNeeded"], new["name"]) == (
+        run.task_id, 1, f"Trial {run.trial_id} (Experiment {run.experiment_id})")  # fmt: skip
+    old = (await user.get("/tasks"))[run.allocation_id]
+    assert (old["task_id"], old["slots_needed"], list(old["resources"][0]["agent_devices"])) == (
+        run.task_id, 1, ["agent-a"])  # fmt: skip
+    shown = (await user.get(f"/api/v1/allocations/{run.allocation_id}"))["allocation"]
+    assert (shown["taskId"], shown["slots"]) == (run.task_id, 1)
+    assert await user.get("/api/v1/tasks/count") == {"commands": 0, "notebooks": 0, "shells": 0, "tensorboards": 0}
+    data = {"containerId": "c", "acceleratorType": "cuda", "acceleratorUuids": ["GPU-1"], "nodeName": "n"}
+    path = f"/api/v1/allocations/{run.allocation_id}/acceleratorData"
+    await run.container.post(path, {"allocationId": run.allocation_id, "acceleratorData": data})
+    [noted] = (await user.get(f"/api/v1/tasks/{run.task_id}/acceleratorData"))["acceleratorData"]
+    assert (noted["acceleratorUuids"], noted["allocationId"]) == (["GPU-1"], run.allocation_id)
+    await api.end(run)
+    assert run.allocation_id not in await user.get("/tasks")
+
+
+@pytest.mark.parametrize("kind", ["notebooks", "shells", "commands", "tensorboards"])
+async def test_interactive_tasks_are_none_and_say_so(api: Served, kind: str) -> None:
+    user = api.user()
+    assert await user.get(f"/api/v1/{kind}", users=user.username) == {
+        kind: [], "pagination": {"offset": 0, "limit": 0, "startIndex": 0, "endIndex": 0, "total": 0}}  # fmt: skip
+    assert "not supported yet" in await user.refused(501, "POST", f"/api/v1/{kind}", {"config": {}})
+    assert "not found" in await user.refused(404, "GET", f"/api/v1/{kind}/some-id")
+    assert "not found" in await user.refused(404, "POST", f"/api/v1/{kind}/some-id/kill")
+
+
+async def test_use_of_slots_is_told_by_run_and_by_day(api: Served) -> None:
+    user = api.user()
+    run = await api.trial(user, labels=["paid"])
+    long_ago = utc_now().replace(year=2020, month=3, day=1, hour=12, minute=0, second=0, microsecond=0)
+    with api.database.write() as session:
+        session.execute(
+            update(Allocation)
+            .where(Allocation.id == run.allocation_id)
+            .values(started_at=long_ago, ended_at=long_ago + timedelta(hours=24), slots=2)
+        )
+    span = {"timestampAfter": "2020-03-01T00:00:00Z", "timestampBefore": "2020-03-02T00:00:00Z"}
+    [entry] = (await user.get("/api/v1/resources/allocation/raw", **span))["resourceEntries"]
+    assert (entry["seconds"], entry["slots"], entry["username"], entry["labels"]) == (
+        86400.0, 2, user.username, ["paid"])  # fmt: skip
+    days = {"startDate": "2020-03-01", "endDate": "2020-03-02"}
+    entries = (await user.get("/api/v1/resources/allocation/aggregated", **days))["resourceEntries"]
+    assert [(day["periodStart"], day["seconds"]) for day in entries] == [
+        ("2020-03-01", 86400.0),
+        ("2020-03-02", 86400.0),
+    ]
+    assert entries[0]["byExperimentLabel"] == {"paid": 86400.0}
+    monthly = {"startDate": "2020-02", "endDate": "2020-03",
+               "period": "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_MONTHLY"}  # fmt: skip
+    months = (await user.get("/api/v1/resources/allocation/aggregated", **monthly))["resourceEntries"]
+    assert [(month["periodStart"], month["seconds"]) for month in months] == [("2020-02", 0.0), ("2020-03", 172800.0)]
+    old = await user.ask("GET", "/resources/allocation/raw", params={
+        "timestamp_after": span["timestampAfter"], "timestamp_before": span["timestampBefore"]})  # fmt: skip
+    assert old.headers["content-type"].startswith("text/csv")
+    assert len(old.text.splitlines()) == 2
+    old = await user.ask("GET", "/resources/allocation/aggregated", params={
+        "start_date": "2020-03-01", "end_date": "2020-03-01",
+        "period": "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_DAILY"})  # fmt: skip
+    assert old.text.splitlines()[:2] == [
+        "aggregation_type,aggregation_key,date,seconds",
+        "total,total,2020-03-01,86400.0",
+    ]
+    for wrong in ({"startDate": "soon", "endDate": "later"}, {"startDate": "2020-03-02", "endDate": "2020-03-01"},
+                  {"startDate": "1000-01-01", "endDate": "2020-01-01"}):  # fmt: skip
+        await user.refused(400, "GET", "/api/v1/resources/allocation/aggregated", params=wrong)
+    backwards = {"timestampAfter": span["timestampBefore"], "timestampBefore": span["timestampAfter"]}
+    assert "after timestampAfter" in await user.refused(
+        400, "GET", "/api/v1/resources/allocation/raw", params=backwards
+    )
+
+
+async def test_pool_shows_what_waits_and_what_is_in_service(api: Served) -> None:
+    user, admin = api.user(), api.user(is_admin=True)
+    with api.database.write() as session:
+        session.merge(Agent(id="pooled", pool="default", slot_ids=[0, 1], is_connected=True))
+    pool = next(p for p in (await user.get("/api/v1/resource-pools"))["resourcePools"] if p["name"] == "default")
+    await api.another_trial(await api.experiment(user))
+    await admin.post("/api/v1/agents/pooled/slots/0/disable")
+    after = next(p for p in (await user.get("/api/v1/resource-pools"))["resourcePools"] if p["name"] == "default")
+    assert after["slotsAvailable"] == pool["slotsAvailable"] - 1
+    assert after["stats"]["scheduledCount"] == pool["stats"]["scheduledCount"] + 1
+    with api.database.write() as session:
+        session.delete(session.get_one(Agent, "pooled"))

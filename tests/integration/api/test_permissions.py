@@ -1,0 +1,664 @@
+"""Who may do what: every route for every kind of caller. A route without a row fails the first test.
+
+The world below lies in a PRIVATE workspace: nobody has a role in it who was not given one. A row is the method, the
+path with the world's fields in braces, the body, and the status for each of these callers, in this order:
+
+    nobody · the owner of the experiment (a contributor of the workspace) · a viewer of the workspace (by a group) ·
+    a contributor · an editor · an admin of the workspace · a user without a role in it · an administrator of the
+    cluster · the trial's container · a container of another workspace's trial · an agent · a read-only token of the owner
+
+Write the twelve codes, or have `row` write them: it climbs the roles from `least` on, and what it must be told is what
+differs from "users only, and read-only tokens change nothing". To add an area: add rows, add what they need to
+`World.build` as fields. Rows run in any order: none may change what another one needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import select, update
+
+from api.app import create_app
+from api.auth import client_hash
+from api.changes import READING_POSTS
+from api.settings import ApiSettings
+from database.models import Experiment, Group, GroupMember, Project, ResourcePool, RoleAssignment, Workspace
+from tests.integration.api.served import PASSWORD, Caller, Served, a_file
+from workflows.messages import RecordAgent
+from workflows.scheduling.model import AgentSlots
+
+ROLES = ["viewer", "contributor", "editor", "admin", "cluster admin"]
+
+
+def row(
+    least: str,
+    then: str = "200",
+    *,
+    owner: str = "",
+    foreign: str = "404",
+    containers: str = "403 403",
+    agent: str = "403",
+    read_only: str = "403",
+) -> str:
+    """The twelve codes of a route that needs a role; who has it gets `then`.
+
+    Args:
+        least: The role in the workspace from which on it is allowed; "cluster admin": none in it suffices.
+        then: What who may gets.
+        owner: What the owner gets, if not `then`. On what belongs to the workspace he is a contributor: say so.
+        foreign: What users get who don't see the workspace.
+        containers: What the trial's own container gets, and that of a trial elsewhere.
+        agent: What agents get.
+        read_only: What the owner's read-only token gets.
+    """
+    may = {role: then if ROLES.index(role) >= ROLES.index(least) else "403" for role in ROLES}
+    in_it = " ".join(may[role] for role in ROLES[:-1])
+    return f"401 {owner or then} {in_it} {foreign} {may['cluster admin']} {containers} {agent} {read_only}"
+
+
+# 503 is the answer to who may: Temporal is away. 400 at the login: nobody is asked who he is.
+PUBLIC = " ".join(["200"] * 12)
+#: Any user, wherever he has roles; and the same with containers.
+USERS = row("viewer", foreign="200", read_only="200")
+USERS_WRITE = row("viewer", foreign="200")
+READERS = row("viewer", foreign="200", containers="200 200", read_only="200")
+#: What is seen by who sees the workspace; and the same with containers of its owner.
+SEEN = row("viewer", read_only="200")
+SEEN_BY_ALL = row("viewer", containers="200 404", read_only="200")
+#: What the owner and editors of the workspace change; the same with Temporal asked.
+EDITORS, TEMPORAL = row("editor"), row("editor", "503")
+#: Of a user: only himself and administrators of the cluster.
+OWN = row("cluster admin", foreign="403")
+ADMINS = row("cluster admin", owner="403", foreign="403")
+CONTAINER = "401 403 403 403 403 403 403 403 200 404 403 403"
+#: What a trial reports; users may for unmanaged ones only, which this is not.
+REPORT = "401 403 403 403 403 403 404 403 200 404 403 403"
+LOGS = "401 403 403 403 403 403 404 403 200 403 200 403"
+AGENT = "401 403 403 403 403 403 403 403 403 403 200 403"
+PREVIEWED = {"searcher": {"name": "single", "metric": "loss"}}
+METRICS = {"trialRunId": 1, "stepsCompleted": 1, "metrics": {"avgMetrics": {"loss": 1.0}}}
+CONTRIBUTES = {"role": {"roleId": 6}, "scopeWorkspaceId": "{workspace_id}"}
+ROLE_OF_OWNER = {"userId": "{user_id}", "roleAssignment": CONTRIBUTES}
+ROLE_OF_GROUP = {"groupId": "{spare_group_id}", "roleAssignment": CONTRIBUTES}
+#: What belongs to the workspace, where the owner of the experiment is a contributor.
+OF_EDITORS, OF_ADMINS = row("editor", owner="403"), row("admin", owner="403")
+MODEL_EDITORS = row("editor", owner="403", containers="403 404")
+SOURCE = {"trialId": "{trial_id}", "checkpointUuid": "{kept_uuid}",
+          "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE"}  # fmt: skip
+WEBHOOK = {"url": "https://example.com", "workspaceId": "{workspace_id}",
+           "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
+ROWS: list[tuple[str, str, Any, str]] = [
+    # the cluster
+    ("GET", "/info", None, PUBLIC),
+    ("GET", "/health", None, PUBLIC),
+    ("GET", "/api/v1/master", None, PUBLIC),
+    ("GET", "/api/v1/undeterred/config-schema", None, PUBLIC),
+    ("GET", "/api/v1/openapi.json", None, PUBLIC),
+    ("GET", "/docs/rest-api", None, PUBLIC),
+    ("GET", "/docs/oauth2-redirect", None, PUBLIC),
+    ("GET", "/redoc", None, PUBLIC),
+    ("GET", "/api/v1/agents", None, USERS),
+    ("GET", "/agents", None, USERS),
+    ("GET", "/api/v1/agents/{agent_id}", None, USERS),
+    ("GET", "/api/v1/agents/{agent_id}/slots", None, USERS),
+    ("GET", "/api/v1/agents/{agent_id}/slots/{slot_id}", None, USERS),
+    ("POST", "/api/v1/agents/{agent_id}/disable", {"drain": True}, ADMINS),
+    ("POST", "/api/v1/agents/{agent_id}/enable", None, ADMINS),
+    ("POST", "/api/v1/agents/{agent_id}/slots/{slot_id}/disable", {"drain": True}, ADMINS),
+    ("POST", "/api/v1/agents/{agent_id}/slots/{slot_id}/enable", None, ADMINS),
+    ("PATCH", "/agents/{agent_id}/slots/{slot_id}", {"enabled": True}, ADMINS),
+    ("GET", "/api/v1/resource-pools", None, USERS),
+    ("GET", "/api/v1/job-queues", None, USERS),
+    ("GET", "/api/v1/job-queues-v2", None, USERS),
+    ("GET", "/api/v1/job-queues/stats", None, USERS),
+    ("POST", "/api/v1/job-queues", {"updates": [{"jobId": "{job_id}", "priority": 50}]}, EDITORS),
+    ("GET", "/api/v1/resources/allocation/raw?timestampAfter=2020-01-01T00:00:00Z&timestampBefore=2999-01-01T00:00:00Z",
+     None, USERS),
+    ("GET", "/api/v1/resources/allocation/aggregated?startDate=2026-01-01&endDate=2026-12-31", None, USERS),
+    ("GET", "/resources/allocation/raw?timestamp_after=2020-01-01T00:00:00Z&timestamp_before=2999-01-01T00:00:00Z",
+     None, USERS),
+    ("GET", "/resources/allocation/allocations-csv?timestamp_after=2020-01-01T00:00:00Z"
+     "&timestamp_before=2999-01-01T00:00:00Z", None, USERS),
+    ("GET", "/resources/allocation/aggregated?start_date=2026-01-01&end_date=2026-12-31", None, USERS),
+    # users
+    ("POST", "/api/v1/auth/login", None, " ".join(["400"] * 12)),
+    ("POST", "/api/v1/auth/logout", None, USERS_WRITE),
+    ("GET", "/api/v1/me", None, READERS),
+    ("GET", "/api/v1/auth/user", None, READERS),
+    ("GET", "/api/v1/users", None, USERS),
+    ("POST", "/api/v1/users", {"user": {"username": "{new}"}, "password": ""}, ADMINS),
+    ("GET", "/api/v1/users/{user_id}", None, USERS),
+    ("GET", "/api/v1/users/{username}/by-username", None, USERS),
+    ("PATCH", "/api/v1/users/{user_id}", {"displayName": "x"}, OWN),
+    ("POST", "/api/v1/users/{user_id}/password", client_hash(PASSWORD), OWN),
+    ("PATCH", "/api/v1/users", {"userIds": ["{user_id}"], "activate": True}, ADMINS),
+    ("PATCH", "/api/v1/users/assignments", {"userIds": ["{user_id}"], "addGroups": ["{spare_group_id}"]}, ADMINS),
+    ("GET", "/api/v1/users/setting", None, USERS),
+    ("POST", "/api/v1/users/setting", {"settings": [{"key": "a", "value": "b"}]}, USERS_WRITE),
+    ("POST", "/api/v1/users/setting/reset", None, USERS_WRITE),
+    # users, for older clients
+    ("POST", "/login", None, " ".join(["400"] * 12)),
+    ("GET", "/users", None, USERS),
+    ("GET", "/users/me", None, USERS),
+    ("POST", "/users", {"username": "{new}"}, ADMINS),
+    ("PATCH", "/users/{username}", {"display_name": "x"}, OWN),
+    ("PATCH", "/users/{username}/username", {"username": "{username}"}, ADMINS),
+    ("PUT", "/users/{username}/username", {"username": "{username}"}, ADMINS),
+    # access tokens; other users' don't exist
+    ("GET", "/api/v1/tokens", None, USERS),
+    ("POST", "/api/v1/tokens", None, USERS_WRITE),
+    ("PATCH", "/api/v1/tokens/{token_id}", {"description": "x"}, "401 200 404 404 404 404 404 200 403 403 403 403"),
+    # groups and roles
+    ("POST", "/api/v1/groups", {"name": "{new}"}, ADMINS),
+    ("POST", "/api/v1/groups/search", {"limit": 1}, USERS),
+    ("GET", "/api/v1/groups/{group_id}", None, USERS),
+    ("PUT", "/api/v1/groups/{spare_group_id}", {"addUsers": ["{user_id}"]}, ADMINS),
+    ("DELETE", "/api/v1/groups/{last_group_id}", None, ADMINS),
+    ("GET", "/api/v1/permissions/summary", None, USERS),
+    ("POST", "/api/v1/roles/search", {}, USERS),
+    ("POST", "/api/v1/roles/search/by-assignability", {"workspaceId": "{workspace_id}"}, SEEN),
+    ("POST", "/api/v1/roles/search/by-ids", {"roleIds": [1, 2]}, USERS),
+    ("GET", "/api/v1/roles/search/by-user/{user_id}", None, row("cluster admin", foreign="403", read_only="200")),
+    # its members, and administrators
+    ("GET", "/api/v1/roles/search/by-group/{group_id}", None, "401 403 200 403 403 403 403 200 403 403 403 403"),
+    ("GET", "/api/v1/roles/workspace/{workspace_id}", None, SEEN),
+    ("POST", "/api/v1/roles/add-assignments", {"userRoleAssignments": [ROLE_OF_OWNER]}, row("admin", owner="403")),
+    # 404 is the answer to who may: nobody gave it
+    ("POST", "/api/v1/roles/remove-assignments", {"groupRoleAssignments": [ROLE_OF_GROUP]},
+     row("admin", "404", owner="403")),
+    ("GET", "/api/v1/config-policies/global/{workload}", None, USERS),
+    ("PUT", "/api/v1/config-policies/global/{workload}", None, row("cluster admin", "501", owner="403", foreign="403")),
+    ("DELETE", "/api/v1/config-policies/global/{workload}", None, ADMINS),
+    ("GET", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", None, SEEN),
+    ("PUT", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", None, row("admin", "501", owner="403")),
+    ("DELETE", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", None, row("admin", owner="403")),
+    # the master
+    ("GET", "/api/v1/master/telemetry", None, USERS),
+    ("GET", "/api/v1/master/config", None, ADMINS),
+    ("PATCH", "/api/v1/master/config", {"config": {"log": {"level": "LOG_LEVEL_INFO"}}}, ADMINS),
+    ("GET", "/config", None, ADMINS),
+    ("GET", "/api/v1/master/logs", None, ADMINS),
+    ("GET", "/logs", None, ADMINS),
+    ("GET", "/api/v1/master/cluster_message", None, USERS),
+    ("PUT", "/api/v1/master/cluster_message", {"message": "x", "startTime": "2026-01-01T00:00:00Z"}, ADMINS),
+    ("DELETE", "/api/v1/master/cluster_message", None, ADMINS),
+    ("GET", "/api/v1/undeterred/audit", None, ADMINS),
+    ("GET", "/api/v1/undeterred/audit/verify", None, ADMINS),
+    # experiments
+    ("GET", "/api/v1/experiments?orderBy=ORDER_BY_DESC", None, USERS),
+    # a container acts for the owner of its experiment: the program of a custom search may run in a trial
+    ("POST", "/api/v1/experiments", {"config": "{config}", "validateOnly": True},
+     row("viewer", foreign="200", containers="200 200")),
+    ("GET", "/api/v1/experiments/{experiment_id}", None, SEEN_BY_ALL),
+    ("PATCH", "/api/v1/experiments/{experiment_id}", {"notes": "x"}, EDITORS),
+    ("PATCH", "/experiments/{experiment_id}", {}, EDITORS),
+    # 400: it is ACTIVE
+    ("POST", "/api/v1/experiments/continue", {"id": "{experiment_id}"}, row("editor", "400")),
+    ("DELETE", "/api/v1/experiments/{experiment_id}", None, row("editor", "400")),
+    ("POST", "/api/v1/undeterred/experiments/{experiment_id}/gc", None, row("editor", "400")),
+    ("GET", "/experiments/{experiment_id}/preview_gc", None, SEEN),
+    ("POST", "/api/v1/experiments/{experiment_id}/{command}", None, TEMPORAL),
+    ("GET", "/api/v1/experiments/{experiment_id}/trials", None, SEEN),
+    ("GET", "/api/v1/experiments/{experiment_id}/checkpoints", None, SEEN),
+    ("GET", "/api/v1/experiments/{experiment_id}/model_def", None, SEEN_BY_ALL),
+    ("GET", "/experiments/{experiment_id}/model_def", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/experiments/{experiment_id}/searcher/best_searcher_validation_metric", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/experiment/labels", None, USERS),
+    ("PUT", "/api/v1/experiments/{experiment_id}/labels/{label}", None, EDITORS),
+    ("DELETE", "/api/v1/experiments/{experiment_id}/labels/{label}", None, EDITORS),
+    ("PUT", "/api/v1/experiments/{experiment_id}/retain_logs", {"numDays": -1}, EDITORS),
+    ("GET", "/api/v1/experiments/{experiment_id}/file_tree", None, SEEN),
+    ("POST", "/api/v1/experiments/{experiment_id}/file", {"path": "train.py"}, SEEN),
+    # 400: it is ACTIVE
+    ("DELETE", "/api/v1/experiments/{experiment_id}/tensorboard-files", None, row("editor", "400")),
+    # many at once: 200 says of each what went wrong
+    ("POST", "/api/v1/projects/{project_id}/experiments/{command}", {"experimentIds": ["{experiment_id}"]},
+     "401 503 200 200 503 503 200 503 403 403 403 403"),
+    ("DELETE", "/api/v1/projects/{project_id}/experiments/delete", {"experimentIds": ["{experiment_id}"]}, USERS_WRITE),
+    # searches; 400 is the answer to who may: this one has decided nothing, and is no custom one
+    ("GET", "/api/v1/experiments/{experiment_id}/search/history", None, SEEN),
+    ("POST", "/api/v1/experiments/{experiment_id}/search/amend", {"maxTrials": 9}, TEMPORAL),
+    ("POST", "/api/v1/experiments/{experiment_id}/fork", {}, row("viewer", "400")),
+    ("POST", "/api/v1/preview-hp-search", {"config": PREVIEWED}, USERS),
+    ("POST", "/searcher/preview", PREVIEWED, USERS),
+    ("GET", "/api/v1/experiments/{experiment_id}/searcher_events", None,
+     row("viewer", "400", containers="400 404", read_only="400")),
+    ("POST", "/api/v1/experiments/{experiment_id}/searcher_operations", {},
+     row("editor", "400", containers="400 404")),
+    # trials
+    ("GET", "/api/v1/trials/metrics/{kind}", None, USERS),
+    ("GET", "/api/v1/trials/{trial_id}", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/trials/{trial_id}/checkpoints", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/trials/{trial_id}/workloads", None, SEEN),
+    ("GET", "/api/v1/trials/{trial_id}/logs", None, SEEN),
+    ("GET", "/api/v1/undeterred/trials/{trial_id}/why", None, SEEN),
+    ("GET", "/api/v1/undeterred/experiments/{experiment_id}/why", None, SEEN),
+    ("POST", "/api/v1/trials/{trial_id}/kill", None, TEMPORAL),
+    ("POST", "/api/v1/trials/{trial_id}/metrics/batch", {"reports": [{"group": "a", **METRICS}]}, REPORT),
+    ("POST", "/api/v1/trials/{trial_id}/metrics", {"group": "b", "metrics": METRICS}, REPORT),
+    ("POST", "/api/v1/trials/{trial_id}/{metrics_kind}_metrics", METRICS, REPORT),
+    ("POST", "/api/v1/trials/{trial_id}/progress", 0.5, REPORT),
+    ("POST", "/api/v1/trials/profiler/metrics", {"batches": [{"labels": {"trialId": "{trial_id}", "name": "x"}}]},
+     REPORT),
+    ("GET", "/api/v1/trials/{trial_id}/profiler/available_series", None, SEEN),
+    ("POST", "/api/v1/trials/{trial_id}/early_exit", {"reason": "EXITED_REASON_INVALID_HP"}, CONTAINER),
+    ("POST", "/api/v1/trials/{trial_id}/runner/metadata", {"state": "x"}, REPORT),
+    ("GET", "/api/v1/trials/{trial_id}/searcher/operation", None, CONTAINER),
+    ("POST", "/api/v1/trials/{trial_id}/searcher/completed_operation", {"op": {"length": 100}},
+     "401 403 403 403 403 403 403 403 503 404 403 403"),
+    ("GET", "/api/v1/trials/{trial_id}/logs/fields", None, SEEN),
+    ("GET", "/api/v1/trials/{trial_id}/remaining_log_retention_days", None, SEEN),
+    ("PUT", "/api/v1/trials/{trial_id}/retain_logs", {"numDays": -1}, EDITORS),
+    ("GET", "/api/v1/trials/time-series?trialIds={trial_id}", None, SEEN),
+    ("GET", "/api/v1/trials/compare?trialIds={trial_id}", None, SEEN),
+    ("GET", "/api/v1/runs/{trial_id}/metadata", None, SEEN_BY_ALL),
+    ("POST", "/api/v1/runs/{trial_id}/metadata", {"metadata": {}}, row("editor", containers="200 404")),
+    # allocations
+    ("GET", "/api/v1/allocations/{allocation_id}/signals/preemption?timeout_seconds=0", None, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/signals/ack_preemption", None, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/signals/pending_preemption", None, "401 403 403 403 403 403 403 403 503 404 403 403"),
+    ("POST", "/api/v1/allocations/{allocation_id}/ready", None, CONTAINER),
+    ("GET", "/api/v1/allocations/{allocation_id}/resources/{resources_id}/rendezvous", None, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/acceleratorData", {}, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/proxy_address", {}, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/waiting", {}, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/all_gather", {"data": {}}, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/notify_container_running", {"data": {}}, CONTAINER),
+    ("POST", "/api/v1/allocations/{allocation_id}/resources/{resources_id}/daemon", {}, CONTAINER),
+    ("POST", "/api/v1/runs/start", {"runId": "{trial_id}"}, REPORT),
+    # tasks
+    ("GET", "/api/v1/tasks/{task_id}", None, SEEN),
+    ("GET", "/api/v1/tasks/{task_id}/context_directory", None, "401 404 404 404 404 404 404 404 200 404 404 404"),
+    ("GET", "/api/v1/tasks/{task_id}/logs", None, SEEN),
+    ("GET", "/api/v1/tasks/{task_id}/logs/fields", None, SEEN),
+    ("GET", "/api/v1/tasks", None, USERS),
+    ("GET", "/tasks", None, USERS),
+    ("GET", "/api/v1/tasks/count", None, USERS),
+    ("GET", "/api/v1/tasks/{task_id}/acceleratorData", None, SEEN),
+    ("GET", "/api/v1/allocations/{allocation_id}", None, SEEN_BY_ALL),
+    ("POST", "/api/v1/cleanup_logs", None, ADMINS),
+    ("POST", "/api/v1/task/logs", {"logs": [{"taskId": "{task_id}", "log": "x"}]}, LOGS),
+    ("POST", "/task-logs", [{"task_id": "{task_id}", "log": "x"}], LOGS),
+    # unmanaged trials: 400 is the answer to who may change the experiment, which is managed
+    ("PUT", "/api/v1/experiments/by-external-id/{external_id}", {"config": "{config}"},
+     "401 200 403 403 403 403 403 200 403 403 403 403"),
+    ("POST", "/api/v1/trials", {"experimentId": "{experiment_id}", "unmanaged": True}, row("editor", "400")),
+    ("PUT", "/api/v1/trials", {"externalTrialId": "x", "createTrialRequest": {"experimentId": "{experiment_id}",
+     "unmanaged": True}}, row("editor", "400")),
+    ("POST", "/api/v1/trials/{trial_id}/start", {}, row("editor", "400")),
+    ("PATCH", "/api/v1/trials/{trial_id}", {"trialId": "{trial_id}"}, row("editor", "400")),
+    # checkpoints: any container may report its own
+    ("POST", "/api/v1/checkpoints", {"uuid": "{new}", "metadata": {"steps_completed": 1}},
+     "401 404 404 404 404 404 404 404 200 200 403 403"),
+    ("GET", "/api/v1/checkpoints/{uuid}", None, SEEN_BY_ALL),
+    ("POST", "/api/v1/checkpoints/{uuid}/metadata", {"checkpoint": {"metadata": {}}}, EDITORS),
+    ("GET", "/checkpoints/{uuid}", None, SEEN_BY_ALL),
+    ("PATCH", "/api/v1/checkpoints", {"checkpoints": [{"uuid": "{uuid}", "resources": {"resources": {"weights": "1"}}}]},
+     row("editor", containers="200 404")),
+    ("POST", "/api/v1/checkpoints/rm", {"checkpointUuids": ["{uuid}"], "checkpointGlobs": ["nothing"]}, EDITORS),
+    ("DELETE", "/api/v1/checkpoints", {"checkpointUuids": ["{uuid}"]}, EDITORS),
+    # workspaces, projects and pools
+    ("GET", "/api/v1/workspaces", None, READERS),
+    ("POST", "/api/v1/workspaces", {"name": "{new}"}, USERS_WRITE),
+    ("GET", "/api/v1/workspaces/{workspace_id}", None, SEEN_BY_ALL),
+    ("PATCH", "/api/v1/workspaces/{workspace_id}", {}, OF_ADMINS),
+    ("DELETE", "/api/v1/workspaces/{workspace_id}", None, row("admin", "400", owner="403")),
+    ("POST", "/api/v1/workspaces/{spare_workspace_id}/archive", None, OF_ADMINS),
+    ("POST", "/api/v1/workspaces/{spare_workspace_id}/unarchive", None, OF_ADMINS),
+    ("POST", "/api/v1/workspaces/{workspace_id}/pin", None, row("viewer")),
+    ("POST", "/api/v1/workspaces/{workspace_id}/unpin", None, row("viewer")),
+    ("GET", "/api/v1/workspaces/{workspace_id}/available-resource-pools", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/workspaces/{workspace_id}/list-namespace-bindings", None, SEEN),
+    ("GET", "/api/v1/workspaces/{workspace_id}/get-k8s-resource-quotas", None, SEEN),
+    ("POST", "/api/v1/workspaces/{workspace_id}/namespace-bindings", {}, OF_ADMINS),
+    ("DELETE", "/api/v1/workspaces/{workspace_id}/namespace-bindings", None, OF_ADMINS),
+    ("POST", "/api/v1/workspaces/{workspace_id}/set-resource-quota", {}, OF_ADMINS),
+    ("GET", "/api/v1/namespace-bindings/workspace-ids-with-default-bindings", None, USERS),
+    ("POST", "/api/v1/namespace-bindings/bulk-auto-create", {}, row("viewer", "501", foreign="501")),
+    ("GET", "/api/v1/workspaces/{workspace_id}/projects", None, SEEN_BY_ALL),
+    ("POST", "/api/v1/workspaces/{workspace_id}/projects", {"name": "{new}"}, OF_EDITORS),
+    ("GET", "/api/v1/projects/{project_id}", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/projects/key/{project_key}", None, SEEN),
+    ("PATCH", "/api/v1/projects/{project_id}", {}, OF_EDITORS),
+    ("DELETE", "/api/v1/projects/{project_id}", None, row("editor", "400", owner="403")),
+    ("POST", "/api/v1/projects/{spare_project_id}/archive", None, OF_EDITORS),
+    ("POST", "/api/v1/projects/{spare_project_id}/unarchive", None, OF_EDITORS),
+    ("POST", "/api/v1/projects/{project_id}/move", {"destinationWorkspaceId": "{workspace_id}"}, OF_EDITORS),
+    ("PUT", "/api/v1/projects/{project_id}/notes", {"notes": []}, OF_EDITORS),
+    ("POST", "/api/v1/projects/{project_id}/notes", {"name": "n"}, OF_EDITORS),
+    ("POST", "/api/v1/experiments/{experiment_id}/move", {"destinationProjectId": "{project_id}"}, EDITORS),
+    ("GET", "/api/v1/projects/{project_id}/columns", None, SEEN),
+    ("GET", "/api/v1/projects/{project_id}/experiments/metric-ranges", None, SEEN),
+    ("GET", "/api/v1/projects/{project_id}/metadata/{metadata_key}", None, SEEN),
+    ("GET", "/api/v1/user/projects/activity", None, USERS),
+    ("POST", "/api/v1/users/activity", {"entityId": "{project_id}"}, row("viewer")),
+    ("GET", "/api/v1/resource-pools/{pool}/workspace-bindings", None, USERS),
+    ("POST", "/api/v1/resource-pools/{pool}/workspace-bindings", {"workspaceIds": ["{workspace_id}"]}, ADMINS),
+    ("PUT", "/api/v1/resource-pools/{pool}/workspace-bindings", {}, ADMINS),
+    ("DELETE", "/api/v1/resource-pools/{pool}/workspace-bindings", {}, ADMINS),
+    # models: a container acts for the owner of its experiment, who is a contributor here
+    ("GET", "/api/v1/model/labels", None, READERS),
+    ("GET", "/api/v1/models", None, READERS),
+    ("POST", "/api/v1/models", {"name": "{new}"}, row("viewer", foreign="200", containers="200 200")),
+    ("GET", "/api/v1/models/{model}", None, SEEN_BY_ALL),
+    ("PATCH", "/api/v1/models/{model}", {}, MODEL_EDITORS),
+    ("POST", "/api/v1/models/{shelved_model}/archive", None, MODEL_EDITORS),
+    ("POST", "/api/v1/models/{shelved_model}/unarchive", None, MODEL_EDITORS),
+    ("POST", "/api/v1/models/{model}/move", {"destinationWorkspaceId": "{workspace_id}"}, MODEL_EDITORS),
+    # the first one who may delete does: there is nothing left then
+    ("DELETE", "/api/v1/models/{spare_model}", None, "401 403 403 403 200 404 404 404 404 404 403 403"),
+    ("GET", "/api/v1/models/{model}/versions", None, SEEN_BY_ALL),
+    ("POST", "/api/v1/models/{model}/versions", {"checkpointUuid": "{kept_uuid}"},
+     row("contributor", containers="200 404")),
+    ("GET", "/api/v1/models/{model}/versions/{number}", None, SEEN_BY_ALL),
+    ("PATCH", "/api/v1/models/{model}/versions/{number}", {}, MODEL_EDITORS),
+    ("DELETE", "/api/v1/models/{model}/versions/{spare_number}", None, "401 403 403 403 200 404 404 404 404 404 403 403"),
+    ("GET", "/api/v1/models/{model}/versions/{number}/metrics", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/checkpoints/{uuid}/metrics", None, SEEN_BY_ALL),
+    ("POST", "/api/v1/trial-source-info", {"trialSourceInfo": SOURCE}, CONTAINER),
+    # templates
+    ("GET", "/api/v1/templates", None, USERS),
+    ("GET", "/api/v1/templates/{template}", None, SEEN),
+    ("POST", "/api/v1/templates/{new_template}", {"config": {"max_restarts": 1}, "workspaceId": "{workspace_id}"},
+     "401 200 403 409 409 409 404 409 403 403 403 403"),
+    ("PUT", "/api/v1/templates/{template}", {"config": {"max_restarts": 1}}, row("editor", owner="403", foreign="409")),
+    ("PATCH", "/api/v1/templates/{template}", {"max_restarts": 1}, OF_EDITORS),
+    ("PATCH", "/api/v1/template/rename", {"oldName": "{template}", "newName": "{template}"}, OF_EDITORS),
+    ("DELETE", "/api/v1/templates/{spare_template}", None, "401 403 403 403 200 404 404 404 403 403 403 403"),
+    ("GET", "/templates", None, USERS),
+    ("GET", "/templates/{template}", None, SEEN),
+    ("PUT", "/templates/{template}", {"max_restarts": 1}, row("editor", owner="403", foreign="409")),
+    ("DELETE", "/templates/{last_template}", None, "401 403 403 403 200 404 404 404 403 403 403 403"),
+    # webhooks
+    ("GET", "/api/v1/webhooks", None, USERS),
+    ("POST", "/api/v1/webhooks", WEBHOOK, OF_EDITORS),
+    ("PATCH", "/api/v1/webhooks/{webhook_id}", {}, OF_EDITORS),
+    ("DELETE", "/api/v1/webhooks/{spare_webhook_id}", None, "401 403 403 403 200 404 404 404 403 403 403 403"),
+    ("POST", "/api/v1/webhooks/{webhook_id}/test", None, OF_EDITORS),
+    ("POST", "/api/v1/webhooks/custom", {"experimentId": "{experiment_id}", "data": {"title": "x"}},
+     row("editor", containers="200 404")),
+    ("GET", "/api/v1/undeterred/webhooks/{webhook_id}/deliveries", None, OF_EDITORS),
+    # agents
+    ("POST", "/api/v1/undeterred/allocations/{spare_id}/containers/{rank}/launch", None, AGENT),
+    ("POST", "/api/v1/undeterred/allocations/{allocation_id}/running", None, AGENT),
+    ("POST", "/api/v1/undeterred/agents/{agent_id}/reconcile", {"allocations": []}, AGENT),
+]  # fmt: skip
+
+
+#: Known to clients and not served: whoever may ask is told so. `task` is none.
+NOT_SERVED = row("viewer", "501", foreign="501")
+NOT_SERVED_READ = row("viewer", "501", foreign="501", read_only="501")
+NO_SUCH_TASK = row("viewer", "404", foreign="404")
+for _kind in ("notebooks", "shells", "commands", "tensorboards"):
+    ROWS += [
+        ("GET", f"/api/v1/{_kind}", None, USERS),
+        ("POST", f"/api/v1/{_kind}", {}, NOT_SERVED),
+        ("GET", f"/api/v1/{_kind}/{{task}}", None, row("viewer", "404", foreign="404", read_only="404")),
+        ("POST", f"/api/v1/{_kind}/{{task}}/kill", None, NO_SUCH_TASK),
+        ("POST", f"/api/v1/{_kind}/{{task}}/set_priority", {}, NO_SUCH_TASK),
+    ]
+ROWS += [
+    (method, path, None, NOT_SERVED_READ if method == "GET" or path in READING_POSTS else NOT_SERVED)
+    for method, path in (
+        ("PUT", "/api/v1/notebooks/{task}/report_idle"),
+        ("POST", "/api/v1/generic-tasks"),
+        ("GET", "/api/v1/tasks/{task}/config"),
+        ("POST", "/api/v1/tasks/{task}/kill"),
+        ("POST", "/api/v1/tasks/{task}/pause"),
+        ("POST", "/api/v1/tasks/{task}/unpause"),
+        ("POST", "/api/v1/experiments-search"),
+        ("GET", "/api/v1/experiments/metrics-stream/metric-names"),
+        ("GET", "/api/v1/experiments/{experiment_id}/metrics-stream/{kind}"),
+        ("GET", "/api/v1/experiments/{experiment_id}/validation-history"),
+        ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance"),
+        ("GET", "/api/v1/k8s-resource-managers"),
+        ("POST", "/api/v1/runs"),
+        ("POST", "/api/v1/runs/{command}"),
+        ("GET", "/api/v1/trial-comparison/collections"),
+        ("POST", "/api/v1/trial-comparison/collections"),
+        ("PATCH", "/api/v1/trial-comparison/collections"),
+        ("DELETE", "/api/v1/trial-comparison/collections"),
+        ("POST", "/api/v1/trial-comparison/{command}"),
+        ("GET", "/api/v1/trials/by-external-id/{experiment_id}/{trial_id}"),
+        ("GET", "/api/v1/trials/{trial_id}/profiler/metrics"),
+        ("GET", "/api/v1/trials/{trial_id}/summarize"),
+    )
+]
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    """Method and path of every route, with one name for every field of a path."""
+    app = create_app(ApiSettings(database_url="sqlite://", agent_token="x"))  # pyright: ignore[reportArgumentType]
+    for mounted in app.routes:
+        for route in (
+            getattr(mounted, "original_router", app).routes if hasattr(mounted, "original_router") else [mounted]
+        ):
+            for method in sorted(route.methods - {"HEAD"}):  # pyright: ignore
+                yield method, generic(route.path)  # pyright: ignore
+
+
+def generic(path: str) -> str:
+    parts = path.partition("?")[0].split("/")
+    return "/".join("{}" + part[part.index("}") + 1 :] if part.startswith("{") else part for part in parts)
+
+
+def test_every_route_has_a_row_when_routes_are_added() -> None:
+    assert sorted((method, generic(path)) for method, path, _, _ in ROWS) == sorted(routes())
+
+
+class World:
+    """An experiment of `owner` in a private workspace with all that belongs to it, and everybody else."""
+
+    def __init__(self, api: Served) -> None:
+        self._api = api
+        self.owner, self.viewer, self.contributor, self.editor, self.admin, self.foreign = (
+            api.user() for _ in range(6)
+        )
+        self.cluster_admin = api.user(is_admin=True)
+        self._users = [
+            self.owner, self.viewer, self.contributor, self.editor, self.admin, self.foreign, self.cluster_admin
+        ]  # fmt: skip
+
+    async def build(self) -> None:
+        """Write it all down."""
+        api, owner = self._api, self.owner
+        workspace_id, project_id, group_id = await asyncio.to_thread(self._organize)
+        run, self.elsewhere = await api.trial(owner), await api.trial(self.foreign)
+        with api.database.write() as session:
+            session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(project_id=project_id))
+        spare = await api.another_trial(run.experiment_id)
+        slots = AgentSlots(agent_id="agent-a", slot_ids=(0, 1))
+        recorded = RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True)
+        await asyncio.to_thread(api.records.record_agent, recorded)
+        self._container = run.container
+        checkpoint = str(uuid.uuid4())
+        folder = api.folder / checkpoint
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"1")
+        await run.report("validation", 1, {"loss": 1.0})
+        reported = {"uuid": checkpoint, "metadata": {"steps_completed": 1}, "resources": {"weights": 1}}
+        await run.container.post("/api/v1/checkpoints", reported)
+        self.fields: dict[str, Any] = {
+            "user_id": owner.user_id, "username": owner.username, "experiment_id": run.experiment_id, "command": "pause",
+            "trial_id": run.trial_id, "task_id": run.task_id, "allocation_id": run.allocation_id, "uuid": checkpoint,
+            "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "agent_id": "agent-a", "slot_id": "0",
+            "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
+            "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",
+            "label": "x", "external_id": str(uuid.uuid4()),
+            "token_id": (await owner.post("/api/v1/tokens"))["tokenId"],
+        }  # fmt: skip
+        path = f"/api/v1/experiments/{run.experiment_id}"
+        with api.database.read() as session:
+            names = session.execute(
+                select(Workspace.name, Project.name)
+                .join(Project, Project.workspace_id == Workspace.id)
+                .where(Project.id == project_id)
+            ).one()
+        renamed = {"name": f"experiment {uuid.uuid4()}", "labels": [f"label {uuid.uuid4()}"]}
+        await owner.patch(path, renamed)
+        #: What only who sees the workspace may read, anywhere.
+        self.secrets = [*names, renamed["name"], *renamed["labels"], run.request_id, spare.request_id, checkpoint]
+        self.fields |= {"task": "none", "job_id": (await owner.get(path))["experiment"]["jobId"]}
+        for name in ("spare_group_id", "last_group_id"):
+            made = await self.cluster_admin.post("/api/v1/groups", {"name": f"{name} {uuid.uuid4()}"})
+            self.fields[name] = made["group"]["groupId"]
+
+        await self._furnish(run.container, workspace_id)
+
+    async def _furnish(self, container: Caller, workspace_id: int) -> None:
+        """What is registered in the workspace by its administrators, and spare things that rows may use up."""
+        admin, mark, fields = self.cluster_admin, uuid.uuid4().hex, self.fields
+        fields |= {
+            "kept_uuid": str(uuid.uuid4()),
+            "number": 1,
+            "spare_number": 2,
+            "metadata_key": "a.b",
+            "pool": f"pool-{mark}",
+        }
+        with self._api.database.write() as session:
+            session.add(ResourcePool(name=fields["pool"]))
+            spare = Workspace(name=f"spare {mark}", owner_id=admin.user_id)
+            session.add(spare)
+            session.flush()
+            for role, user in zip(
+                ("contributor", "viewer", "contributor", "editor", "admin"), self._users, strict=False
+            ):
+                session.add(RoleAssignment(role=role, user_id=user.user_id, workspace_id=spare.id))
+            fields["spare_workspace_id"] = spare.id
+        made = await admin.post(f"/api/v1/workspaces/{workspace_id}/projects", {"name": "spare"})
+        fields |= {"spare_project_id": made["project"]["id"], "project_key": made["project"]["key"]}
+        await container.post("/api/v1/checkpoints", {"uuid": fields["kept_uuid"], "metadata": {"steps_completed": 2}})
+        for name in ("model", "shelved_model", "spare_model"):
+            fields[name] = f"{name} {mark}"
+            await admin.post("/api/v1/models", {"name": fields[name], "workspaceId": workspace_id})
+        for _ in range(2):
+            await admin.post(f"/api/v1/models/{fields['model']}/versions", {"checkpointUuid": fields["kept_uuid"]})
+        fields["new_template"] = f"new {mark}"
+        for name in ("template", "spare_template", "last_template"):
+            fields[name] = f"{name} {mark}"
+            body = {"config": {"max_restarts": 1}, "workspaceId": workspace_id}
+            await admin.post(f"/api/v1/templates/{fields[name]}", body)
+        for name in ("webhook_id", "spare_webhook_id"):
+            fields[name] = (await admin.post("/api/v1/webhooks", self.filled(WEBHOOK)))["webhook"]["id"]
+
+    def _organize(self) -> tuple[int, int, int]:
+        """The workspace, its project, and the viewers' group."""
+        with self._api.database.write() as session:
+            workspace = Workspace(name=f"workspace {uuid.uuid4()}", owner_id=self.cluster_admin.user_id, everyone=None)
+            group = Group(name=f"viewers {uuid.uuid4()}")
+            session.add_all([workspace, group])
+            session.flush()
+            project = Project(
+                workspace_id=workspace.id, name=f"project {uuid.uuid4()}", owner_id=self.cluster_admin.user_id
+            )
+            session.add(project)
+            session.add(GroupMember(group_id=group.id, user_id=self.viewer.user_id))
+            session.add(RoleAssignment(role="viewer", group_id=group.id, workspace_id=workspace.id))
+            for role, user in (
+                ("contributor", self.owner), ("contributor", self.contributor), ("editor", self.editor),
+                ("admin", self.admin),
+            ):  # fmt: skip
+                session.add(RoleAssignment(role=role, user_id=user.user_id, workspace_id=workspace.id))
+            session.flush()
+            return workspace.id, project.id, group.id
+
+    def callers(self) -> list[Caller]:
+        """In the order of the table; users with a session of their own, because some requests end it."""
+        sessions = [self._api.session_of(user.user_id, user.username) for user in self._users]
+        read_only = self._api.session_of(self.owner.user_id, self.owner.username, scope="read-only")
+        others = [self._container, self.elsewhere.container, self._api.agent, read_only]
+        return [self._api.nobody, *sessions, *others]
+
+    def filled(self, value: Any) -> Any:
+        """A body with the world's ids in it."""
+        if isinstance(value, dict):
+            return {key: self.filled(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.filled(item) for item in value]
+        if value == "{new}":
+            return str(uuid.uuid4())
+        return value.format(**self.fields) if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="module")
+async def world(api: Served) -> World:
+    """One for each engine: no row changes what another one needs."""
+    world = World(api)
+    await world.build()
+    return world
+
+
+@pytest.mark.parametrize(("method", "path", "body", "expected"), ROWS, ids=[f"{row[0]} {row[1]}" for row in ROWS])
+async def test_caller_gets_what_the_table_says_when_it_asks(
+    world: World, method: str, path: str, body: Any, expected: str
+) -> None:
+    path = path.format(**world.fields)
+    found = [(await who.ask(method, path, world.filled(body))) for who in world.callers()]
+    assert " ".join(str(answer.status_code) for answer in found) == expected.strip(), [answer.text for answer in found]
+    for answer in found:
+        if answer.status_code != 200:
+            error = answer.json()
+            assert error["message"] == error["error"]["error"]
+
+
+async def test_foreign_user_reads_nothing_of_a_private_workspace_whatever_he_asks(world: World) -> None:
+    """Lists, streams and searches leave out what their reader may not see, instead of refusing to answer."""
+    told: dict[str, str] = {}
+    for method, path, body, expected in ROWS:
+        if expected.split()[6] != "200" or (method != "GET" and path not in READING_POSTS):
+            continue
+        for who in (world.foreign, world.viewer):
+            answer = await who.ask(method, path.format(**world.fields), world.filled(body))
+            shown = [name for name in world.secrets if name in answer.text]
+            if who is world.foreign:
+                assert not shown, f"{method} {path} tells {shown}"
+            else:
+                told |= dict.fromkeys(shown, path)
+    assert {"workspace", "project", "label", "experiment"} <= {name.split()[0] for name in told}, "or it proves nothing"
+
+
+async def test_every_change_leaves_one_entry_in_the_audit_log_whichever_it_is(world: World, api: Served) -> None:
+    """Whatever an administrator is answered with success, unless it only reads, or notes a look at a page."""
+    admin = world.cluster_admin
+    changes = 0
+    for method, path, body, _ in ROWS:
+        if method == "GET" or path in READING_POSTS or path == "/api/v1/users/activity":
+            continue
+        who = api.session_of(admin.user_id, admin.username)
+        before = (await admin.get("/api/v1/undeterred/audit", limit=1))["pagination"]["total"]
+        answer = await who.ask(method, path.format(**world.fields), world.filled(body))
+        log = await admin.get("/api/v1/undeterred/audit", limit=1)
+        expected = int(answer.status_code == 200)
+        assert log["pagination"]["total"] - before == expected, f"{method} {path}: {answer.status_code} {answer.text}"
+        if expected:
+            [entry] = log["entries"]
+            assert (entry["actor"], entry["method"]) == (admin.username, method)
+            assert generic(entry["route"]) == generic(path)
+            changes += 1
+    assert changes > 50, "or it proves little"
+
+
+@pytest.mark.parametrize("command", ["activate", "pause", "cancel", "kill", "archive", "unarchive"])
+async def test_experiment_can_not_be_commanded_when_it_is_another_users(
+    world: World, api: Served, command: str
+) -> None:
+    path = f"/api/v1/experiments/{world.fields['experiment_id']}/{command}"
+    assert "belongs to another user" in await world.contributor.refused(403, "POST", path)
+    assert "not found" in await world.foreign.refused(404, "POST", path)
+
+
+async def test_context_of_another_experiment_can_be_had_by_fork_only_when_it_exists(world: World, api: Served) -> None:
+    user = world.contributor
+    body = {"config": yaml.safe_dump(api.config()), "parentId": world.fields["experiment_id"],
+            "modelDefinition": [a_file("other.py")]}  # fmt: skip
+    forked = (await user.post("/api/v1/experiments", body))["experiment"]
+    assert forked["forkedFrom"] == world.fields["experiment_id"]
+    parent = await user.get(f"/api/v1/experiments/{world.fields['experiment_id']}/model_def")
+    assert await user.get(f"/api/v1/experiments/{forked['id']}/model_def") == parent
+    assert "not found" in await user.refused(404, "POST", "/api/v1/experiments", body | {"parentId": 999_999})
+    assert "not found" in await world.foreign.refused(404, "POST", "/api/v1/experiments", body)

@@ -1,0 +1,76 @@
+"""Agents and slots leave service and come back, and files of checkpoints go, on a running platform."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.platform import Platform
+from tests.scripts import TRAIN, config
+
+
+async def start(cluster: Platform) -> tuple[int, int]:
+    """A running experiment of one slow trial, and the trial."""
+    experiment_id = await cluster.create(
+        config({"max_length": 30}, hyperparameters={"sleep": 0.05}), {"train.py": TRAIN}
+    )
+    await cluster.until_state(experiment_id, "RUNNING")
+    trial_id = (await cluster.trials(experiment_id))[0]["id"]
+
+    async def has_reported() -> bool:
+        return bool(await cluster.metrics(trial_id))
+
+    await cluster.until(has_reported, what="the trial has reported")
+    return experiment_id, trial_id
+
+
+async def test_trial_moves_on_when_its_agent_leaves_service(cluster: Platform) -> None:
+    experiment_id, trial_id = await start(cluster)
+    [agent] = (await cluster.get("/api/v1/agents"))["agents"]
+    await cluster.post(f"/api/v1/agents/{agent['id']}/disable")
+
+    async def waits() -> bool:
+        return (await cluster.trials(experiment_id))[0]["state"] == "STATE_QUEUED"
+
+    await cluster.until(waits, what="the trial has left, and waits")
+    assert (await cluster.trials(experiment_id))[0]["restarts"] == 0
+    await cluster.post(f"/api/v1/agents/{agent['id']}/enable")
+    ended = await cluster.finish(experiment_id)
+    assert ended["state"] == "STATE_COMPLETED"
+    steps = [int(line.rsplit(" ", 1)[1]) for line in await cluster.logs(trial_id) if " step " in f" {line}"]
+    assert steps == sorted(set(steps)), "nothing is trained twice"
+
+
+async def test_trial_stays_when_its_slot_is_drained(cluster: Platform) -> None:
+    experiment_id, _ = await start(cluster)
+    [agent] = (await cluster.get("/api/v1/agents"))["agents"]
+    for slot in agent["slots"]:
+        await cluster.post(f"/api/v1/agents/{agent['id']}/slots/{slot}/disable", {"drain": True})
+    second = await cluster.create(config(), {"train.py": TRAIN})
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert (await cluster.trials(second))[0]["state"] == "STATE_QUEUED"
+    for slot in agent["slots"]:
+        await cluster.post(f"/api/v1/agents/{agent['id']}/slots/{slot}/enable")
+    assert (await cluster.finish(second))["state"] == "STATE_COMPLETED"
+
+
+async def test_files_go_from_storage_when_they_match(cluster: Platform) -> None:
+    experiment_id = await cluster.create(config(), {"train.py": TRAIN})
+    await cluster.finish(experiment_id)
+    listed = await cluster.get(f"/api/v1/experiments/{experiment_id}/checkpoints", sortBy="SORT_BY_BATCH_NUMBER")
+    checkpoint = listed["checkpoints"][-1]  # the policy keeps the latest one
+    storage = checkpoint["training"]["experimentConfig"]["checkpoint_storage"]
+    folder = Path(storage["host_path"]) / (storage.get("storage_path") or "") / checkpoint["uuid"]
+    files = [name for name in checkpoint["resources"] if not name.endswith("/")]
+    doomed, *kept = sorted(files)
+    assert (folder / doomed).exists()
+    assert kept
+    await cluster.post("/api/v1/checkpoints/rm", {"checkpointUuids": [checkpoint["uuid"]], "checkpointGlobs": [doomed]})
+    await cluster.until(lambda: _gone(folder / doomed), what="the file is gone")
+    assert all((folder / name).exists() for name in kept)
+    shown = (await cluster.get(f"/api/v1/checkpoints/{checkpoint['uuid']}"))["checkpoint"]
+    assert (shown["state"], sorted(name for name in shown["resources"] if not name.endswith("/"))) == (
+        "STATE_PARTIALLY_DELETED", kept)  # fmt: skip
+
+
+async def _gone(path: Path) -> bool:
+    return not path.exists()

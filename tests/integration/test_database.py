@@ -1,0 +1,481 @@
+"""Schema, first rows, and the activities that write records: on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from sqlalchemy import func, inspect, select, text, update
+from sqlalchemy.exc import IntegrityError, StatementError
+
+from activities.records import Records
+from database.migrate import alembic_config, is_current, migrate, newest_revision, schema_differences, seed
+from database.models import (
+    Agent,
+    Allocation,
+    Base,
+    Cluster,
+    Experiment,
+    Metric,
+    Outbox,
+    Project,
+    ResourcePool,
+    TaskLog,
+    Trial,
+    User,
+    Workspace,
+)
+from database.session import Database
+from database.types import utc_now
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.trial import AllocationEnd, EndCause, ExitKind, TrialState
+from workflows.messages import (
+    AllocationFacts,
+    AllocationRef,
+    CloseAllocation,
+    NewTrial,
+    OpenAllocation,
+    RecordAgent,
+    RecordExperiment,
+    RecordTrial,
+    TrialStanding,
+)
+from workflows.scheduling.model import AgentSlots, Placement
+
+Model = TypeVar("Model", bound=Base)
+
+
+@pytest.fixture
+def empty(database_url: str) -> Iterator[Database]:
+    """A database without a schema."""
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def database(empty: Database) -> Database:
+    """A database with today's schema and its first rows."""
+    migrate(empty)
+    with empty.write() as session:
+        seed(session, cluster_name="test", admin_password_hash="hash", pools=["default"])
+    return empty
+
+
+def tables(database: Database) -> set[str]:
+    return set(inspect(database.engine).get_table_names())
+
+
+# -- schema ------------------------------------------------------------------------------------------------------------
+
+
+def test_schema_is_that_of_the_models_when_migrated_from_nothing(empty: Database) -> None:
+    assert not is_current(empty)
+    migrate(empty)
+    assert schema_differences(empty) == []
+    assert tables(empty) == {*Base.metadata.tables, "alembic_version"}
+    assert is_current(empty)
+
+
+def test_newest_revision_is_what_alembic_takes_for_it_when_asked() -> None:
+    """It is told from the files' names, as Alembic takes long to load."""
+    assert newest_revision() == ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+def test_only_its_own_commits_are_lazy_when_a_writer_is(database: Database) -> None:
+    if database.is_sqlite:
+        setting, lazy, usual = "PRAGMA synchronous", 1, 1
+    else:
+        setting, lazy, usual = "SHOW synchronous_commit", "off", "on"
+    with database.connect_lazy_writer() as connection:
+        assert connection.scalar(text(setting)) == lazy
+    for _ in range(3):
+        with database.write() as session:
+            assert session.scalar(text(setting)) == usual
+
+
+def test_rows_stay_when_migrated_twice(database: Database) -> None:
+    migrate(database)
+    assert schema_differences(database) == []
+    with database.read() as session:
+        assert session.scalar(select(func.count()).select_from(User)) == 1
+
+
+def test_difference_is_seen_when_a_column_is_missing(database: Database) -> None:
+    """The test above means something."""
+    with database.write() as session:
+        session.execute(text("ALTER TABLE trials DROP COLUMN runner_state"))
+    assert "runner_state" in str(schema_differences(database))
+
+
+def test_nothing_is_left_behind_when_the_migration_is_killed_half_way(
+    empty: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = command.upgrade, 0
+
+    def upgrade(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        real(*arguments)
+        own = arguments[0].attributes["connection"]
+        assert own.execute(text("SELECT count(*) FROM users")).scalar() == 0, "the tables were there"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", upgrade)
+        with pytest.raises(KeyboardInterrupt):
+            migrate(empty)
+    assert calls == 1
+    assert tables(empty) == set()
+    assert not is_current(empty)
+    migrate(empty)
+    assert schema_differences(empty) == []
+
+
+async def test_one_schema_results_when_two_servers_migrate_at_once(empty: Database, database_url: str) -> None:
+    other = Database(database_url)
+    await asyncio.gather(asyncio.to_thread(migrate, empty), asyncio.to_thread(migrate, other))
+    assert schema_differences(empty) == []
+    other.close()
+
+
+def test_first_rows_are_there_once_when_seeded_twice(empty: Database) -> None:
+    migrate(empty)
+    outcomes: list[bool] = []
+    for pools in (["a"], ["a", "b"]):
+        with empty.write() as session:
+            outcomes.append(seed(session, cluster_name="test", admin_password_hash=f"of {pools}", pools=pools))
+    assert outcomes == [True, False]
+    with empty.read() as session:
+        counts = {
+            model: session.scalar(select(func.count()).select_from(model))
+            for model in (Cluster, User, Workspace, Project)
+        }
+        assert set(counts.values()) == {1}
+        assert session.scalars(select(User.password_hash)).one() == "of ['a']", "the password is set once"
+        assert sorted(session.scalars(select(ResourcePool.name))) == ["a", "b"]
+        project = session.get_one(Project, 1)
+        assert (project.name, project.is_immutable, project.workspace_id) == ("Uncategorized", True, 1)
+
+
+def test_new_ids_follow_the_first_rows_when_workspaces_are_added(database: Database) -> None:
+    """Rows with a given id do not move PostgreSQL's sequences by themselves."""
+    with database.write() as session:
+        owner = session.scalars(select(User.id)).one()
+        session.add(Workspace(name="mine", owner_id=owner))
+        session.flush()
+        session.add(Project(workspace_id=1, name="mine", owner_id=owner))
+
+
+# -- sessions and types ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_when_an_exception_passes(database: Database) -> None:
+    def write_and_fail() -> None:
+        with database.write() as session:
+            session.add(ResourcePool(name="gone"))
+            session.flush()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
+    with database.read() as session:
+        assert session.get(ResourcePool, "gone") is None
+
+
+def test_nothing_is_written_when_the_session_was_for_reading(database: Database) -> None:
+    with database.read() as session:
+        session.add(ResourcePool(name="gone"))
+        session.flush()
+    with database.read() as session:
+        assert session.get(ResourcePool, "gone") is None
+
+
+async def test_every_increment_counts_when_writers_read_first(database: Database) -> None:
+    """On SQLite a transaction that reads first and writes later fails as locked, unless it takes its lock at once."""
+
+    def increment() -> None:
+        for _ in range(5):
+            with database.write() as session:
+                pool = session.scalars(
+                    select(ResourcePool).where(ResourcePool.name == "default").with_for_update()
+                ).one()
+                pool.description = str(int(pool.description or 0) + 1)
+
+    await asyncio.gather(*(asyncio.to_thread(increment) for _ in range(4)))
+    with database.read() as session:
+        assert session.get_one(ResourcePool, "default").description == "20"
+
+
+def test_time_is_refused_when_it_has_no_zone(database: Database) -> None:
+    with pytest.raises(StatementError, match="naive datetime"), database.write() as session:
+        session.add(Agent(id="a", pool="default", slot_ids=[], registered_at=datetime(2024, 5, 1)))
+
+
+@pytest.mark.parametrize("hours", [0, 2, -11])
+def test_time_is_the_same_instant_in_utc_when_read_back(database: Database, hours: int) -> None:
+    written = datetime(2024, 5, 1, 12, 30, 15, 123456, tzinfo=timezone(timedelta(hours=hours)))
+    with database.write() as session:
+        session.add(Agent(id="a", pool="default", slot_ids=[], registered_at=written))
+    with database.read() as session:
+        read = session.scalars(select(Agent.registered_at)).one()
+        assert read == written
+        assert read.utcoffset() == timedelta(0)
+        assert session.scalar(select(Agent.id).where(Agent.registered_at == written)) == "a"
+        assert session.scalar(select(Agent.id).where(Agent.registered_at < written)) is None
+
+
+def test_documents_come_back_as_they_were_when_nested(database: Database) -> None:
+    payload = {"a": [1, 2.5, None, True, {"ü": "x"}], "big": 2**62, "empty": {}}
+    with database.write() as session:
+        session.add(Outbox(workflow_id="w", kind="k", payload=payload))
+    with database.read() as session:
+        assert session.scalars(select(Outbox.payload)).one() == payload
+
+
+def test_child_is_refused_when_its_parent_does_not_exist(database: Database) -> None:
+    with pytest.raises(IntegrityError), database.write() as session:
+        session.add(Project(workspace_id=4711, name="x", owner_id=1))
+
+
+def test_metric_is_kept_once_a_step_unless_archived_when_inserted_twice(database: Database) -> None:
+    trial_id, _ = a_trial(database)
+    row: dict[str, Any] = {
+        "trial_id": trial_id, "run_id": 1, "group_name": "training", "metrics": {}, "reported_at": utc_now()
+    }  # fmt: skip
+    with database.write() as session:
+        session.add_all([Metric(**row, total_batches=1, archived=True) for _ in range(2)])
+        session.add_all([Metric(**row, total_batches=None) for _ in range(2)])
+        session.add(Metric(**row, total_batches=1))
+    with pytest.raises(IntegrityError), database.write() as session:
+        session.add(Metric(**row, total_batches=1))
+
+
+# -- records: each activity is called twice, as Temporal may ----------------------------------------------------------
+
+
+def an_experiment(database: Database) -> int:
+    with database.write() as session:
+        owner = session.scalars(select(User.id)).one()
+        experiment = Experiment(
+            job_id=str(uuid.uuid4()), name="test", state="ACTIVE", config={}, original_config="", searcher_name="single",
+            searcher_metric="loss", resource_pool="default", owner_id=owner, project_id=1,
+        )  # fmt: skip
+        session.add(experiment)
+        session.flush()
+        return experiment.id
+
+
+def new_trials(records: Records, experiment_id: int, *request_ids: str) -> list[int]:
+    """The numbers of recorded trials."""
+    trials = [
+        NewTrial(request_id=request_id, seed=number, hparams={"lr": 0.1}, length=100, rung=0)
+        for number, request_id in enumerate(request_ids)
+    ]
+    order = RecordExperiment(
+        experiment_id=experiment_id, revision=0, state=ExperimentState.ACTIVE, progress=0, trials=trials
+    )
+    return records.record_experiment(order).trial_ids
+
+
+def a_trial(database: Database) -> tuple[int, str]:
+    """Its id and the id of its first allocation, which is open."""
+    experiment_id = an_experiment(database)
+    records = Records(database)
+    [trial_id] = new_trials(records, experiment_id, "r")
+    allocation_id = f"{experiment_id}.r.1"
+    records.open_allocation(opening(trial_id, allocation_id, 1))
+    return trial_id, allocation_id
+
+
+def opening(trial_id: int, allocation_id: str, run_id: int) -> OpenAllocation:
+    return OpenAllocation(
+        allocation_id=allocation_id, trial_id=trial_id, task_id=allocation_id.rpartition(".")[0], run_id=run_id,
+        pool="default", slots=2, placements=(Placement(agent_id="a", slot_ids=(0, 1)),),
+    )  # fmt: skip
+
+
+def row(database: Database, model: type[Model], key: Any) -> Model:
+    with database.read() as session:
+        return session.get_one(model, key)
+
+
+def test_trials_get_the_same_ids_when_created_twice_or_in_another_order(database: Database) -> None:
+    records, experiment_id = Records(database), an_experiment(database)
+    first = new_trials(records, experiment_id, "a", "b", "c")
+    assert new_trials(records, experiment_id, "a", "b", "c") == first
+    more = new_trials(records, experiment_id, "d", "c", "a")
+    assert more[1:] == [first[2], first[0]]
+    assert len({*first, *more}) == 4
+    trial = row(database, Trial, first[1])
+    assert (trial.request_id, trial.seed, trial.state, trial.hparams) == ("b", 1, "ACTIVE", {"lr": 0.1})
+    assert (trial.operation_length, trial.rung, trial.task_id) == (100, 0, f"{experiment_id}.b")
+
+
+def test_trials_of_two_experiments_are_different_when_they_share_request_ids(database: Database) -> None:
+    records = Records(database)
+    ids = [new_trials(records, an_experiment(database), "same")[0] for _ in range(2)]
+    assert ids[0] != ids[1]
+
+
+def test_experiment_and_standings_are_as_recorded_when_recorded_twice(database: Database) -> None:
+    records, experiment_id = Records(database), an_experiment(database)
+    ids = new_trials(records, experiment_id, "a", "b")
+    record = RecordExperiment(
+        experiment_id=experiment_id, revision=1, state=ExperimentState.STOPPING_ERROR, progress=0.5, error="no",
+        standings=[TrialStanding(trial_id=ids[1], is_closed=True, rung=2, bracket=1)],
+    )  # fmt: skip
+    for _ in range(2):
+        records.record_experiment(record)
+    experiment = row(database, Experiment, experiment_id)
+    assert (experiment.state, experiment.progress, experiment.error, experiment.ended_at) == (
+        "STOPPING_ERROR",
+        0.5,
+        "no",
+        None,
+    )
+    standing = row(database, Trial, ids[1])
+    assert (standing.is_closed, standing.rung, standing.bracket, standing.operation_length) == (True, 2, 1, None)
+    assert row(database, Trial, ids[0]).operation_length == 100
+
+
+def test_end_keeps_its_time_when_recorded_twice(database: Database) -> None:
+    records, experiment_id = Records(database), an_experiment(database)
+    record = RecordExperiment(
+        experiment_id=experiment_id, revision=1, state=ExperimentState.COMPLETED, progress=1.0, is_terminal=True
+    )
+    times = []
+    for _ in range(2):
+        records.record_experiment(record)
+        times.append(row(database, Experiment, experiment_id).ended_at)
+    assert times[0] is not None
+    assert times[0] == times[1]
+
+
+def test_trial_and_its_allocation_are_as_recorded_when_recorded_twice(database: Database) -> None:
+    records = Records(database)
+    trial_id, allocation_id = a_trial(database)
+    end = AllocationEnd(kind=ExitKind.FAILED, cause=EndCause.USER_CODE, message="exited with code 3", code=3)
+    record = RecordTrial(
+        trial_id=trial_id, revision=1, state=TrialState.ERROR, restarts=2, is_terminal=True, message="trial exceeded max restarts (2)",
+        allocation_id=allocation_id, end=end,
+    )  # fmt: skip
+    times = []
+    for _ in range(2):
+        records.record_trial(record)
+        times.append(row(database, Trial, trial_id).ended_at)
+    assert times[0] is not None
+    assert times[0] == times[1]
+    trial, allocation = row(database, Trial, trial_id), row(database, Allocation, allocation_id)
+    assert (trial.state, trial.restarts, trial.message) == ("ERROR", 2, "trial exceeded max restarts (2)")
+    assert (allocation.end_kind, allocation.end_cause, allocation.exit_code) == ("failed", "user_code", 3)
+    with database.read() as session:
+        [line] = session.scalars(select(TaskLog))
+    assert (line.level, line.source, line.task_id) == ("ERROR", "master", trial.task_id)
+    assert line.log == f"{allocation_id} ended: exited with code 3 (user_code). Trial exceeded max restarts (2)."
+
+
+def test_trial_runs_on_when_its_state_alone_is_recorded(database: Database) -> None:
+    trial_id, allocation_id = a_trial(database)
+    Records(database).record_trial(RecordTrial(trial_id=trial_id, revision=1, state=TrialState.PAUSED, restarts=0))
+    assert row(database, Trial, trial_id).ended_at is None
+    assert row(database, Allocation, allocation_id).end_kind is None
+
+
+def test_allocation_keeps_what_it_became_when_opened_twice(database: Database) -> None:
+    records = Records(database)
+    trial_id, allocation_id = a_trial(database)
+    with database.write() as session:
+        session.execute(update(Allocation).values(state="RUNNING", token_hash="x"))
+    records.open_allocation(opening(trial_id, allocation_id, 1))
+    allocation = row(database, Allocation, allocation_id)
+    assert (allocation.state, allocation.token_hash, allocation.run_id) == ("RUNNING", "x", 1)
+    assert allocation.placements == [{"agent_id": "a", "slot_ids": [0, 1], "rank": 0}]
+
+
+def test_run_id_only_rises_when_an_older_opening_comes_late(database: Database) -> None:
+    records = Records(database)
+    trial_id, first = a_trial(database)
+    records.open_allocation(opening(trial_id, f"{first[:-1]}2", 2))
+    records.open_allocation(opening(trial_id, first, 1))
+    assert row(database, Trial, trial_id).run_id == 2
+
+
+def test_preemption_keeps_its_time_and_tells_who_listens_when_requested_twice(database: Database) -> None:
+    records = Records(database)
+    _, allocation_id = a_trial(database)
+    ref = AllocationRef(allocation_id=allocation_id)
+    assert records.request_preemption(ref) == AllocationFacts()
+    asked = row(database, Allocation, allocation_id).preempt_requested_at
+    with database.write() as session:
+        session.execute(update(Allocation).values(ready_at=utc_now(), preempt_acked_at=utc_now()))
+    assert records.request_preemption(ref) == AllocationFacts(is_ready=True, preemption_acked=True)
+    assert row(database, Allocation, allocation_id).preempt_requested_at == asked
+
+
+def test_closing_keeps_its_time_and_tells_what_was_said_when_closed_twice(database: Database) -> None:
+    records = Records(database)
+    trial_id, allocation_id = a_trial(database)
+    with database.write() as session:
+        session.execute(update(Trial).where(Trial.id == trial_id).values(early_exit="invalid_hp"))
+        session.execute(update(Allocation).values(preempt_acked_at=utc_now()))
+    order, times = CloseAllocation(allocation_id=allocation_id), []
+    for _ in range(2):
+        assert records.close_allocation(order) == AllocationFacts(
+            preemption_acked=True, early_exit="invalid_hp", open_length=100, has_reported=False
+        )
+        times.append(row(database, Allocation, allocation_id).ended_at)
+    assert times[0] is not None
+    assert times[0] == times[1]
+    assert row(database, Allocation, allocation_id).state == "TERMINATED"
+
+
+def an_agent(revision: int, slots: tuple[int, ...], is_connected: bool) -> RecordAgent:
+    seen = AgentSlots(agent_id="a", slot_ids=slots)
+    return RecordAgent(agent_id="a", revision=revision, pool="default", slots=seen, is_connected=is_connected)
+
+
+def test_later_record_stands_when_earlier_ones_are_repeated(database: Database) -> None:
+    """A workflow task that is done again writes its records again, when later ones may be written already."""
+    records = Records(database)
+    trial_id, _ = a_trial(database)
+    experiment_id = row(database, Trial, trial_id).experiment_id
+    for revision in (1, 2, 1):
+        is_over = revision == 2
+        records.record_experiment(
+            RecordExperiment(
+                experiment_id=experiment_id,
+                revision=revision,
+                progress=revision / 2,
+                is_terminal=is_over,
+                state=ExperimentState.COMPLETED if is_over else ExperimentState.ACTIVE,
+                standings=[TrialStanding(trial_id=trial_id, is_closed=is_over)],
+            )
+        )
+        records.record_trial(
+            RecordTrial(
+                trial_id=trial_id,
+                revision=revision,
+                restarts=revision,
+                is_terminal=is_over,
+                state=TrialState.COMPLETED if is_over else TrialState.ACTIVE,
+            )
+        )
+    experiment, trial = row(database, Experiment, experiment_id), row(database, Trial, trial_id)
+    assert (experiment.state, experiment.progress, experiment.ended_at is not None) == ("COMPLETED", 1.0, True)
+    assert (trial.state, trial.restarts, trial.is_closed, trial.ended_at is not None) == ("COMPLETED", 2, True, True)
+
+
+def test_agent_is_as_last_recorded_when_recorded_again(database: Database) -> None:
+    records = Records(database)
+    for revision, connected, slots in ((1, True, (0, 1)), (2, True, (0, 1)), (2, False, (0,)), (1, True, (0, 1))):
+        records.record_agent(an_agent(revision, slots, connected))
+    agent = row(database, Agent, "a")
+    assert (agent.is_connected, agent.slot_ids, agent.pool) == (False, [0], "default")
+    assert agent.registered_at.astimezone(UTC) <= utc_now()

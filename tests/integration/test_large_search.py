@@ -1,0 +1,42 @@
+"""A search of many trials: its workflow stays small, and its user sees one search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.platform import platform
+from tests.servers import temporal_server
+from tests.simulated import SimulatedTrial, runs
+from workers.orchestrator import WORKFLOWS
+from workflows.searchers.replay import parse_lines, replay
+from workflows.trial import Trial
+
+TRIALS = 300
+
+
+async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
+    simulated = [SimulatedTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
+    with temporal_server(tmp_path, "limit.historyCount.suggestContinueAsNew=500") as address:
+        async with platform(
+            temporal_address=address,
+            database_url=f"sqlite:///{tmp_path}/db",
+            folder=tmp_path,
+            pool="default",
+            workflows=simulated,
+        ) as running:
+            searcher = {
+                "name": "async_halving", "metric": "loss", "smaller_is_better": True, "max_trials": TRIALS,
+                "num_rungs": 3, "divisor": 3, "max_time": 9, "time_metric": "epoch", "max_concurrent_trials": 50,
+            }  # fmt: skip
+            space = {"lr": {"type": "log", "base": 10, "minval": -4, "maxval": -1}}
+            wanted = {"entrypoint": "true", "hyperparameters": space, "searcher": searcher}
+            experiment_id = await running.create(wanted, {"train.py": ""})
+            assert (await running.finish(experiment_id, 240))["state"] == "STATE_COMPLETED"
+            assert len(await running.trials(experiment_id)) == TRIALS
+            response = await running.http.get(f"/api/v1/experiments/{experiment_id}/search/history")
+            header, decisions = parse_lines(response.text.splitlines())
+            assert replay(header.new_search(), decisions) is None
+            each = await runs(running.temporal, f"experiment-{experiment_id}")
+            assert len(each) > 1, "the history was cut"
+            print(f"{TRIALS} trials: {len(each)} runs, {sum(r.events for r in each) / TRIALS:.1f} events a trial")
+            assert max(run.size_bytes for run in each) < 10 * 2**20

@@ -1,0 +1,107 @@
+"""The outbox's dispatcher is told of new messages by the threads that commit them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from sqlalchemy import select
+
+from api import outbox
+from api.outbox import Dispatcher
+from database.migrate import migrate, seed
+from database.models import Outbox
+from database.session import Database
+from tests.integration.api.served import TemporalAway
+from workflows.messages import Timing
+
+
+class _Heard(TemporalAway):
+    """Notes when each signal arrived."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere", "default", Timing())
+        self.at: dict[str, float] = {}
+
+    async def signal(self, workflow_id: str, name: str, payload: object) -> None:
+        self.at[workflow_id] = time.monotonic()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    migrate(database)
+    with database.write() as session:
+        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
+    yield database
+    database.close()
+
+
+@contextlib.asynccontextmanager
+async def _running(dispatcher: Dispatcher) -> AsyncIterator[None]:
+    task = asyncio.create_task(dispatcher.run())
+    await asyncio.sleep(0.1)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_message_from_a_thread_leaves_at_once(database: Database) -> None:
+    """Without a poke, or with one that does not wake the loop, the next look comes after a second."""
+    heard = _Heard()
+    dispatcher = Dispatcher(database, heard)
+    posted: list[float] = []
+
+    def post() -> None:
+        time.sleep(0.1)  # until nothing else wakes the loop
+        with database.write() as session:
+            outbox.post(session, "experiment-1", "poked", {})
+        posted.append(time.monotonic())
+        dispatcher.poke()
+
+    async def main() -> None:
+        async with _running(dispatcher):
+            thread = threading.Thread(target=post)
+            thread.start()
+            await asyncio.sleep(0.8)
+            thread.join()
+
+    asyncio.run(main())
+    assert heard.at["experiment-1"] - posted[0] < 0.4
+    with database.read() as session:
+        assert session.scalars(select(Outbox.id).where(Outbox.sent_at.is_(None))).all() == []
+
+
+def test_pokes_of_threads_are_thread_safe(database: Database) -> None:
+    """Python tells in debug mode; without, an event set by a thread fails when a waiter leaves at that moment."""
+    dispatcher = Dispatcher(database, _Heard())
+
+    async def main() -> None:
+        async with _running(dispatcher):
+            await asyncio.to_thread(dispatcher.poke)
+
+    asyncio.run(main(), debug=True)
+
+
+def test_what_an_earlier_process_left_is_sent_at_once(database: Database) -> None:
+    with database.write() as session:
+        outbox.post(session, "experiment-1", "poked", {})
+    heard = _Heard()
+    dispatcher = Dispatcher(database, heard)
+    dispatcher.poke()  # before it runs: no loop to tell
+
+    async def main() -> float:
+        began = time.monotonic()
+        async with _running(dispatcher):
+            await asyncio.sleep(0.4)
+        return began
+
+    began = asyncio.run(main())
+    assert heard.at["experiment-1"] - began < 0.5
+    dispatcher.poke()  # nor after

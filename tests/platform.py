@@ -1,0 +1,238 @@
+"""A whole platform within the test process: real Temporal, real database, real HTTP, real processes for trials."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from temporalio.client import Client
+
+from api.app import create_app
+from api.auth import client_hash
+from api.settings import ApiSettings
+from database.session import Database
+from tests.servers import free_port
+from workers.agent import main as agent_main
+from workers.connect import configure_logging
+from workers.orchestrator import WORKFLOWS, new_worker
+from workers.settings import AgentSettings
+from workers.versioning import build_id, take_over
+from workflows.converter import CONVERTER
+from workflows.messages import Timing
+
+AGENT_TOKEN = "agent-token-of-the-tests"
+ADMIN_PASSWORD = "correct horse"
+TERMINAL = {"STATE_COMPLETED", "STATE_CANCELED", "STATE_ERROR"}
+
+#: Short, so that a test does not wait; the order of magnitude between them is that of the defaults.
+QUICK = Timing(restart_backoff_s=0.05, restart_backoff_cap_s=0.2, kill_repeat_s=2.0, container_heartbeat_s=3.0,
+               invalid_hp_grace_s=2.0, removal_pauses_s=(0.05, 0.1), delivery_pauses_s=(0.05, 0.1))  # fmt: skip
+
+
+@dataclass
+class Platform:
+    """A running platform, and what tests do with it as the user `admin`."""
+
+    folder: Path
+    temporal: Client
+    database: Database
+    port: int
+    pool: str
+    http: httpx.AsyncClient
+    agents: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict[str, Any])
+    launcher: str = "process"
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start_agent(self, name: str = "agent-a", slots: int = 2, **settings: Any) -> str:
+        """Start an agent; returns its id, unique in this run of the tests."""
+        agent_id = f"{self.pool}-{name}"
+        stop = asyncio.Event()
+        wanted: dict[str, Any] = {
+            "agent_id": agent_id,
+            "pool": self.pool,
+            "slots": slots,
+            "temporal_address": self.temporal.service_client.config.target_host,
+            "api_url": self.url,
+            "agent_token": AGENT_TOKEN,
+            "folder": str(self.folder / agent_id),
+            "heartbeat_s": 2.0,
+            "reconnect_wait_s": 2.0,
+            "launcher": self.launcher,
+        }
+        task = asyncio.create_task(agent_main(AgentSettings(**(wanted | settings)), stop))
+        self.agents[agent_id] = (task, stop)
+        await self.until(lambda: self._is_connected(agent_id), what=f"agent {agent_id} is connected")
+        return agent_id
+
+    async def stop_agent(self, agent_id: str) -> None:
+        """The agent's process goes; its containers stay."""
+        task, stop = self.agents.pop(agent_id)
+        stop.set()
+        await task
+
+    async def _is_connected(self, agent_id: str) -> bool:
+        agents = await self.get("/api/v1/agents")
+        return any(agent["id"] == agent_id and agent["enabled"] for agent in agents["agents"])
+
+    async def get(self, path: str, **parameters: Any) -> Any:
+        """GET that must succeed."""
+        response = await self.http.get(path, params=parameters)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def post(self, path: str, body: Any = None) -> Any:
+        """POST that must succeed."""
+        response = await self.http.post(path, json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def create(self, config: Mapping[str, Any], files: Mapping[str, str], *, activate: bool = True) -> int:
+        """Create an experiment in this platform's pool; returns its id."""
+        import base64
+
+        import yaml
+
+        complete = {
+            "name": "test",
+            "checkpoint_storage": {"type": "shared_fs", "host_path": str(self.folder / "checkpoints")},
+            "reproducibility": {"experiment_seed": 42},
+            **config,
+        }
+        complete["resources"] = {"resource_pool": self.pool, **complete.get("resources", {})}
+        body = {
+            "config": yaml.safe_dump(complete),
+            "modelDefinition": [
+                {"path": path, "type": 48, "content": base64.b64encode(text.encode()).decode(), "mode": 0o100644,
+                 "mtime": "0", "uid": 0, "gid": 0}
+                for path, text in files.items()
+            ],
+            "activate": activate,
+        }  # fmt: skip
+        return (await self.post("/api/v1/experiments", body))["experiment"]["id"]
+
+    async def experiment(self, experiment_id: int) -> dict[str, Any]:
+        """An experiment as clients see it."""
+        return (await self.get(f"/api/v1/experiments/{experiment_id}"))["experiment"]
+
+    async def trials(self, experiment_id: int) -> list[dict[str, Any]]:
+        """Its trials."""
+        return (await self.get(f"/api/v1/experiments/{experiment_id}/trials"))["trials"]
+
+    async def command(self, experiment_id: int, command: str) -> None:
+        """pause, activate, cancel, kill, archive, unarchive."""
+        await self.post(f"/api/v1/experiments/{experiment_id}/{command}")
+
+    async def finish(self, experiment_id: int, timeout_s: float = 60) -> dict[str, Any]:
+        """Wait for the end."""
+
+        async def is_over() -> bool:
+            return (await self.experiment(experiment_id))["state"] in TERMINAL
+
+        await self.until(is_over, timeout_s, what=f"experiment {experiment_id} is over")
+        return await self.experiment(experiment_id)
+
+    async def until_state(self, experiment_id: int, *states: str, timeout_s: float = 30) -> None:
+        """Wait until the experiment is shown in one of these states."""
+
+        async def is_there() -> bool:
+            return (await self.experiment(experiment_id))["state"].removeprefix("STATE_") in states
+
+        await self.until(is_there, timeout_s, what=f"experiment {experiment_id} is {' or '.join(states)}")
+
+    async def until(self, condition: Callable[[], Any], timeout_s: float = 30, *, what: str = "it is so") -> None:
+        """Wait for a condition, with a limit."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
+                return
+            assert time.monotonic() < deadline, f"waited {timeout_s:g} s until {what}"
+            await asyncio.sleep(0.05)
+
+    async def logs(self, trial_id: int) -> list[str]:
+        """The lines of a trial, without time and container."""
+        response = await self.http.get(f"/api/v1/trials/{trial_id}/logs")
+        import orjson
+
+        return [orjson.loads(line)["result"]["log"] for line in response.text.splitlines()]
+
+    async def metrics(self, trial_id: int, kind: str = "validation_metrics") -> list[dict[str, Any]]:
+        """Metric reports of a trial."""
+        response = await self.http.get(f"/api/v1/trials/metrics/{kind}", params={"trialIds": trial_id})
+        import orjson
+
+        return [report for line in response.text.splitlines() for report in orjson.loads(line)["result"]["metrics"]]
+
+
+@contextlib.asynccontextmanager
+async def platform(
+    *,
+    temporal_address: str,
+    database_url: str,
+    folder: Path,
+    pool: str,
+    timing: Timing = QUICK,
+    cached: int = 1000,
+    workflows: Sequence[type] = WORKFLOWS,
+    has_orchestrator: bool = True,
+) -> AsyncIterator[Platform]:
+    """Start API and orchestrator; agents are started by the tests. All ends with the block.
+
+    Without an orchestrator the test runs its own, in processes that can be killed.
+    """
+    configure_logging()
+    port = free_port()
+    settings = ApiSettings(
+        database_url=database_url,
+        temporal_address=temporal_address,
+        port=port,
+        admin_password=ADMIN_PASSWORD,  # pyright: ignore[reportArgumentType]
+        agent_token=AGENT_TOKEN,  # pyright: ignore[reportArgumentType]
+        default_pool=pool,
+        storage_path=str(folder / "checkpoints"),
+        timing=timing,
+    )
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=port, access_log=False, log_level="warning"))
+    server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not serving.done(), "the API ended at its start"
+        await asyncio.sleep(0.01)
+    client = await Client.connect(temporal_address, data_converter=CONVERTER)
+    database = Database(database_url)
+    async with contextlib.AsyncExitStack() as stack:
+        if has_orchestrator:
+            threads = stack.enter_context(ThreadPoolExecutor(8))
+            worker = new_worker(
+                client, database, threads, workflows=workflows, max_cached_workflows=cached, private_webhooks=True
+            )
+            await stack.enter_async_context(worker)
+            await take_over(client, build_id(), asyncio.Event())
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30))
+        login = {"username": "admin", "password": client_hash(ADMIN_PASSWORD), "isHashed": True}
+        token = (await http.post("/api/v1/auth/login", json=login)).json()["token"]
+        http.headers["Authorization"] = f"Bearer {token}"
+        running = Platform(folder, client, database, port, pool, http)
+        try:
+            yield running
+        finally:
+            for task, stop in running.agents.values():
+                stop.set()
+                await task
+            server.should_exit = True
+            await serving
+    database.close()

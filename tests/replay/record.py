@@ -1,0 +1,176 @@
+"""Records the histories that `test_replay.py` replays: `python -m tests.replay.record`, before a release only.
+
+Experiments are run on a real platform: one that finishes, one that is paused and resumed, one whose trial fails and
+restarts. Kept are the histories of the experiment, its trials and the pool; of one search of each other method, of a fork
+and of a search that continued as new those of the experiment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import WorkflowHistory
+
+from tests.platform import Platform, platform
+from tests.scripts import EPOCHS, ONCE, TRAIN, config
+from tests.servers import temporal_server
+from tests.simulated import SimulatedTrial, runs
+from workers.orchestrator import WORKFLOWS
+from workflows.trial import Trial
+
+FOLDER = Path(__file__).parent / "histories" / version("undeterred")
+
+
+async def finished(running: Platform) -> int:
+    """A search with promotions that completes."""
+    searcher = {"name": "adaptive_asha", "max_trials": 4, "max_length": 4, "max_concurrent_trials": 2, "divisor": 2}
+    experiment_id = await running.create(config(searcher), {"train.py": TRAIN})
+    await running.finish(experiment_id)
+    return experiment_id
+
+
+async def preempted(running: Platform) -> int:
+    """Paused while it trains, then activated."""
+    experiment_id = await running.create(
+        config({"max_length": 20}, hyperparameters={"sleep": 0.1}), {"train.py": TRAIN}
+    )
+    trial_id = 0
+
+    async def trains() -> bool:
+        nonlocal trial_id
+        trials = await running.trials(experiment_id)
+        trial_id = trials[0]["id"] if trials else 0
+        return bool(trials) and len(await running.metrics(trial_id)) > 1
+
+    await running.until(trains)
+    await running.command(experiment_id, "pause")
+    await running.until_state(experiment_id, "PAUSED")
+    await asyncio.sleep(2)  # the container leaves; how long it takes is part of what is recorded
+    await running.command(experiment_id, "activate")
+    await running.finish(experiment_id)
+    return experiment_id
+
+
+async def failed(running: Platform) -> int:
+    """Its first run fails, its second resumes and finishes."""
+    experiment_id = await running.create(config(max_restarts=2), {"train.py": ONCE})
+    await running.finish(experiment_id)
+    return experiment_id
+
+
+_SPACE = {"quality": {"type": "double", "minval": 0.1, "maxval": 1.0, "count": 3}}
+_HALVING = {"name": "async_halving", "max_trials": 4, "num_rungs": 2, "divisor": 2, "max_concurrent_trials": 2}
+_METHODS: dict[str, dict[str, Any]] = {
+    "random": {"name": "random", "max_trials": 3, "max_concurrent_trials": 2},
+    "grid": {"name": "grid", "max_concurrent_trials": 2},
+    "stop-once": {**_HALVING, "stop_once": True},
+    "stopping": {**_HALVING, "max_length": None, "max_time": 4, "time_metric": "epoch"},
+    "pbt": {"name": "pbt", "population_size": 3, "num_rounds": 2, "length_per_round": 2, "max_length": None},
+    "optuna": {"name": "optuna", "max_trials": 3, "max_concurrent_trials": 2},
+    "custom": {"name": "custom", "max_length": None},
+}
+
+
+async def methods(running: Platform, folder: str) -> None:
+    """One small search of each method, edited while it runs where that is possible, and a fork of it."""
+    for name, searcher in _METHODS.items():
+        wanted = config(searcher, hyperparameters=_SPACE)
+        wanted["searcher"] = {key: value for key, value in wanted["searcher"].items() if value is not None}
+        script = EPOCHS if "max_time" in searcher else TRAIN
+        experiment_id = await running.create(wanted, {"train.py": script})
+        path = f"/api/v1/experiments/{experiment_id}"
+        if name == "custom":
+            await _answer(running, path)
+        if name == "random":
+            await running.post(f"{path}/search/amend", {"maxTrials": 4})
+        await running.finish(experiment_id)
+        await _keep(running, f"experiment-{experiment_id}", f"{name}_experiment", folder)
+    fork = (await running.post(f"{path}/fork", {"config": await _longer(running, experiment_id)}))["experiment"]["id"]
+    await running.finish(fork)
+    await _keep(running, f"experiment-{fork}", "fork_experiment", folder)
+
+
+async def _longer(running: Platform, experiment_id: int) -> str:
+    text = (await running.experiment(experiment_id))["originalConfig"]
+    return text.replace("name: custom", "name: random\n  max_trials: 2\n  max_length: 6")
+
+
+async def _answer(running: Platform, path: str) -> None:
+    """Run one trial of a custom search."""
+    request_id = "11111111-2222-4333-8444-555555555555"
+    replies: dict[str, list[dict[str, Any]]] = {
+        "initialOperations": [
+            {"createTrial": {"requestId": request_id, "hyperparams": '{"quality": 0.5}'}},
+            {"trialOperation": {"validateAfter": {"requestId": request_id, "length": "3"}}},
+        ],
+        "validationCompleted": [{"closeTrial": {"requestId": request_id}}],
+        "trialClosed": [{"shutDown": {}}],
+    }
+    while True:
+        for event in (await running.http.get(f"{path}/searcher_events", timeout=70)).json()["searcherEvents"]:
+            kind = next(key for key in event if key != "id")
+            if kind == "experimentInactive":
+                return
+            body = {"triggeredByEvent": {"id": event["id"]}, "searcherOperations": replies.get(kind, [])}
+            await running.post(f"{path}/searcher_operations", body)
+
+
+async def continued() -> None:
+    """A search whose workflow continues as new; its trials are simulated."""
+    simulated = [SimulatedTrial if each is Trial else each for each in WORKFLOWS]
+    searcher = {"name": "async_halving", "metric": "loss", "smaller_is_better": True, "max_trials": 60, "num_rungs": 3,
+                "divisor": 3, "max_time": 9, "time_metric": "epoch", "max_concurrent_trials": 10}  # fmt: skip
+    wanted = {"entrypoint": "true", "hyperparameters": _SPACE, "searcher": searcher}
+    setting = "limit.historyCount.suggestContinueAsNew=150"
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name), setting) as address:
+        folder = Path(name)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default",
+            workflows=simulated,
+        ) as running:  # fmt: skip
+            experiment_id = await running.create(wanted, {"train.py": ""})
+            await running.finish(experiment_id, 120)
+            workflow_id = f"experiment-{experiment_id}"
+            each = await runs(running.temporal, workflow_id)
+            assert len(each) > 1, "it was to continue as new"
+            for number, run in enumerate(each[:3], 1):
+                await _keep(running, workflow_id, f"continued_run-{number}", str(folder), run.run_id)
+
+
+async def main() -> None:
+    """Run the scenarios and write their histories."""
+    await continued()
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
+        folder = Path(name)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default"
+        ) as running:
+            agent_id = await running.start_agent()
+            for scenario in (finished, preempted, failed):
+                experiment_id = await scenario(running)
+                ids = [f"experiment-{experiment_id}"]
+                ids += [f"trial-{trial['id']}" for trial in await running.trials(experiment_id)]
+                for workflow_id in ids:
+                    await _keep(running, workflow_id, f"{scenario.__name__}_{workflow_id}", str(folder))
+            await methods(running, str(folder))
+            await _keep(running, "pool-default", "pool", str(folder))
+            await _keep(running, f"agent-{agent_id}", "agent", str(folder))
+
+
+async def _keep(running: Platform, workflow_id: str, name: str, folder: str, run_id: str | None = None) -> None:
+    handle = running.temporal.get_workflow_handle(workflow_id, run_id=run_id)
+    history: WorkflowHistory = await handle.fetch_history()
+    content = json.loads(history.to_json())
+    text = json.dumps(content, separators=(",", ":"))
+    assert folder not in text, "a history must not name a path of the machine that recorded it"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,84 @@
+"""Training scripts of the tests: small, and real users of the Core API."""
+
+TRAIN = '''
+"""Trains as long as the search asks, reports each step, checkpoints, resumes, leaves when told."""
+import json, os, sys, time
+import determined as det
+from determined import core
+
+info = det.get_cluster_info()
+hparams = info.trial.hparams
+steps = 0
+with core.init() as context:
+    if info.latest_checkpoint:
+        with context.checkpoint.restore_path(info.latest_checkpoint) as path:
+            steps = json.loads((path / "state.json").read_text())["steps"]
+        print(f"resumed at {steps}", flush=True)
+    def save():
+        with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
+            (path / "state.json").write_text(json.dumps({"steps": steps}))
+    for op in context.searcher.operations():
+        while steps < op.length:
+            time.sleep(hparams.get("sleep", 0))
+            steps += 1
+            context.train.report_training_metrics(steps, {"loss": 1 / steps})
+            context.train.report_validation_metrics(steps, {"accuracy": hparams.get("quality", 0.5) * steps})
+            print(f"step {steps}", flush=True)
+            if context.preempt.should_preempt():
+                save()
+                print(f"preempted at {steps}", flush=True)
+                sys.exit(0)
+        save()
+        op.report_completed(hparams.get("quality", 0.5) * steps)
+'''
+
+EPOCHS = '''
+"""Reports a validation each epoch, as code does that the search steers by its reports; leaves when told."""
+import time
+import determined as det
+from determined import core
+
+hparams = det.get_cluster_info().trial.hparams
+with core.init() as context:
+    for epoch in range(1, hparams.get("epochs", 9) + 1):
+        time.sleep(hparams.get("sleep", 0))
+        context.train.report_validation_metrics(epoch, {"accuracy": hparams["quality"] * epoch, "epoch": epoch})
+        print(f"epoch {epoch}", flush=True)
+        if context.preempt.should_preempt():
+            print(f"stopped at {epoch}", flush=True)
+            break
+'''
+
+ONCE = '''
+"""Fails in its first run, after a checkpoint; resumes and finishes in the second."""
+import json, sys
+import determined as det
+from determined import core
+
+info = det.get_cluster_info()
+with core.init() as context:
+    steps = 0
+    if info.latest_checkpoint:
+        steps = context.checkpoint.get_metadata(info.latest_checkpoint)["steps_completed"]
+    for op in context.searcher.operations():
+        while steps < op.length:
+            steps += 1
+            context.train.report_validation_metrics(steps, {"accuracy": float(steps)})
+            with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
+                (path / "state.json").write_text("{}")
+            if info.trial._trial_run_id == 1 and steps == 2:
+                sys.exit("the first run fails")
+        op.report_completed(float(steps))
+'''
+
+
+def config(searcher: dict | None = None, **more: object) -> dict:
+    """A configuration for TRAIN."""
+    return {
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"quality": {"type": "double", "minval": 0, "maxval": 1}},
+        "searcher": {"name": "single", "metric": "accuracy", "smaller_is_better": False, "max_length": 4}
+        | (searcher or {}),
+        "max_restarts": 0,
+        **more,
+    }

@@ -1,0 +1,268 @@
+"""Real servers for tests: a Docker engine, a PostgreSQL server, the trial image. What starts here is stopped here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import psutil
+
+from workers.temporal_server import command, find_or_get
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TRIAL_IMAGE = "undeterred/trial:dev"
+
+
+@contextlib.contextmanager
+def docker_engine() -> Generator[str]:
+    """A Docker engine at the usual socket; started, and stopped afterwards, if none answers. Yields its DOCKER_HOST."""
+    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if _docker_answers():
+        yield host
+        return
+    dockerd = _program("dockerd", "docker.io")
+    with tempfile.TemporaryDirectory(prefix="dockerd-") as folder, Path(folder, "log").open("w+") as log:
+        process = subprocess.Popen([dockerd], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait_for("dockerd", process, _docker_answers, Path(folder, "log"), 60.0)
+            yield host
+        finally:
+            _stop(process, signal.SIGTERM, 30.0)
+
+
+@contextlib.contextmanager
+def postgres_server() -> Generator[str]:
+    """A PostgreSQL server of its own: own data, port and password, durable as by default.
+
+    Yields: Its URL, `postgresql+psycopg://…`, of a superuser and the database `postgres`.
+    """
+    with restartable_postgres() as server:
+        yield server.url
+
+
+class Postgres:
+    """A PostgreSQL server that can be killed and started again on the same data."""
+
+    def __init__(self, folder: Path, url: str, command: list[str], user: int | None) -> None:
+        self.url = url
+        self._folder = folder
+        self._command = command
+        self._user = user
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; returns when it answers."""
+        with self._log.open("w") as log:
+            process = self._process = subprocess.Popen(
+                self._command,
+                user=self._user,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        # The socket answers during recovery too, this line is written when queries are answered.
+        _wait_for("postgres", process, lambda: "ready to accept" in self._log.read_text(), self._log, 60.0)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its sessions: what is committed is on disk."""
+        assert self._process is not None
+        server = psutil.Process(self._process.pid)
+        for process in (server, *server.children(recursive=True)):  # its sessions have process groups of their own
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Stop it in order, sessions or not."""
+        if self._process is not None:
+            _stop(self._process, signal.SIGINT, 30.0)  # "fast": ends the sessions
+
+
+@contextlib.contextmanager
+def restartable_postgres(*settings: str) -> Generator[Postgres]:
+    """As `postgres_server`. Yields the server.
+
+    Args:
+        settings: Of the server, `name=value`.
+    """
+    programs = {name: _postgres_program(name) for name in ("initdb", "postgres")}
+    user = _unprivileged_user()
+    with tempfile.TemporaryDirectory(prefix="postgres-") as name:
+        folder = Path(name)
+        if user is not None:
+            os.chown(folder, user, -1)
+        password = secrets.token_hex(16)
+        password_file = folder / "password"
+        password_file.write_text(password)
+        if user is not None:
+            os.chown(password_file, user, -1)
+        data = folder / "data"
+        options = ["-U", "postgres", "--pwfile", password_file, "-A", "scram-sha-256", "-E", "UTF8", "--no-locale"]
+        subprocess.run(
+            [programs["initdb"], "-D", data, *options],
+            user=user,
+            cwd=folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        port = free_port()
+        line = [programs["postgres"], "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(folder)]
+        line += [word for setting in settings for word in ("-c", setting)]
+        url = f"postgresql+psycopg://postgres:{password}@127.0.0.1:{port}/postgres"
+        server = Postgres(folder, url, line, user)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def temporal_server(folder: Path, *settings: str) -> Generator[str]:
+    """A Temporal dev server with its file in `folder`, tuned as the embedded one. Yields its address.
+
+    Args:
+        folder: Must exist.
+        settings: Further dynamic configuration, `key=value`.
+    """
+    port = free_port()
+    line = command(find_or_get(print), port=port, ui_port=0, database=folder / "temporal.db", durable=False)
+    line += [word for setting in settings for word in ("--dynamic-config-value", setting)]
+    log_path = folder / "temporal.log"
+    with log_path.open("w") as log:
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait_for("temporal", process, lambda: "Server:" in log_path.read_text(), log_path, 60.0)
+            yield f"127.0.0.1:{port}"
+        finally:
+            _stop(process, signal.SIGKILL, 30.0)  # in order it takes a second, and nobody reads its file again
+
+
+def trial_image(venv: Path | None = None) -> str:
+    """Name of the trial image, built anew from this host's own Python: one of yesterday has yesterday's harness.
+
+    Args:
+        venv: Virtual environment whose packages go into it; default the one beside the repository's own.
+    """
+    with Path(tempfile.gettempdir(), f"undeterred-image-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        venv = venv or REPOSITORY / ".venv-trial"
+        script = REPOSITORY / "deploy" / "images" / "build-local.sh"
+        options = ["-e", str(venv)] if venv.is_dir() else []
+        subprocess.run([script, "-t", TRIAL_IMAGE, *options], check=True, stdout=subprocess.DEVNULL)
+    return TRIAL_IMAGE
+
+
+def faketime_library() -> str:
+    """The library that shows a process another time of day, for LD_PRELOAD."""
+
+    def find() -> str | None:
+        return next((str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
+
+    return _program("libfaketime", "faketime", find)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody has now, another one at each call.
+
+    It lies below the ports that the system gives to outgoing connections: a port among those is taken now and then
+    before the server that is to have it listens, or while it is restarted.
+    """
+    lowest, end = 14_000, _first_ephemeral_port()
+    for _ in range(end - lowest):
+        port = lowest + next(_ports) % (end - lowest)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no free port from {lowest} to {end - 1}")
+
+
+# Each process begins somewhere else: two runs at once seldom meet. What trials agree on, from 29400, is out of reach.
+_ports = itertools.count(secrets.randbelow(12_000))
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except FileNotFoundError:
+        return 49152  # macOS
+
+
+def _docker_answers() -> bool:
+    if not shutil.which("docker"):
+        return False
+    return subprocess.run(["docker", "version"], capture_output=True, check=False).returncode == 0
+
+
+def _postgres_program(name: str) -> str:
+    def find() -> str | None:
+        folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
+        return next((str(folder / name) for folder in folders if (folder / name).exists()), shutil.which(name))
+
+    return _program(name, "postgresql", find)
+
+
+def _program(name: str, package: str, find: Callable[[], str | None] | None = None) -> str:
+    """Path of a program, installed by apt if it is missing and we may."""
+    look = find or (lambda: shutil.which(name))
+    found = look()
+    if not found and os.geteuid() == 0 and shutil.which("apt-get"):
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
+            subprocess.run(["apt-get", *command], env=env, check=True, stdout=subprocess.DEVNULL)
+        found = look()
+    if not found:
+        raise RuntimeError(
+            f"these tests need the program {name!r}, and it is not on PATH; install it (`apt-get install {package}`)."
+        )
+    return found
+
+
+def _unprivileged_user() -> int | None:
+    """PostgreSQL refuses to run as root: whom it runs as then."""
+    if os.geteuid() != 0:
+        return None
+    import pwd
+
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_uid
+    raise RuntimeError("no user 'postgres' or 'nobody' to run PostgreSQL as; add one (`useradd postgres`).")
+
+
+def _wait_for(
+    name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path, limit_s: float
+) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = log.read_text()[-2000:]
+            raise RuntimeError(f"{name} was not ready within {limit_s:g} s (exit code {process.poll()}):\n{tail}")
+        time.sleep(0.05)
+
+
+def _stop(process: subprocess.Popen[bytes], number: signal.Signals, limit_s: float) -> None:
+    if process.poll() is None:
+        process.send_signal(number)
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,43 @@
+"""Keys of checkpoint storage are shown to nobody."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from api import config_secrets
+
+S3 = {"type": "s3", "bucket": "b", "access_key": "AKIA", "secret_key": 's3"cr\\et', "endpoint_url": None}
+
+
+@pytest.mark.parametrize(
+    ("section", "hidden"),
+    [
+        (S3, {"access_key", "secret_key"}),
+        ({"type": "azure", "container": "c", "connection_string": "Account=1;Key=2"}, {"connection_string"}),
+        ({"type": "azure", "container": "c", "account_url": "https://a", "credential": "k"}, {"credential"}),
+        ({"type": "s3", "bucket": "b", "access_key": None, "secret_key": None}, set()),
+        ({"type": "shared_fs", "host_path": "/x"}, set()),
+    ],
+)
+def test_keys_are_masked_and_nothing_else(section: dict[str, Any], hidden: set[str]) -> None:
+    config = {"name": "n", "hyperparameters": {"secret_key": 1}, "checkpoint_storage": section}
+    expected = {**config, "checkpoint_storage": {**section, **dict.fromkeys(hidden, "********")}}
+    assert config_secrets.shown(config) == expected
+    assert json.loads(config_secrets.shown_texts(json.dumps(config), "")[0]) == expected
+    assert config["checkpoint_storage"] == section, "what is stored stays"
+
+
+def test_configuration_without_keys_is_not_read() -> None:
+    text = '{"this": is no JSON}'
+    assert config_secrets.shown_texts(text, "name: a") == (text, "name: a")
+    assert config_secrets.shown_texts(text, "name: a")[0] is text
+    assert config_secrets.shown({"name": "a"}) == {"name": "a"}
+
+
+def test_keys_are_masked_in_what_a_user_sent() -> None:
+    sent = "checkpoint_storage: {type: s3, access_key: AKIA, secret_key: 's3\"cr\\et'}  # mine\n"
+    _, shown = config_secrets.shown_texts(json.dumps({"checkpoint_storage": S3}), sent)
+    assert shown == "checkpoint_storage: {type: s3, access_key: ********, secret_key: '********'}  # mine\n"

@@ -1,0 +1,121 @@
+"""The packed context: what goes in comes out, and what must not go in is refused by name."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tarfile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api import context
+from api.context import LIMIT_BYTES, pack
+from api.errors import BadRequest, TooLarge
+from api.wire.messages import File
+
+
+def file(path: str, content: bytes = b"", **more: Any) -> File:
+    return File(path=path, content=base64.b64encode(content).decode(), **more)
+
+
+def members(packed: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        return {member.name: member for member in archive}
+
+
+def contents(packed: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        return {m.name: archive.extractfile(m).read() for m in archive if m.isfile()}  # pyright: ignore
+
+
+def test_files_and_folders_come_out_as_they_went_in_when_packed() -> None:
+    packed = pack(
+        [
+            file("src", type=53, mode=0o40755, mtime=1_700_000_000),
+            file("src/train.py", b"print(1)\n", mode=0o100755, mtime=1_700_000_001),
+            file("empty", type=0),
+        ]
+    )
+    found = members(packed)
+    assert list(found) == ["src", "src/train.py", "empty"]
+    assert found["src"].isdir()
+    assert (found["src/train.py"].mode, found["src/train.py"].mtime) == (0o755, 1_700_000_001)
+    assert contents(packed) == {"src/train.py": b"print(1)\n", "empty": b""}
+
+
+def test_special_mode_bits_are_dropped_when_packed() -> None:
+    assert members(pack([file("a", mode=0o106755)]))["a"].mode == 0o755
+
+
+def test_archive_is_empty_when_there_are_no_files() -> None:
+    assert members(pack([])) == {}
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "..", "/etc/passwd", "//x", "", ".", "/", "a\x00b", "a/.."])
+def test_path_is_refused_by_name_when_it_leaves_the_folder(path: str) -> None:
+    with pytest.raises(BadRequest, match="leaves the context folder") as caught:
+        pack([file("good.py"), file(path)])
+    assert repr(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["...", "a..b", "..a/b", ".detignore", "a b/ü.py", "x" * 300])
+def test_path_is_kept_when_it_only_looks_odd(path: str) -> None:
+    assert list(members(pack([file(path)]))) == [path]
+
+
+@pytest.mark.parametrize(
+    "kind", [ord(c) for c in "1234678gx"], ids=["hard-link", "symlink", "char", "block", "fifo", "7", "8", "pax", "PAX"]
+)
+def test_member_is_refused_when_it_is_a_link_or_a_device(kind: int) -> None:
+    with pytest.raises(BadRequest, match=f"'evil' is neither a file nor a directory \\(type {kind}\\)"):
+        pack([file("evil", type=kind)])
+
+
+@pytest.mark.parametrize("content", ["%%%", "YQ", "YQ==!", "é"])
+def test_content_is_refused_by_name_when_it_is_no_base64(content: str) -> None:
+    with pytest.raises(BadRequest, match="content of 'odd' is no base64"):
+        pack([File(path="odd", content=content)])
+
+
+def test_context_is_taken_when_it_has_95_mib_to_the_byte() -> None:
+    assert LIMIT_BYTES == 99_614_720
+    half = b"\x00" * (LIMIT_BYTES // 2)
+    assert len(pack([file("a", half), file("b", half)])) < LIMIT_BYTES
+    with pytest.raises(TooLarge, match=r"the context has 95\.0 MiB, the limit is 95 MiB"):
+        pack([file("a", half), file("b", half), file("c", b"1")])
+
+
+def test_largest_files_are_named_when_the_context_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "LIMIT_BYTES", 2**20)
+    sizes = {f"f{n}": n * 2**19 for n in range(8)}
+    with pytest.raises(TooLarge) as caught:
+        pack([file(name, b"\x00" * size) for name, size in sizes.items()])
+    told = str(caught.value)
+    assert "f7 (3.5 MiB), f6 (3.0 MiB), f5 (2.5 MiB), f4 (2.0 MiB), f3 (1.5 MiB)." in told
+    assert "f2" not in told
+    assert ".detignore" in told
+    assert caught.value.status == 413
+
+
+PART = st.text(st.characters(exclude_characters="/\x00", exclude_categories=("Cs",)), min_size=1, max_size=12).filter(
+    lambda part: part not in (".", "..")
+)
+
+
+@given(st.dictionaries(st.lists(PART, min_size=1, max_size=4).map("/".join), st.binary(max_size=50), max_size=6))
+def test_contents_survive_when_names_and_bytes_are_anything(files: dict[str, bytes]) -> None:
+    assert contents(pack([file(path, content) for path, content in files.items()])) == files
+
+
+@given(st.text(max_size=20), st.integers(0, 255), st.integers(-(2**63), 2**63))
+def test_pack_answers_or_refuses_when_a_member_is_anything(path: str, kind: int, mtime: int) -> None:
+    try:
+        found = members(pack([file(path, b"x", type=kind, mtime=mtime)]))
+    except BadRequest:
+        return
+    for name in found:
+        assert not name.startswith("/")
+        assert ".." not in name.split("/")

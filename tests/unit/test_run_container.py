@@ -1,0 +1,155 @@
+"""The activity that runs a container: what it waits for, that it is heard of meanwhile, and in which order it tells."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.containers import Containers
+from activities.launchers.base import ContainerExit, ContainerSpec, ContainerStatus, ExitCause, Launcher, LaunchError
+from workflows.messages import ContainerEnd, KillContainer, RunContainer
+
+ORDER = RunContainer(container_id="c1", allocation_id="3.task.1", agent_id="a")
+EXIT = ContainerExit(ExitCause.EXITED, 0, datetime(2024, 5, 1, tzinfo=UTC))
+BEAT_S = 0.05
+
+
+class Host:
+    """An agent's parts. `slow` names what takes its time; `said` is what happened, in order."""
+
+    def __init__(self, *slow: str, known: bool = False) -> None:
+        self.slow = set(slow)
+        self.said: list[str] = []
+        self.known = known
+        self.launches = 0
+        self.activity = ActivityEnvironment()
+        self.activity.info = dataclasses.replace(
+            ActivityEnvironment.default_info(), heartbeat_timeout=timedelta(seconds=BEAT_S * 4)
+        )
+        self.beats: list[tuple[Any, ...]] = []
+        self.activity.on_heartbeat = lambda *details: self.beats.append(details)
+
+    async def _do(self, what: str) -> None:
+        if what in self.slow:
+            await asyncio.sleep(BEAT_S * 5)
+        self.said.append(what)
+
+    async def list(self) -> list[ContainerStatus]:
+        return [ContainerStatus("c1", False, {})] if self.known else []
+
+    async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
+        self.launches += 1
+        await self._do("order")
+        return {}
+
+    async def start(self, spec: ContainerSpec) -> None:
+        await self._do("start")
+        if "refused" in self.slow:
+            raise LaunchError("image_missing", "no such image")
+
+    async def report_running(self, order: RunContainer) -> bool:
+        await self._do("running")
+        return True
+
+    async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
+        await asyncio.sleep(0)
+        return EXIT
+
+    async def delivered(self, order: RunContainer, timeout_s: float) -> bool:
+        if self.said.count("reports wait") < 3 and "reports" in self.slow:
+            await asyncio.sleep(timeout_s)
+            self.said.append("reports wait")
+            return False
+        self.said.append("reports")
+        return True
+
+    def follow(self, order: RunContainer) -> None:
+        self.said.append("follow")
+
+    async def drained(self, container_id: str, timeout_s: float) -> bool:
+        self.said.append("drained")
+        return True
+
+    async def kill(self, container_id: str, grace_s: float) -> None:
+        self.said.append("kill")
+
+    def containers(self) -> Containers:
+        def build(order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec:
+            return ContainerSpec(container_id=order.container_id, argv=["true"], env={})
+
+        return Containers(cast("Launcher", self), self, build, self, self)
+
+    async def run(self) -> ContainerEnd:
+        return await self.activity.run(self.containers().run_container, ORDER)
+
+
+async def test_end_is_told_after_the_reports_and_the_output() -> None:
+    host = Host()
+    end = await host.run()
+    assert (end.result.cause, end.result.code, end.ended_at) == ("exited", 0, EXIT.ended_at)
+    assert host.said == ["order", "start", "follow", "running", "reports", "drained"]
+
+
+@pytest.mark.parametrize("slow", ["order", "start"])
+async def test_it_is_heard_of_when_the_start_takes_its_time(slow: str) -> None:
+    """Else a second attempt would fetch a second token, and the first container be refused everything."""
+    host = Host(slow)
+    await host.run()
+    assert host.launches == 1
+    before = host.beats.index(("started",))
+    assert before >= 3
+    assert host.beats[:before] == [()] * before, "a retry must not think that it was started"
+
+
+async def test_it_is_heard_of_when_reports_wait_for_the_api() -> None:
+    host = Host("reports", known=True)
+    await host.run()
+    assert host.said == ["follow", "running", *["reports wait"] * 3, "reports", "drained"]
+    assert len(host.beats) >= 5
+
+
+async def test_end_is_seen_when_the_api_hangs() -> None:
+    host = Host("running")
+    await asyncio.wait_for(host.run(), BEAT_S * 4)
+    assert "running" not in host.said
+
+
+async def test_refused_start_is_the_end_when_nothing_was_started() -> None:
+    end = await Host("refused").run()
+    assert (end.result.cause, end.result.reason) == ("launch_failed", "image_missing")
+
+
+@pytest.mark.parametrize("slow", ["order", "start", "running", "reports"])
+async def test_container_stays_when_the_worker_leaves(slow: str) -> None:
+    host = Host(slow)
+    running = asyncio.create_task(host.run())
+    await asyncio.sleep(BEAT_S / 2)
+    host.activity.cancel()
+    with pytest.raises(ApplicationError) as caught:
+        await running
+    assert caught.value.type == "Detached"
+
+
+@pytest.mark.parametrize("kill_comes", ["while it starts", "first"])
+async def test_container_is_ended_when_the_kill_found_nothing_to_end(kill_comes: str) -> None:
+    """Nobody would ask again for half a minute."""
+    host = Host("order")
+    containers = host.containers()
+    kill = KillContainer(container_id=ORDER.container_id, grace_s=1.0)
+    if kill_comes == "first":
+        await containers.kill_container(kill)
+        end = await host.activity.run(containers.run_container, ORDER)
+        assert (end.result.cause, host.said) == ("killed", ["kill"])
+        return
+    running = asyncio.create_task(host.activity.run(containers.run_container, ORDER))
+    await asyncio.sleep(BEAT_S / 2)
+    await containers.kill_container(kill)
+    await running
+    assert host.said[:4] == ["kill", "order", "start", "kill"]
