@@ -1,0 +1,95 @@
+"""`python -m bench [clients|loop|reports|wire|storage|searchers|search|lifecycle|cluster|docker …]`: measure and print.
+
+Each writes its part of docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import clients, cluster, lifecycle, reports, search, searchers, storage, training_loop, wire
+from bench.measure import HEADER, Figure, load
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+
+BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
+    "clients": clients.figures,
+    "loop": training_loop.figures,
+    "reports": reports.figures,
+    "wire": wire.figures,
+    "storage": storage.figures,
+    "searchers": searchers.figures,
+    "search": search.figures,
+    "lifecycle": lifecycle.figures,
+    "cluster": lambda: cluster.figures("process"),
+    "docker": lambda: _in_docker(),
+}
+
+
+def _in_docker() -> Iterator[Figure]:
+    from tests.servers import docker_engine, trial_image
+
+    with docker_engine():
+        trial_image()
+        yield from cluster.figures("docker")
+
+
+def main() -> int:
+    """Run the named benches, or all, and write their part of the page; returns 1 if a goal is missed."""
+    names = sys.argv[1:] or list(BENCHES)
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        print(f"no bench {unknown[0]!r}: there are {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    sections = _sections(PAGE.read_text()) if PAGE.exists() else {}
+    missed = 0
+    print(HEADER, flush=True)
+    for name in names:
+        before, rows = load(), list[str]()
+        for figure in BENCHES[name]():
+            rows.append(figure.row())
+            missed += figure.is_met is False
+            print(rows[-1], flush=True)
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        rows.append(f"| *bench `{name}` on {today}: {before} before, {load()} after* | | | | | | | |")
+        sections[name] = rows
+    PAGE.write_text(_page(sections))
+    print(f"written to {PAGE.name}")
+    return 1 if missed else 0
+
+
+def _sections(page: str) -> dict[str, list[str]]:
+    """The rows of each bench that the page has: they end with the one that names the bench."""
+    sections: dict[str, list[str]] = {}
+    rows: list[str] = []
+    for line in page.partition(HEADER)[2].strip().splitlines():
+        rows.append(line)
+        if found := re.match(r"\| \*bench `(\w+)`", line):
+            sections[found[1]], rows = rows, []
+    return sections
+
+
+def _page(sections: dict[str, list[str]]) -> str:
+    rows = "\n".join(row for name in BENCHES for row in sections.get(name, ()))
+    return f"""# Benchmarks
+
+`make bench` makes this page; it was made on {platform.system()} {platform.machine()} with Python {platform.python_version()}.
+One part alone: `.venv/bin/python -m bench clients` (or {", ".join(f"`{name}`" for name in list(BENCHES)[1:])}), which leaves
+the others as they were. The column of Determined 0.38.1 was measured by its user on a machine like this, built from
+source, with Docker and PostgreSQL.
+
+Each figure is taken after a warm-up that is not counted. Load is the one-minute average: above 2 on two cores, others
+were using the machine too.
+
+{HEADER}
+{rows}
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

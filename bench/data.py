@@ -1,0 +1,236 @@
+"""A database as large as a cluster of years has it: `make bench-data URL=postgresql+psycopg://… SCALE=0.01`.
+
+At scale 1: 100,000 experiments, 1,000,000 trials, 100,000,000 metric points (25,000,000 reports of 4 metrics), 100,000
+checkpoints, and on top one trial with a curve of 1,000,000 points and one with 1,000,000 log lines, both at any scale
+above 0.1 (else in proportion). By COPY; foreign keys are not checked meanwhile, and indexes of metrics are built at the
+end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psycopg
+from sqlalchemy import make_url, select
+from sqlalchemy.orm import Session
+
+from api.auth import hash_password
+from database.migrate import migrate, seed
+from database.models import Project, User
+from database.session import Database
+from workflows.config import ClusterDefaults, parse_experiment_config
+
+PASSWORD = "bench bench"
+_TRIALS, _REPORTS, _METRICS = 10, 25, 4  # of an experiment, of a trial, of a report
+_USERS, _PROJECTS = 50, 100
+_START = "2026-01-01 00:00:00+00"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """How much there is, and the ids of what is special."""
+
+    experiments: int
+    trials: int
+    reports: int
+    curve_trial: int
+    curve_points: int
+    log_trial: int
+    log_lines: int
+    seconds: float
+
+
+def fill(url: str, scale: float, *, experiments: int | None = None) -> Filled:
+    """Bring an empty PostgreSQL to today's schema and fill it.
+
+    Args:
+        url: `postgresql+psycopg://…`.
+        scale: 1 for the sizes above.
+        experiments: this many instead of 100,000 times `scale`.
+    """
+    began = time.monotonic()
+    database = Database(url)
+    migrate(database)
+    with database.write() as session:
+        hashed = hash_password(PASSWORD, is_hashed=False)
+        seed(session, cluster_name="bench", admin_password_hash=hashed, pools=["default"])
+    with database.write() as session:
+        _organization(session, session.scalars(select(User.id)).one())
+    database.close()
+    count = experiments or max(10, round(100_000 * scale))
+    large = 1_000_000 if scale > 0.1 else max(1000, round(10_000_000 * scale))
+    address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(address) as connection:
+        connection.execute("SET session_replication_role = replica")  # foreign keys hold by construction
+        connection.execute("SET maintenance_work_mem = '1GB'")
+        connection.execute("DROP INDEX uq_metrics_current")
+        _experiments(connection, count)
+        _trials(connection, count)
+        trials = count * _TRIALS
+        _copy(connection, "metrics", _METRIC_COLUMNS, _reports(trials))
+        curve_trial, log_trial = trials, trials - 1
+        _copy(connection, "metrics", _METRIC_COLUMNS, _curve(curve_trial, trials * _REPORTS, large))
+        in_summary = json.dumps({"curve": {"loss": {"type": "number", "count": large, "last": 0.2}}})
+        connection.execute("UPDATE trials SET summary = summary || %s WHERE id = %s", (in_summary, curve_trial))
+        _copy(connection, "task_logs", _LOG_COLUMNS, _lines(log_trial, large))
+        connection.execute(_INDEX)
+        for table in ("experiments", "trials", "metrics", "task_logs", "users", "projects", "workspaces"):
+            connection.execute(
+                f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), (SELECT max(id) FROM {table}))"  # pyright: ignore[reportArgumentType, reportCallIssue]
+            )
+        connection.commit()
+        connection.autocommit = True
+        connection.execute("VACUUM (ANALYZE)")
+    seconds = time.monotonic() - began
+    return Filled(count, trials, trials * _REPORTS + large, curve_trial, large, log_trial, large, seconds)
+
+
+_INDEX = (
+    "CREATE UNIQUE INDEX uq_metrics_current ON metrics (trial_id, group_name, total_batches)"
+    " WHERE archived = false AND total_batches IS NOT NULL"
+)
+_METRIC_COLUMNS = "id, trial_id, run_id, group_name, total_batches, metrics, searcher_metric, archived, reported_at"
+_LOG_COLUMNS = "id, task_id, allocation_id, agent_id, container_id, line_offset, timestamp, level, source, stdtype, log"
+
+
+def _copy(connection: psycopg.Connection, table: str, columns: str, chunks: Iterator[str]) -> None:
+    with connection.cursor().copy(f"COPY {table} ({columns}) FROM STDIN") as copy:  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for chunk in chunks:
+            copy.write(chunk)
+
+
+def _organization(session: Session, admin: int) -> None:
+    """Users 2 to 50, and projects 2 to 100 in the workspace that all of them see."""
+    session.add_all(User(id=n, username=f"user{n}") for n in range(2, _USERS + 1))
+    session.add_all(Project(id=n, name=f"project {n}", workspace_id=1, owner_id=admin) for n in range(2, _PROJECTS + 1))
+
+
+def _config() -> tuple[str, str]:
+    """A complete configuration, as JSON, and the text it came from."""
+    text = (
+        "name: bench\nentrypoint: python3 train.py\nlabels: [vision]\nhyperparameters:\n"
+        "  lr: {type: log, base: 10, minval: -4, maxval: -1}\n  depth: {type: int, minval: 2, maxval: 8}\n"
+        "searcher: {name: random, metric: loss, max_trials: 10, max_length: {batches: 1000}}\n"
+        "checkpoint_storage: {type: shared_fs, host_path: /tmp}\n"
+    )
+    return json.dumps(parse_experiment_config(text, cluster=ClusterDefaults(), seed=1).to_wire()), text
+
+
+def _experiments(connection: psycopg.Connection, count: int) -> None:
+    config, text = _config()
+    states = ("COMPLETED", "COMPLETED", "COMPLETED", "CANCELED", "ERROR", "PAUSED")
+    original = _escaped(text)
+
+    def rows() -> Iterator[str]:
+        for n in range(1, count + 1):
+            labels = '["vision"]' if n % 3 else '["text", "large"]'
+            yield (
+                f"{n}\tjob-{n}\texperiment {n}\tthe {n}th\t\t{labels}\t{states[n % 6]}\t1\t\t1\t{config}\t{original}\t"
+                f"random\tloss\tt\tf\tt\t1000\tdefault\t1\t{n % _USERS + 1}\t{n % _PROJECTS + 1}\t[]\t0\t[]\t"
+                f"{'t' if n % 7 == 0 else 'f'}\tf\t\t\t{_START}\t{_START}\n"
+            )
+
+    columns = (
+        "id, job_id, name, description, notes, labels, state, revision, error, progress, config, original_config,"
+        " searcher_name, searcher_metric, smaller_is_better, wants_validations, has_operations, max_length,"
+        " resource_pool, slots_per_trial, owner_id, project_id, inherited, continuations, searcher_queue, is_archived,"
+        " is_unmanaged, commanded, commanded_by, started_at, ended_at"
+    )
+    _copy(connection, "experiments", columns, rows())
+    definitions = (f"{n}\t\\\\x00\t1\n" for n in range(1, count + 1))
+    _copy(connection, "model_definitions", "experiment_id, content, size_bytes", definitions)
+
+
+def _trials(connection: psycopg.Connection, experiments: int) -> None:
+    summary = json.dumps(
+        {group: {name: {"type": "number", "count": 20, "sum": 9.5, "min": 0.1, "max": 0.9, "mean": 0.475, "last": 0.2}
+                 for name in ("loss", "accuracy", "f1", "lr")} for group in ("training", "validation")}
+    )  # fmt: skip
+
+    def rows() -> Iterator[str]:
+        for n in range(1, experiments * _TRIALS + 1):
+            experiment = (n - 1) // _TRIALS + 1
+            best = (n - 1) * _REPORTS + _REPORTS
+            yield (
+                f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
+                f"{n % 3}\t0\t1\t1\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{summary}\t"
+                f"{_START}\t{_START}\n"
+            )
+
+    columns = (
+        "id, experiment_id, request_id, task_id, seed, hparams, state, revision, message, restarts, continued_after,"
+        " run_id, metrics_run_id, is_closed, progress, runner_state, is_continuation, total_batches,"
+        " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at"
+    )
+    _copy(connection, "trials", columns, rows())
+
+    def checkpoints() -> Iterator[str]:
+        for n in range(_TRIALS, experiments * _TRIALS + 1, _TRIALS):  # the last trial of each experiment has one
+            experiment = n // _TRIALS
+            yield (
+                f"00000000-0000-4000-8000-{n:012}\t{experiment}.r{n}\ta{n}\t{n}\t{experiment}\tCOMPLETED\t"
+                f'{{"model.pt": 1000000}}\t{{"steps_completed": 1000}}\t1000\t1000000\t{_START}\n'
+            )
+
+    columns = (
+        "uuid, task_id, allocation_id, trial_id, experiment_id, state, resources, metadata, steps_completed, size_bytes,"
+        " reported_at"
+    )
+    _copy(connection, "checkpoints", columns, checkpoints())
+
+
+def _reports(trials: int) -> Iterator[str]:
+    """20 reports of training and 5 of validation for each trial, with 4 metrics each."""
+    values = [json.dumps({"loss": 1 / (k + 1), "accuracy": k / 25, "f1": k / 30, "lr": 0.01}) for k in range(_REPORTS)]
+    # all but the ids is the same for each trial: two holes a line
+    lines = [
+        f"%d\t%d\t1\t{'validation' if k >= 20 else 'training'}\t{(k - 19) * 200 if k >= 20 else (k + 1) * 50}\t{values[k]}"
+        f"\t{1 / (k + 1) if k >= 20 else chr(92) + 'N'}\tf\t{_START}\n"
+        for k in range(_REPORTS)
+    ]
+    block = "".join(lines)
+    for n in range(1, trials + 1):
+        first = (n - 1) * _REPORTS + 1
+        yield block % tuple(value for k in range(_REPORTS) for value in (first + k, n))
+
+
+def _curve(trial: int, last_id: int, points: int) -> Iterator[str]:
+    for k in range(points):
+        loss = 2.0 / (1 + k / 50_000) + (k * 7919 % 101) / 1000
+        yield f'{last_id + 1 + k}\t{trial}\t1\tcurve\t{k + 1}\t{{"loss": {loss:.6f}}}\t\\N\tf\t{_START}\n'
+
+
+def _lines(trial: int, count: int) -> Iterator[str]:
+    task = f"{(trial - 1) // _TRIALS + 1}.r{trial}"
+    for k in range(count):
+        level = "ERROR" if k % 1000 == 0 else "INFO"
+        yield (
+            f"{k + 1}\t{task}\t{task}.1\tagent-a\t{task}.1-0\t{k}\t{_START}\t{level}\ttask\tstdout\t"
+            f"step {k}: loss 0.123, 4.5 batches a second\n"
+        )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def main() -> None:
+    """Fill the database of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.data", description=__doc__)
+    parser.add_argument("url", help="of an empty database: postgresql+psycopg://user:password@host:port/name")
+    parser.add_argument("--scale", type=float, default=1.0)
+    arguments = parser.parse_args()
+    filled = fill(arguments.url, arguments.scale)
+    print(
+        f"{filled.experiments} experiments, {filled.trials} trials and {filled.reports} reports "
+        f"({filled.trials * _REPORTS * _METRICS + filled.curve_points} points) in {filled.seconds:.0f} s; "
+        f"log in as admin with the password {PASSWORD!r}"
+    )
+
+
+if __name__ == "__main__":
+    main()

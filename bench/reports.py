@@ -1,0 +1,139 @@
+"""Metric reports per second over HTTP, from client processes of their own, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.queues import Queue
+
+import psutil
+from sqlalchemy import update
+
+from api.auth import token_hash
+from bench.measure import Figure
+from bench.served import serving
+from database.migrate import migrate, seed
+from database.models import Allocation, Experiment, Trial, User
+from database.session import Database
+from tests.servers import postgres_server
+
+_SECONDS = 4.0
+_TRIALS = 64
+
+
+def figures() -> Iterator[Figure]:
+    """1, 8 and 64 connections on each engine."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _on(f"sqlite:///{folder}/bench.db", "SQLite")
+    with postgres_server() as url:
+        yield from _on(url, "PostgreSQL")
+
+
+def _on(url: str, engine: str) -> Iterator[Figure]:
+    database = Database(url)
+    _prepare(database)
+    database.close()
+    with serving(url) as api:
+        step = 0
+        for connections, goal, theirs in ((1, 700, "334/s"), (8, 1500, "404/s"), (64, None, "")):
+            rates: list[float] = []
+            costs: list[float] = []
+            for run in range(6):
+                before = _processor_time(api.process)
+                rate, step = _rate(api.port, connections, step)
+                if run:  # the first warms up
+                    rates.append(rate)
+                    costs.append((_processor_time(api.process) - before) / (rate * _SECONDS) * 1000)
+            yield Figure(
+                f"metric reports per second, {connections} connection{'s' * (connections > 1)}, {engine}",
+                rates, "/s", goal, theirs, more_is_better=True,
+            )  # fmt: skip
+            if connections == 8:
+                yield Figure(f"processor time of a report, API and database, {engine}", costs, "ms", 1)
+
+
+def _processor_time(api: psutil.Process) -> float:
+    """Seconds that the API and every PostgreSQL of this machine have used."""
+    total = sum(api.cpu_times()[:2])
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if process.info["name"] == "postgres" and process.info["cpu_times"] is not None:
+            total += sum(process.info["cpu_times"][:2])
+    return total
+
+
+def _prepare(database: Database) -> None:
+    migrate(database)
+    with database.write() as session:
+        seed(session, cluster_name="bench", admin_password_hash=None, pools=["default"])
+        admin = session.query(User).one()
+        experiment = Experiment(
+            job_id="bench", name="bench", state="ACTIVE", config={}, original_config="", searcher_name="single",
+            searcher_metric="loss", resource_pool="default", owner_id=admin.id, project_id=1,
+        )  # fmt: skip
+        session.add(experiment)
+        session.flush()
+        for number in range(_TRIALS):
+            trial = Trial(
+                experiment_id=experiment.id, request_id=f"r{number}", task_id=f"t{number}", seed=0, hparams={},
+                state="ACTIVE", run_id=1,
+            )  # fmt: skip
+            session.add(trial)
+            session.flush()
+            session.add(
+                Allocation(
+                    id=f"t{number}.1", task_id=f"t{number}", trial_id=trial.id, run_id=1, state="RUNNING",
+                    pool="default", slots=1, placements=[], token_hash=token_hash(f"token{number}"),
+                )
+            )  # fmt: skip
+        session.execute(update(Trial).values(summary={}))
+
+
+def _rate(port: int, connections: int, step: int) -> tuple[float, int]:
+    """Reports per second of one client process with so many connections at once."""
+    answers: Queue[tuple[int, float, int]] = multiprocessing.get_context("spawn").Queue()
+    client = multiprocessing.get_context("spawn").Process(target=_client, args=(port, connections, step, answers))
+    client.start()
+    count, seconds, last = answers.get()
+    client.join()
+    return count / seconds, last + 1
+
+
+def _client(port: int, connections: int, step: int, answers: Queue[tuple[int, float, int]]) -> None:
+    asyncio.run(_drive(port, connections, step, answers))
+
+
+async def _drive(port: int, connections: int, step: int, answers: Queue[tuple[int, float, int]]) -> None:
+    """Raw sockets, so that the client costs as little as it can: it shares two cores with the server."""
+    deadline = time.perf_counter() + _SECONDS
+
+    async def one(number: int) -> tuple[int, int]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        count, current = 0, step
+        while time.perf_counter() < deadline:
+            current += 1
+            report = {"metrics": {"trialId": number + 1, "trialRunId": 1, "stepsCompleted": current,
+                                  "metrics": {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}}, "group": "training"}  # fmt: skip
+            body = json.dumps(report).encode()
+            head = (
+                f"POST /api/v1/trials/{number + 1}/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+                f"Grpc-Metadata-x-allocation-token: Bearer token{number}\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in answer.split(b"\r\n", 1)[0], answer
+            length = next(
+                int(line[15:]) for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length")
+            )
+            await reader.readexactly(length)
+            count += 1
+        writer.close()
+        return count, current
+
+    began = time.perf_counter()
+    results = await asyncio.gather(*(one(number) for number in range(connections)))
+    seconds = time.perf_counter() - began
+    answers.put((sum(count for count, _ in results), seconds, max(last for _, last in results)))

@@ -1,0 +1,112 @@
+"""What a decision takes on its way: from a report to the harness that acts on it, and a search of thousands of trials."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.measure import Figure
+from tests.embedded import Embedded
+from tests.platform import platform
+from tests.servers import temporal_server
+from tests.simulated import SimulatedTrial, runs
+from workers.orchestrator import WORKFLOWS
+from workflows.trial import Trial
+
+_CONCURRENT = 20
+_SIMULATED = 2_000
+
+_SCRIPT = '''
+"""Measures what an operation takes: from its completion to the next one, twenty trials at once."""
+import random, time
+import determined as det
+from determined import core
+
+start = det.get_cluster_info().trial.hparams["start"]
+with core.init() as context:
+    completed = None
+    for op in context.searcher.operations():
+        if completed is not None:
+            print("took", time.monotonic() - completed, flush=True)
+        time.sleep(max(0.0, start - time.time()) + random.uniform(0.5, 1.5))
+        completed = time.monotonic()
+        op.report_completed(1.0)
+'''
+
+
+def figures() -> Iterator[Figure]:
+    """Both on a cluster of their own."""
+    yield from _latency()
+    yield from asyncio.run(_large())
+
+
+def _latency() -> Iterator[Figure]:
+    """Each trial reports about once a second, at a moment of its own; those that the search ends wait for no answer."""
+    # a divisor near 1: nearly everybody goes on at each of the ten rungs
+    searcher = {
+        "name": "async_halving", "metric": "x", "smaller_is_better": True, "stop_once": True, "num_rungs": 10,
+        "divisor": 1.2, "max_length": 100, "max_trials": _CONCURRENT, "max_concurrent_trials": _CONCURRENT,
+    }  # fmt: skip
+    # they start together, after the last of their processes is up
+    config = {"name": "bench", "entrypoint": "python3 train.py", "searcher": searcher,
+              "hyperparameters": {"start": time.time() + 60}}  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Embedded(Path(folder), slots=_CONCURRENT)
+        try:
+            cluster.up()
+            experiment_id = cluster.create(yaml.safe_dump(config), _SCRIPT)
+            cluster.until(lambda: _is_over(cluster, experiment_id), 300, "the search is over")
+            lines = cluster.rows("SELECT log FROM task_logs WHERE log LIKE 'took %'")
+        finally:
+            cluster.run("down")
+    values = sorted(float(match[1]) * 1000 for (line,) in lines if (match := re.search(r"took ([\d.]+)", line)))
+    what = f"a trial's report until the search's answer reaches it, {_CONCURRENT} trials at once"
+    note = f"{len(values)} decisions"
+    yield Figure(f"{what}, p50", [statistics.median(values)], "ms", note=note)
+    yield Figure(f"{what}, p95", [values[int(len(values) * 0.95)]], "ms", 200, note=note)
+
+
+def _is_over(cluster: Embedded, experiment_id: int) -> bool:
+    ((state,),) = cluster.rows(f"SELECT state FROM experiments WHERE id = {experiment_id}")
+    assert state != "ERROR", "the search failed"
+    return state == "COMPLETED"
+
+
+async def _large() -> list[Figure]:
+    """Trials that report at once and end: what the search itself costs, and how long its histories are."""
+    simulated = [SimulatedTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
+    count = int(os.environ.get("UNDETERRED_BENCH_TRIALS", _SIMULATED))
+    searcher: dict[str, Any] = {
+        "name": "adaptive_asha", "metric": "loss", "smaller_is_better": True, "max_trials": count, "max_time": 9,
+        "divisor": 3, "time_metric": "epoch", "max_concurrent_trials": 50,
+    }  # fmt: skip
+    space = {"lr": {"type": "log", "base": 10, "minval": -4, "maxval": -1}}
+    wanted = {"entrypoint": "true", "hyperparameters": space, "searcher": searcher}
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
+        folder = Path(name)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default",
+            workflows=simulated,
+        ) as running:  # fmt: skip
+            began = time.perf_counter()
+            experiment_id = await running.create(wanted, {"train.py": ""})
+            ended = await running.finish(experiment_id, 3000)
+            took = time.perf_counter() - began
+            assert ended["state"] == "STATE_COMPLETED", ended
+            each = await runs(running.temporal, f"experiment-{experiment_id}")
+    what = f"search of {count:,} simulated trials"
+    return [
+        Figure(f"{what}, wall a trial", [took / count * 1000], "ms"),
+        Figure(f"{what}, largest history of a run", [max(r.size_bytes for r in each) / 2**20], "MiB", 10,
+               note=f"{len(each)} runs"),
+        Figure(f"{what}, events of its workflow a trial", [sum(r.events for r in each) / count], "events"),
+    ]  # fmt: skip
