@@ -76,11 +76,11 @@ $(TRIAL)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@$(UV) pip install --quiet --compile-bytecode --python $(TRIAL)/bin/python -c constraints.txt -e ./harness scikit-learn
 	@touch $@
 
-# PyTorch beside the harness, for the tests of distributed training: 5 GB, because its wheels for Linux carry CUDA.
+# PyTorch and TensorBoard beside the harness, for tests of distributed training: 5 GB, because its wheels for Linux carry CUDA.
 $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@echo "installing PyTorch into $(TORCH) (5 GB) …"
 	@$(PYTHON) -m venv --without-pip $(TORCH)
-	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e ./harness torch scikit-learn
+	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[tensorboard]' torch scikit-learn
 	@touch $@
 
 # Determined's own clients as they were published, for tests/compat.

@@ -183,6 +183,8 @@ _RENDEZVOUS = {
     "container_slot_counts": ([int], True),
 }
 _RESOURCES = {"gpu_uuids": ([str], True)}
+# Of the experiment's configuration, which the cluster sends with every default filled in.
+_SECTIONS = ("checkpoint_storage", "resources", "searcher")
 
 _cached: ClusterInfo | None = None
 
@@ -217,12 +219,45 @@ def read_cluster_info(folder: str) -> ClusterInfo | None:
         rendezvous_info=RendezvousInfo(**rendezvous) if rendezvous else None,
         resources_info=ResourcesInfo(**resources) if resources else None,
     )
-    rank, count = info.container_rank, len(info.container_addrs)
+    if trial is not None and info.task_type == "TRIAL":
+        _check_config(os.path.join(folder, "trial.json"), trial["config"])
+    if rendezvous is not None:
+        _check_rendezvous(os.path.join(folder, "rendezvous.json"), info)
+    return info
+
+
+def _check_config(path: str, config: dict[str, Any]) -> None:
+    """What training code relies on. Raises: InvalidConfigurationException."""
+    version: Any = config.get("version")
+    if version not in (None, 0):
+        raise InvalidConfigurationException(
+            f"{path}: the experiment's configuration is of version {version!r}, but this package knows version 0; "
+            "install the one that belongs to this cluster"
+        )
+    missing = [name for name in _SECTIONS if not isinstance(config.get(name), dict)]
+    if missing:
+        raise InvalidConfigurationException(
+            f"{path}: the experiment's configuration lacks {', '.join(missing)}, which must be objects"
+        )
+
+
+def _check_rendezvous(path: str, info: ClusterInfo) -> None:
+    """Ranks, addresses and slots must agree: workers would bind to each other's devices. Raises: as above."""
+    rank, counts = info.container_rank, info.container_slot_counts
+    count, slots = len(info.container_addrs), len(info.slot_ids)
     if not 0 <= rank < count:
         raise InvalidConfigurationException(
-            f"{folder}/rendezvous.json: container_rank is {rank}, but container_addrs has {count} entries"
+            f"{path}: container_rank is {rank}, but container_addrs has {count} entries"
         )
-    return info
+    if len(counts) != count:
+        raise InvalidConfigurationException(
+            f"{path}: container_slot_counts has {len(counts)} entries, but container_addrs has {count}"
+        )
+    if counts[rank] not in (slots, max(1, slots)):  # a task without slots counts as one worker
+        raise InvalidConfigurationException(
+            f"{path}: container_slot_counts says {counts[rank]} slots for this container (rank {rank}), but slot_ids in "
+            f"cluster.json has {slots}: {info.slot_ids}"
+        )
 
 
 def _read_required(path: str, fields: Mapping[str, tuple[Any, bool]]) -> dict[str, Any]:

@@ -207,6 +207,7 @@ class Trial:
         self.config: dict[str, Any] = {
             "searcher": {"name": "single", "metric": "accuracy", "max_length": {"epochs": 4}},
             "checkpoint_storage": {"type": "directory", "container_path": str(self.storage)},
+            "resources": {"slots_per_trial": 1},
             "entrypoint": "true",
         }
         self.slot_ids = [0]
@@ -215,6 +216,7 @@ class Trial:
         self.completed: list[dict[str, Any]] = []
         self.preempt = threading.Event()
         monkeypatch.setenv("DET_RUN_DIR", str(self.run_dir))
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.delenv("DET_SPOOL_DIR", raising=False)
         monkeypatch.setattr(determined._info, "_cached", None)
         for route in (

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -367,3 +368,43 @@ def test_tensorboard_files_are_copied(trial: Trial) -> None:
     assert [p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file()] == ["sub/events#0"]
     with trial.init() as ctx, pytest.raises(RuntimeError, match=r"TensorboardMode\.MANUAL"):
         ctx.train.upload_tensorboard_files()
+
+
+def test_metadata_is_replaced_and_read(trial: Trial) -> None:
+    noted: dict[str, Any] = {}
+
+    def note(call: Call) -> Any:
+        noted.clear()
+        noted.update(call.body["metadata"])
+        return {"metadata": noted}
+
+    trial.master.answer("POST /api/v1/runs/7/metadata", note)
+    trial.master.answer("GET /api/v1/runs/7/metadata", lambda call: {"metadata": noted})
+    with trial.init() as ctx:
+        assert ctx.train.get_metadata() == {}
+        assert ctx.train.set_metadata({"data": {"rows": 3, "names": ["a"]}}) == {"data": {"rows": 3, "names": ["a"]}}
+        assert ctx.train.set_metadata({"commit": "abc"}) == {"commit": "abc"}
+        assert ctx.train.get_metadata() == {"commit": "abc"}
+        with pytest.raises(errors.InvalidDataTypeException, match=r"metadata\.x is a builtins\.object"):
+            ctx.train.set_metadata({"x": object()})
+        with pytest.raises(errors.InvalidDataTypeException, match="metadata is of type list"):
+            ctx.train.set_metadata([])  # type: ignore[arg-type]
+    assert noted == {"commit": "abc"}
+
+
+def test_the_checkpoint_that_a_trial_works_with_is_reported(trial: Trial) -> None:
+    route = "POST /api/v1/trial-source-info"
+    trial.master.answer(route, {})
+    checkpoint: Any = SimpleNamespace(uuid="u1")
+    version: Any = SimpleNamespace(checkpoint=checkpoint, model_id=5, model_version=2)
+    with trial.init() as ctx:
+        ctx.experimental.report_task_using_checkpoint(checkpoint)
+        ctx.experimental.report_task_using_model_version(version)
+        version.checkpoint = None
+        with pytest.raises(ValueError, match="has no checkpoint to work with"):
+            ctx.experimental.report_task_using_model_version(version)
+    told = {"trialId": 7, "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE", "checkpointUuid": "u1"}
+    assert [call.body["trialSourceInfo"] for call in trial.master.of(route)] == [
+        told,
+        {**told, "modelId": 5, "modelVersion": 2},
+    ]

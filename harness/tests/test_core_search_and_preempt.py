@@ -245,6 +245,25 @@ def test_cluster_info_tells_what_the_launcher_wrote(trial: Trial) -> None:
         ("cluster.json", "slot_ids", ["x"], "slot_ids must be of type list of int, but is"),
         ("trial.json", "trial_id", True, "trial_id must be of type int, but is True"),
         ("rendezvous.json", "container_rank", 5, "container_rank is 5, but container_addrs has 1 entries"),
+        (
+            "rendezvous.json",
+            "container_slot_counts",
+            [1, 1],
+            "container_slot_counts has 2 entries, but container_addrs has 1",
+        ),
+        (
+            "rendezvous.json",
+            "container_slot_counts",
+            [2],
+            r"says 2 slots for this container \(rank 0\), but slot_ids .* has 1: \[0\]",
+        ),
+        (
+            "trial.json",
+            "config",
+            {"searcher": {}, "resources": 1},
+            "lacks checkpoint_storage, resources, which must be objects",
+        ),
+        ("trial.json", "config", {"version": 3}, "is of version 3, but this package knows version 0"),
     ],
 )
 def test_a_broken_info_file_is_named(trial: Trial, file: str, key: str, value: Any, message: str) -> None:

@@ -34,6 +34,7 @@ class Container:
             "entrypoint": "cat marker",
             "checkpoint_storage": {"type": "shared_fs", "host_path": str(root / "storage"), "storage_path": "ck"},
             "searcher": {"name": "single", "metric": "accuracy", "max_length": {"epochs": 2}},
+            "resources": {"slots_per_trial": 1},
         }
         self.env = {
             "PATH": os.environ["PATH"],
@@ -120,6 +121,24 @@ def test_the_container_is_prepared_and_becomes_the_entrypoint(container: Contain
     assert stat.S_IMODE((container.root / "storage" / "ck").stat().st_mode) == 0o777
     for call in container.master.calls:
         assert call.headers["Grpc-Metadata-x-allocation-token"] == "Bearer secret-token"
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [("all", ["GPU-a", "GPU-b"]), ("1", ["GPU-b"]), ("GPU-a", ["GPU-a"]), ("none", []), ("", [])],
+)
+def test_gpus_are_those_that_the_container_sees_and_a_wrong_number_is_told(
+    container: Container, visible: str, found: list[str]
+) -> None:
+    driver = container.root / "bin" / "nvidia-smi"  # a machine of CI has no GPU
+    driver.parent.mkdir()
+    driver.write_text("#!/bin/sh\necho GPU-a\necho GPU-b\n")
+    driver.chmod(0o755)
+    done = container.run(PATH=f"{driver.parent}:{os.environ['PATH']}", NVIDIA_VISIBLE_DEVICES=visible)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((container.root / "run" / "info" / "resources.json").read_text()) == {"gpu_uuids": found}
+    warning = "this container has 1 slots, but sees 2 GPUs: GPU-a, GPU-b"
+    assert (warning in done.stderr) == (len(found) == 2)
 
 
 @pytest.mark.parametrize("name", ["DET_MASTER", "DET_SESSION_TOKEN", "DET_HPARAMS", "DET_TRIAL_SEED"])

@@ -14,9 +14,11 @@ from __future__ import annotations
 from determined.core._checkpoint import CheckpointContext, DownloadMode
 from determined.core._context import Context, init
 from determined.core._distributed import DistributedContext
+from determined.core._experimental import ExperimentalCoreContext
 from determined.core._preempt import PreemptContext, PreemptMode
+from determined.core._profiler import ProfilerContext
 from determined.core._searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
-from determined.core._tensorboard_mode import TensorboardMode
+from determined.core._tensorboard import TensorboardMode
 from determined.core._train import EarlyExitReason, TrainContext
 
 __all__ = [
@@ -25,8 +27,10 @@ __all__ = [
     "DistributedContext",
     "DownloadMode",
     "EarlyExitReason",
+    "ExperimentalCoreContext",
     "PreemptContext",
     "PreemptMode",
+    "ProfilerContext",
     "SearcherContext",
     "SearcherMode",
     "SearcherOperation",

@@ -7,23 +7,32 @@ import os
 from determined import errors
 from determined.core._checkpoint import CheckpointContext
 from determined.core._distributed import DistributedContext, DummyDistributedContext
+from determined.core._experimental import DummyExperimentalCoreContext, ExperimentalCoreContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
+from determined.core._profiler import DummyProfilerContext, ProfilerContext
 from determined.core._searcher import DummySearcherContext, SearcherContext
-from determined.core._tensorboard_mode import TensorboardMode
-from determined.core._train import DummyTrainContext, EarlyExitReason, TensorboardFiles, TrainContext
+from determined.core._tensorboard import TensorboardFiles, TensorboardMode, sync_of
+from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import types
-    from typing import Any
+    from typing import Any, Literal
 
     from determined._info import ClusterInfo
     from determined.common.storage import Storage
-    from determined.core._reporter import Reporter
+    from determined.core._reporter import Reporter, Send
+    from determined.core._tensorboard import TensorboardSync
 
 # How long the end of a failed process waits for a master that does not answer, if nobody delivers what it leaves.
 _GIVE_UP_AFTER_ERROR_S = 300.0
 _GIVE_UP_AFTER_INTERRUPT_S = 10.0
+_LEVELS = {
+    "debug": "LOG_LEVEL_DEBUG",
+    "info": "LOG_LEVEL_INFO",
+    "warn": "LOG_LEVEL_WARNING",
+    "error": "LOG_LEVEL_ERROR",
+}
 
 
 class Context:
@@ -35,6 +44,8 @@ class Context:
         preempt: Whether the cluster wants this task to make room.
         train: Reporting metrics.
         searcher: The searcher's operations.
+        profiler: Measuring the machine.
+        experimental: What may still change.
         info: What this task knows about itself; None outside of a cluster.
     """
 
@@ -46,7 +57,10 @@ class Context:
         train: TrainContext | None = None,
         searcher: SearcherContext | None = None,
         info: ClusterInfo | None = None,
+        experimental: ExperimentalCoreContext | None = None,
+        profiler: ProfilerContext | None = None,
         _reporter: Reporter | None = None,
+        _tensorboard: TensorboardSync | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.distributed = distributed or DummyDistributedContext()
@@ -54,12 +68,19 @@ class Context:
         self.train = train or DummyTrainContext(_local_dir("tensorboard"))
         self.searcher = searcher or DummySearcherContext(self.distributed)
         self.info = info
+        self.experimental = experimental or DummyExperimentalCoreContext()
+        self.profiler = profiler or DummyProfilerContext(self.distributed)
         self._reporter = _reporter
+        self._tensorboard = _tensorboard
 
     def start(self) -> None:
         """Start the threads; `with` does it."""
         _print_stacks_on_sigusr1()
         self.preempt.start()
+        if self._tensorboard is not None:
+            self._tensorboard.start()
+        if self.info is not None and self.info.task_type == "TRIAL" and _wants_profile(self.info):
+            self.profiler.on()
 
     def close(
         self,
@@ -79,15 +100,51 @@ class Context:
             if is_invalid_hp:
                 self.train.report_early_exit(EarlyExitReason.INVALID_HP)
         finally:
+            self.profiler.off()
             self.preempt.close()
             try:
                 self._close_reporter(exc_val)
             finally:
+                if self._tensorboard is not None:
+                    self._tensorboard.close()
                 self.checkpoint.close()
                 self.distributed.close()
         if is_invalid_hp:
             _logger().info(f"these hyperparameters were reported as invalid: {exc_val}")
             raise SystemExit(0) from exc_val
+
+    def alert(
+        self,
+        title: str | None = None,
+        description: str | None = None,
+        level: Literal["debug", "info", "warn", "error"] = "info",
+    ) -> None:
+        """Tell the webhooks of this experiment something (trigger `CUSTOM`). Returns at once.
+
+        One that the master does not take is told in the log, and does not end training.
+
+        Raises:
+            ValueError: `level` is none of these.
+        """
+        if level not in _LEVELS:
+            raise ValueError(f"alert: level is {level!r}, but must be one of {', '.join(map(repr, _LEVELS))}")
+        if self._reporter is None or self.info is None:
+            _logger().info(f"alert ({level}): {title or ''}: {description or ''}")
+            return
+        trial = self.info.trial
+        body = {
+            "data": {"title": title or "", "description": description or "", "level": _LEVELS[level]},
+            "experimentId": trial.experiment_id,
+            "trialId": trial.trial_id,
+        }
+
+        def send_alert(send: Send) -> None:
+            try:
+                send("POST", "/api/v1/webhooks/custom", body)
+            except errors.APIException as e:
+                _logger().warning(f"the alert {title!r} was not sent: {e.message}")
+
+        self._reporter.later(send_alert)
 
     def _close_reporter(self, exc_val: BaseException | None) -> None:
         if self._reporter is None:
@@ -193,20 +250,29 @@ def _on_cluster(
         is_collected=is_collected,
     )
     tensorboard = TensorboardFiles.of_trial(info, dist.rank, place)
+    sync = sync_of(tensorboard, tensorboard_mode, dist)
     return Context(
         CheckpointContext(dist, place, reporter, info.task_id, info.allocation_id, info),
         dist,
         PreemptContext(session, info.allocation_id, dist, reporter, preempt_mode),
-        TrainContext(reporter, trial.trial_id, trial.experiment_id, dist, tensorboard_mode, tensorboard),
+        TrainContext(reporter, trial.trial_id, trial.experiment_id, dist, tensorboard_mode, tensorboard, sync),
         SearcherContext(reporter, dist, trial.trial_id, info.allocation_id, config.get("searcher") or {}),
         info,
+        ExperimentalCoreContext(reporter, trial.trial_id),
+        ProfilerContext(info.agent_id, reporter, dist),
         reporter,
+        sync,
     )
 
 
 def _local_dir(name: str) -> str:
     base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
     return os.path.join(base, "determined", name)
+
+
+def _wants_profile(info: ClusterInfo) -> bool:
+    profiling: Any = info.trial._config.get("profiling") or {}  # pyright: ignore[reportPrivateUsage]
+    return bool(profiling.get("enabled"))
 
 
 def _print_stacks_on_sigusr1() -> None:

@@ -139,6 +139,25 @@ class Reporter:
         if self._thread is None:
             self._start()
 
+    def offer_metrics(self, group: str, metrics: dict[str, Any]) -> None:
+        """Queue a report without a step, from a thread beside the training: never blocks, and raises nothing.
+
+        What was refused is the training code's to learn. Left out while 10,000 things wait.
+        """
+        if self._ended is None and not self._closed and self._queue.qsize() < QUEUE_LIMIT:
+            self._queue.put(Metrics(group, None, time.time(), metrics, None))
+            self._start()
+
+    def later(self, run: Callable[[Send], Any]) -> None:
+        """Do something after all that is queued; nobody waits for it, so `run` has to deal with its errors.
+
+        Raises:
+            AllocationEnded, APIException, InvalidDataTypeException: Something queued before was refused.
+        """
+        self.check()
+        self._queue.put(Job(run))
+        self._start()
+
     def post(self, kind: str, body: Any = None, *, wait_s: float = 0.0) -> None:
         """Queue a message that nobody needs an answer to; what goes wrong with it is raised from a later call.
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import enum
-import os
-import pathlib
 
 from determined import errors
-from determined.core._tensorboard_mode import TensorboardMode
+from determined.core._tensorboard import TensorboardFiles, TensorboardMode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import pathlib
     from typing import Any, Callable
 
-    from determined._info import ClusterInfo
-    from determined.common.storage import Storage
     from determined.core._distributed import DistributedContext
     from determined.core._reporter import Reporter, Send
+    from determined.core._tensorboard import TensorboardSync
 
 
 class EarlyExitReason(enum.Enum):
@@ -44,6 +42,7 @@ class TrainContext:
         distributed: DistributedContext,
         tensorboard_mode: TensorboardMode,
         tensorboard: TensorboardFiles,
+        sync: TensorboardSync | None = None,
     ) -> None:
         self._reporter = reporter
         self._trial_id = trial_id
@@ -51,6 +50,7 @@ class TrainContext:
         self._distributed = distributed
         self._tensorboard_mode = tensorboard_mode
         self._tensorboard = tensorboard
+        self._sync = sync
         self._has_warned = False
 
     def set_status(self, status: str) -> None:
@@ -78,7 +78,7 @@ class TrainContext:
         batches = None
         if batch_metrics is not None:
             batches = [dict(b) for b in batch_metrics]
-        self._reporter.put_metrics("training", _steps(steps_completed), metrics.copy(), batches)
+        self._put("training", _steps(steps_completed), metrics.copy(), batches)
 
     def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
         """Report metrics of a validation; the searcher's own metric must be one of them.
@@ -99,7 +99,7 @@ class TrainContext:
         for name, value in metrics.items():
             if value is None:
                 raise RuntimeError(f"report_validation_metrics: the value of {name!r} is None, but must be a number")
-        self._reporter.put_metrics("validation", _steps(steps_completed), metrics.copy())
+        self._put("validation", _steps(steps_completed), metrics.copy())
 
     def report_metrics(self, group: str, steps_completed: int, metrics: dict[str, Any]) -> None:
         """Report metrics of any group: "training", "validation" or a name of your own.
@@ -115,7 +115,14 @@ class TrainContext:
         if not isinstance(metrics, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _not_a_dict("metrics", metrics)
         self._warn_unless_chief()
-        return self._reporter.put_metrics(group, _steps(steps_completed), metrics.copy())
+        return self._put(group, _steps(steps_completed), metrics.copy())
+
+    def _put(
+        self, group: str, steps: int, metrics: dict[str, Any], batches: list[dict[str, Any]] | None = None
+    ) -> None:
+        self._reporter.put_metrics(group, steps, metrics, batches)
+        if self._sync is not None:
+            self._sync.put(group, steps, metrics)
 
     def _warn_unless_chief(self) -> None:
         if self._distributed.rank != 0 and not self._has_warned:
@@ -152,6 +159,38 @@ class TrainContext:
                 return  # it has been reported before
 
         self._reporter.call(run, despite_errors=True)
+
+    def set_metadata(self, metadata: dict[str, Any]) -> dict[str, Any] | None:
+        """Note something of this trial that is no metric, such as the commit or the data it was trained on.
+
+        Blocks until the master has it. It replaces what was noted before.
+
+        Args:
+            metadata: Name -> text, number, boolean, list or dictionary of these.
+
+        Returns:
+            What is noted now.
+
+        Raises:
+            BadRequestException: Too large, too deep, or something in it has no form in JSON.
+            AllocationEnded, APIException: The master refused it, or an earlier report.
+        """
+        if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _not_a_dict("metadata", metadata)
+        from determined.core._convert import to_json_value
+
+        body = {"metadata": to_json_value(metadata, "metadata")}
+        path = f"/api/v1/runs/{self._trial_id}/metadata"
+        return self._reporter.call(lambda send: send("POST", path, body)).get("metadata")
+
+    def get_metadata(self) -> dict[str, Any] | None:
+        """What `set_metadata` has noted of this trial; empty if nothing was.
+
+        Raises:
+            AllocationEnded, APIException: The master refused an earlier report.
+        """
+        path = f"/api/v1/runs/{self._trial_id}/metadata"
+        return self._reporter.call(lambda send: send("GET", path)).get("metadata")
 
     def get_experiment_best_validation(self) -> float | None:
         """The best value of the searcher's metric in the whole experiment so far; None if there is none yet."""
@@ -192,51 +231,12 @@ class TrainContext:
         self._tensorboard.upload(selector, mangler, self._distributed.rank)
 
 
-class TensorboardFiles:
-    """The local folder for TensorBoard, and its place in the checkpoint storage."""
-
-    def __init__(self, local: str, storage: Storage | None, below: tuple[str, ...]) -> None:
-        self._local = pathlib.Path(local)
-        self._storage = storage
-        self._below = below
-
-    @classmethod
-    def of_trial(cls, info: ClusterInfo, rank: int, storage: Storage) -> TensorboardFiles:
-        """Those of one worker of a trial, where the cluster looks for them."""
-        trial = info.trial
-        name = f"tensorboard-{info.allocation_id or f'unmanaged-{trial.trial_id}'}-{rank}"
-        below = (info.cluster_id, "tensorboard", "experiment", str(trial.experiment_id), "trial", str(trial.trial_id))
-        return cls(os.path.join(os.environ.get("TMPDIR") or "/tmp", name), storage, below)
-
-    def path(self) -> pathlib.Path:
-        """The local folder; made if needed."""
-        self._local.mkdir(parents=True, exist_ok=True)
-        return self._local
-
-    def upload(
-        self,
-        selector: Callable[[pathlib.Path], bool],
-        mangler: Callable[[pathlib.Path, int], pathlib.Path],
-        rank: int,
-    ) -> None:
-        """Copy the selected files. Each appears whole."""
-        if self._storage is None:
-            return
-        for file in sorted(p for p in self.path().rglob("*") if p.is_file()):
-            relative = file.relative_to(self._local)
-            if not selector(relative):
-                continue
-            name = pathlib.PurePosixPath(mangler(relative, rank))
-            if name.is_absolute() or ".." in name.parts:
-                raise ValueError(f"upload_tensorboard_files: mangler returned {str(name)!r}, which leaves the folder")
-            self._storage.put_tensorboard(str(file), "/".join((*self._below, *name.parts)))
-
-
 class DummyTrainContext(TrainContext):
     """Stands in outside of a cluster: reports go to the log."""
 
     def __init__(self, local_dir: str) -> None:
         self._tensorboard = TensorboardFiles(local_dir, None, ())
+        self._metadata: dict[str, Any] = {}
 
     def set_status(self, status: str) -> None:
         """Log it."""
@@ -263,6 +263,16 @@ class DummyTrainContext(TrainContext):
     def report_early_exit(self, reason: EarlyExitReason) -> None:
         """Log it."""
         _log(f"early exit: {reason.name}")
+
+    def set_metadata(self, metadata: dict[str, Any]) -> dict[str, Any] | None:
+        """Log it, and keep it for `get_metadata`."""
+        _log(f"metadata: {metadata}")
+        self._metadata = metadata
+        return metadata
+
+    def get_metadata(self) -> dict[str, Any] | None:
+        """What this process has set."""
+        return self._metadata
 
     def get_experiment_best_validation(self) -> float | None:
         """None: there is no experiment."""

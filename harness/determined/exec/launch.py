@@ -43,7 +43,7 @@ def main() -> None:
         _unpack_context(session, env)
         write_info_file(info_dir, "trial.json", env.trial())
         write_info_file(info_dir, "rendezvous.json", _rendezvous(session, env))
-        write_info_file(info_dir, "resources.json", {"gpu_uuids": _gpu_uuids()})
+        write_info_file(info_dir, "resources.json", {"gpu_uuids": _gpu_uuids(len(env.slot_ids))})
         # Last, because it is the one that tells that this is a task of the cluster.
         write_info_file(info_dir, "cluster.json", env.cluster())
     except OSError as e:
@@ -112,7 +112,15 @@ def _probe_storage(config: dict[str, Any]) -> None:
         fail(f"checkpoints could not be saved: {e}")
 
 
-def _gpu_uuids() -> list[str]:
+def _gpu_uuids(slots: int) -> list[str]:
+    """The GPUs of this container. A number that is not that of its slots is told: two workers may share one."""
+    found = _visible_gpus()
+    if found and len(found) != slots:
+        say("WARNING", f"this container has {slots} slots, but sees {len(found)} GPUs: {', '.join(found)}")
+    return found
+
+
+def _visible_gpus() -> list[str]:
     # Starting nvidia-smi costs up to a second: only where a runtime has handed over devices.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("NVIDIA_VISIBLE_DEVICES") or ""
     if visible in ("", "none", "void", "-1"):

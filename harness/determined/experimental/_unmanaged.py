@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+
 from determined import core, errors
 from determined._info import ClusterInfo, RendezvousInfo, ResourcesInfo, TrialInfo
 from determined.common.api._url import api_path
 from determined.core._distributed import DistributedContext, DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext
+from determined.core._profiler import ProfilerContext
 from determined.core._searcher import DummySearcherContext
 from determined.core._team import Team
-from determined.core._train import TensorboardFiles, TrainContext
+from determined.core._tensorboard import TensorboardFiles, sync_of
+from determined.core._train import TrainContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
     from determined.common.api._session import Session
     from determined.core._reporter import Reporter
+    from determined.core._tensorboard import TensorboardSync
     from determined.experimental import Determined
     from determined.experimental._heartbeat import Heartbeat
     from determined.experimental._output import Output
@@ -122,14 +127,17 @@ def unmanaged_context(
     run_id: int = joined["run_id"]
     reporter = Reporter(session, "unmanaged", trial.trial_id, run_id, spool_folder=folder, is_collected=is_collected)
     tensorboard = TensorboardFiles.of_trial(info, workers.rank, place)
+    sync = sync_of(tensorboard, tensorboard_mode, workers)
     return UnmanagedContext(
         core.CheckpointContext(workers, place, reporter, info.task_id, "", info),
         workers,
         DummyPreemptContext(),
-        TrainContext(reporter, trial.trial_id, trial.experiment_id, workers, tensorboard_mode, tensorboard),
+        TrainContext(reporter, trial.trial_id, trial.experiment_id, workers, tensorboard_mode, tensorboard, sync),
         DummySearcherContext(workers),
         info,
+        ProfilerContext(socket.gethostname(), reporter, workers),
         reporter,
+        sync,
         heartbeat=Heartbeat(session.clone(), trial.trial_id) if workers.rank == 0 else None,
         output=Output(session.clone(), info.task_id, workers.rank if workers.size > 1 else None),
     )
@@ -146,12 +154,14 @@ class UnmanagedContext(core.Context):
         train: TrainContext,
         searcher: core.SearcherContext,
         info: ClusterInfo,
+        profiler: ProfilerContext,
         reporter: Reporter,
+        tensorboard: TensorboardSync | None,
         *,
         heartbeat: Heartbeat | None,
         output: Output,
     ) -> None:
-        super().__init__(checkpoint, distributed, preempt, train, searcher, info, reporter)
+        super().__init__(checkpoint, distributed, preempt, train, searcher, info, None, profiler, reporter, tensorboard)
         self._heartbeat = heartbeat
         self._output = output
 

@@ -1,0 +1,241 @@
+"""What TensorBoard reads of a trial: its local folder, the metrics written into it, the copy in the storage."""
+
+from __future__ import annotations
+
+import enum
+import os
+import pathlib
+import queue
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from determined._info import ClusterInfo
+    from determined.common.storage import Storage
+    from determined.core._distributed import DistributedContext
+
+# Between two looks at the folder. One that takes long to copy is copied less often: a tenth of the time at most.
+_SYNC_S = 1.0
+_SYNC_SHARE = 10
+_QUEUE_LIMIT = 10_000
+# How long the end of a trial waits for a storage that does not answer.
+_CLOSE_S = 60.0
+
+
+class TensorboardMode(enum.Enum):
+    """How TensorBoard's files are treated.
+
+    AUTO: the chief writes the metrics that it reports into `train.get_tensorboard_path()`, if `tensorboard` is
+    installed, and whatever is in that folder is copied to the checkpoint storage in the background, at most once a
+    second, and at the end. What other workers have in theirs is left alone.
+    MANUAL: you write files below `train.get_tensorboard_path()` and call `train.upload_tensorboard_files()`.
+    """
+
+    AUTO = "AUTO"
+    MANUAL = "MANUAL"
+
+
+class TensorboardFiles:
+    """The local folder for TensorBoard, and its place in the checkpoint storage."""
+
+    def __init__(self, local: str, storage: Storage | None, below: tuple[str, ...]) -> None:
+        self._local = pathlib.Path(local)
+        self._storage = storage
+        self._below = below
+
+    @classmethod
+    def of_trial(cls, info: ClusterInfo, rank: int, storage: Storage) -> TensorboardFiles:
+        """Those of one worker of a trial, where the cluster looks for them."""
+        trial = info.trial
+        name = f"tensorboard-{info.allocation_id or f'unmanaged-{trial.trial_id}'}-{rank}"
+        below = (info.cluster_id, "tensorboard", "experiment", str(trial.experiment_id), "trial", str(trial.trial_id))
+        return cls(os.path.join(os.environ.get("TMPDIR") or "/tmp", name), storage, below)
+
+    def path(self) -> pathlib.Path:
+        """The local folder; made if needed."""
+        self._local.mkdir(parents=True, exist_ok=True)
+        return self._local
+
+    def upload(
+        self,
+        selector: Callable[[pathlib.Path], bool],
+        mangler: Callable[[pathlib.Path, int], pathlib.Path],
+        rank: int,
+    ) -> None:
+        """Copy the selected files. Each appears whole."""
+        for file in self._files():
+            relative = file.relative_to(self._local)
+            if not selector(relative):
+                continue
+            name = pathlib.PurePosixPath(mangler(relative, rank))
+            if name.is_absolute() or ".." in name.parts:
+                raise ValueError(f"upload_tensorboard_files: mangler returned {str(name)!r}, which leaves the folder")
+            self._put(file, name)
+
+    def upload_changed(self, known: dict[pathlib.Path, tuple[int, int]]) -> None:
+        """Copy the files that have changed since they were noted in `known`, by size and time; note them."""
+        for file in self._files():
+            try:
+                found = file.stat()
+                mark = (found.st_size, found.st_mtime_ns)
+                if known.get(file) != mark:
+                    self._put(file, pathlib.PurePosixPath(file.relative_to(self._local)))
+            except FileNotFoundError:
+                continue  # it was removed meanwhile
+            known[file] = mark
+
+    def _files(self) -> list[pathlib.Path]:
+        return sorted(p for p in self._local.rglob("*") if p.is_file())
+
+    def _put(self, file: pathlib.Path, name: pathlib.PurePosixPath) -> None:
+        if self._storage is not None:
+            self._storage.put_tensorboard(str(file), "/".join((*self._below, *name.parts)))
+
+
+class TensorboardSync:
+    """`TensorboardMode.AUTO`, in a thread of its own. What goes wrong is told once, and never ends training.
+
+    Args:
+        files: The chief's folder.
+    """
+
+    def __init__(self, files: TensorboardFiles) -> None:
+        self._files = files
+        self._queue: queue.SimpleQueue[tuple[str, int, float, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._writer: Any = None
+        self._can_write = True
+        self._copied: dict[pathlib.Path, tuple[int, int]] = {}
+        self._told: set[str] = set()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="determined-tensorboard", daemon=True)
+        self._thread.start()
+
+    def put(self, group: str, steps: int, metrics: dict[str, Any]) -> None:
+        """Have metrics written. Costs the caller next to nothing: what there is no room for is left out."""
+        if self._can_write and self._queue.qsize() < _QUEUE_LIMIT:
+            self._queue.put((group, steps, time.time(), metrics))
+
+    def close(self) -> None:
+        """Write and copy what is left; waits for a minute at most."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            self._tell("copy", f"the storage has not taken the files for {_CLOSE_S:.0f} s")
+
+    def _run(self) -> None:
+        next_sync = time.monotonic() + _SYNC_S
+        is_open = True
+        while is_open:
+            try:
+                item = self._queue.get(timeout=max(0.0, next_sync - time.monotonic()))
+            except queue.Empty:
+                pass
+            else:
+                is_open = item is not None
+                if item is not None:
+                    self._write(*item)
+            if not is_open or time.monotonic() >= next_sync:
+                began = time.monotonic()
+                self._sync(is_open)
+                now = time.monotonic()
+                next_sync = now + max(_SYNC_S, _SYNC_SHARE * (now - began))
+
+    def _write(self, group: str, steps: int, time_s: float, metrics: dict[str, Any]) -> None:
+        try:
+            if self._writer is None and self._can_write:
+                self._writer = self._open()
+            if self._writer is not None:
+                self._writer.add(group, steps, time_s, metrics)
+        except Exception as e:  # noqa: BLE001 - whatever it is, training goes on
+            self._tell("write", f"metrics are not written for it: {type(e).__name__}: {e}")
+
+    def _open(self) -> _Scalars | None:
+        try:
+            return _Scalars(str(self._files.path()))
+        except ImportError as e:
+            self._can_write = False
+            _logger().info(
+                f"TensorBoard gets no metrics of this trial: {e}; `pip install tensorboard` in its image changes that"
+            )
+            return None
+
+    def _sync(self, is_open: bool) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.flush()
+                if not is_open:
+                    self._writer.close()
+            self._files.upload_changed(self._copied)
+        except Exception as e:  # noqa: BLE001 - whatever it is, training goes on; the next time may work
+            self._tell("copy", f"{type(e).__name__}: {e}")
+
+    def _tell(self, what: str, why: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _logger().warning(f"TensorBoard: {why}; training goes on, and this is not repeated")
+
+
+def sync_of(files: TensorboardFiles, mode: TensorboardMode, dist: DistributedContext) -> TensorboardSync | None:
+    """What writes and copies in this mode; None for a worker whose files nobody copies."""
+    return TensorboardSync(files) if mode is TensorboardMode.AUTO and dist.rank == 0 else None
+
+
+class _Scalars:
+    """An event file. Raises: ImportError, if TensorBoard is not installed."""
+
+    def __init__(self, folder: str) -> None:
+        from importlib import import_module
+
+        self._event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
+        self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2").Summary
+        self._file: Any = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(folder)
+
+    def add(self, group: str, steps: int, time_s: float, metrics: dict[str, Any]) -> None:
+        """Write what of some metrics is a number."""
+        from determined.core._convert import to_json_value
+
+        values: list[Any] = []
+        for name, value in metrics.items():
+            if isinstance(value, (bytes, bytearray)):
+                continue  # the report says so
+            number = _number(to_json_value(value, f"{group} metric {name!r}"))
+            if number is not None:
+                values.append(self._summary.Value(tag=_tag(group, str(name)), simple_value=number))
+        if values:
+            self._file.add_event(self._event(wall_time=time_s, step=steps, summary=self._summary(value=values)))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _tag(group: str, name: str) -> str:
+    """Under which name TensorBoard shows a metric; the ones that Determined's users know."""
+    if group == "training":
+        return f"Determined/{name}"
+    if group == "validation":
+        return f"Determined/{name if name.startswith('val') else f'val_{name}'}"
+    return f"Determined/{group}/{name}"
+
+
+def _number(value: Any) -> float | None:
+    """A number of JSON, or what stands for one that JSON has not."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else None
+
+
+def _logger() -> Any:
+    import logging
+
+    return logging.getLogger("determined.core")
