@@ -255,8 +255,8 @@ def _check_rendezvous(path: str, info: ClusterInfo) -> None:
         )
     if counts[rank] not in (slots, max(1, slots)):  # a task without slots counts as one worker
         raise InvalidConfigurationException(
-            f"{path}: container_slot_counts says {counts[rank]} slots for this container (rank {rank}), but slot_ids in "
-            f"cluster.json has {slots}: {info.slot_ids}"
+            f"{path}: container_slot_counts says {counts[rank]} slots for this container (rank {rank}), but slot_ids "
+            f"in cluster.json has {slots}: {info.slot_ids}"
         )
 
 

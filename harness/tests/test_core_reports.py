@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import determined as det
 from determined import core, errors
+from determined.launch._folder import GangFolder
 
 if TYPE_CHECKING:
     from conftest import Call, Trial
@@ -408,3 +411,18 @@ def test_the_checkpoint_that_a_trial_works_with_is_reported(trial: Trial) -> Non
         told,
         {**told, "modelId": 5, "modelVersion": 2},
     ]
+
+
+def test_launcher_sees_that_a_worker_which_only_reports_goes_on(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = GangFolder(str(tmp_path))
+    open(folder.progress_path("1"), "w").close()
+    os.utime(folder.progress_path("1"), (1, 1))
+    monkeypatch.setenv("DET_GANG_DIR", folder.path)
+    monkeypatch.setenv("DET_GANG_RANK", "1")
+    before = folder.progress()
+    with trial.init() as ctx:
+        assert folder.progress() == before
+        ctx.train.report_training_metrics(1, {"loss": 1.0})
+        assert folder.progress() != before

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from determined import core, errors
-from determined.core import _group
+from determined.core import _frames, _spoke
 from determined.core._distributed import DistributedContext
 from tests.servers import free_port
 
@@ -257,7 +257,7 @@ def test_a_worker_without_the_token_is_refused(
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     stranger.connect(f"tcp://127.0.0.1:{port}")
-    for frames in ([b""], [b"x", b"y", b"z"], [_group._HEAD.pack(b"D", 0, 1, 1), b"0" * 32, pickle.dumps(1)]):
+    for frames in ([b""], [b"x", b"y", b"z"], [_frames.HEAD.pack(b"D", 0, 1, 1), b"0" * 32, pickle.dumps(1)]):
         stranger.send_multipart(frames)
     chief, worker = threads(2).run(lambda rank: DistributedContext(**_numbers(rank, 2), **tcp))
     context.destroy(0)
@@ -314,7 +314,7 @@ def test_a_rank_that_never_calls_is_named(threads: Callable[[int], Threads], mon
 
 
 def test_calls_that_differ_are_named(threads: Callable[[int], Threads], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_group, "_NOTE_AFTER_S", 0.2)
+    monkeypatch.setattr(_spoke, "_NOTE_AFTER_S", 0.2)
 
     def work(rank: int) -> Any:
         dist = DistributedContext(**_numbers(rank, 2))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +63,11 @@ class Task:
         info.mkdir(exist_ok=True)
         cluster = ("master_url", "cluster_id", "agent_id", "task_id", "allocation_id", "session_token", "task_type")
         trial = {"trial_id": 1, "experiment_id": 1, "trial_seed": 1, "steps_completed": 0, "trial_run_id": 1}
+        config: dict[str, Any] = {"checkpoint_storage": {}, "resources": {}, "searcher": {}}
+        slot_ids = list(range(self.info["slots"][self.info["rank"]]))
         for name, content in {
-            "cluster": {**dict.fromkeys(cluster, "x"), "task_type": "TRIAL", "slot_ids": [0]},
-            "trial": {**trial, "hparams": {}, "config": {}, "debug": False},
+            "cluster": {**dict.fromkeys(cluster, "x"), "task_type": "TRIAL", "slot_ids": slot_ids},
+            "trial": {**trial, "hparams": {}, "config": config, "debug": False},
             "rendezvous": {
                 "container_addrs": self.info["addrs"],
                 "container_rank": self.info["rank"],
@@ -156,20 +162,222 @@ def test_sigterm_reaches_all_ranks(task: Task) -> None:
     assert sorted(out.splitlines()) == ["[rank=0] bye", "[rank=1] bye"]
 
 
-def test_sigusr1_prints_the_stacks_of_all_ranks(task: Task) -> None:
-    script = _script(
-        "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\n"
-        "def stuck():\n    print('up')\n    time.sleep(2)\nstuck()"
-    )
-    with task.start("torch_distributed", *script) as process:
-        assert process.stdout is not None
-        for _ in range(2):
-            process.stdout.readline()
+class Log:
+    """What a launcher writes to stderr, as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.lines: list[str] = []
+        self._has_more = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._read, args=(process.stderr,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: Any) -> None:
+        for line in stream:
+            with self._has_more:
+                self.lines.append(line.rstrip("\n"))
+                self._has_more.notify_all()
+        with self._has_more:
+            self._is_over = True
+            self._has_more.notify_all()
+
+    def wait_for(self, pattern: str, count: int = 1, after: int = -1) -> int:
+        """Wait for so many lines that match, after the line of a number; returns the last one's number."""
+
+        def found() -> list[int]:
+            return [i for i, line in enumerate(self.lines) if i > after and re.search(pattern, line)]
+
+        with self._has_more:
+            self._has_more.wait_for(lambda: self._is_over or len(found()) >= count, 60)
+            assert len(found()) >= count, f"{pattern!r} came {len(found())} times in\n" + "\n".join(self.lines)
+            return found()[count - 1]
+
+    def join(self) -> None:
+        """Wait for the end of the output."""
+        self._thread.join(60)
+
+
+@contextlib.contextmanager
+def _watched(task: Task, *command: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], Log]]:
+    """A launcher with its log; ended after the block, if it still runs."""
+    with task.start("torch_distributed", *command, **env) as process:
+        log = Log(process)
+        try:
+            yield process, log
+        finally:
+            process.terminate()
+            try:
+                process.wait(45)
+            finally:
+                process.kill()
+                log.join()
+
+
+# Written by the script when it is where it will stay.
+UP = "print('up', file=sys.stderr)"
+STALL = "WARNING: .*no worker of this container has written or reported anything"
+# A mutex that is locked twice, with the interpreter held: not even Python's own signal handlers come to their turn.
+STUCK = {
+    "sleeping": "time.sleep(600)",
+    "waiting for a lock": "lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()",
+    "in C": "c, m = ctypes.PyDLL(None), ctypes.create_string_buffer(64)\n"
+    "    c.pthread_mutex_lock(m)\n    c.pthread_mutex_lock(m)",
+}
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_sigusr1_prints_the_stacks_of_all_ranks(task: Task, registers: bool) -> None:
+    handler = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\n" if registers else ""
+    with _watched(task, *_script(f"{handler}def stuck():\n    {UP}\n    time.sleep(600)\nstuck()")) as (process, log):
+        up = log.wait_for(r"\] up", count=2)
         process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=20)
-    assert process.returncode == 0
-    for rank in (0, 1):
-        assert re.search(rf'\[rank={rank}\]   File "<string>", line [67] in stuck', err)
+        for rank in (0, 1):
+            log.wait_for(rf'\[rank={rank}\]   File "<string>", line \d in stuck', after=up)
+        assert process.poll() is None
+
+
+def test_a_stall_shows_once_where_every_worker_is(task: Task) -> None:
+    """And again after somebody has gone on. A handler for SIGUSR1 that ends the worker is not called."""
+    go_on = task.root / "go-on"
+    functions = [f"def stuck_{i}():\n    {UP}\n    {STUCK[how]}" for i, how in enumerate(STUCK)]
+    script = _script(
+        f"import ctypes, threading\nsignal.signal(signal.SIGUSR1, lambda *_: os._exit(3))\n{chr(10).join(functions)}\n"
+        f"if rank == '3':\n    while not os.path.exists({str(go_on)!r}):\n        time.sleep(0.05)\n    {UP}\n"
+        "stuck_0() if rank == '3' else globals()['stuck_' + rank]()"
+    )
+    task.info["slots"] = [4]
+    with _watched(task, *script, DET_STALL_STACKS_S="1") as (process, log):
+        up = log.wait_for(r"\] up", count=3)
+        stall = log.wait_for(STALL, after=up)
+        for rank, how in enumerate(STUCK):
+            shown = log.wait_for(rf'\[rank={rank}\]   File "<string>", line \d+ in stuck_{rank}', after=stall)
+            asked = log.wait_for(rf"\[rank={rank}\] what process \d+ is doing:", after=stall)
+            assert stall < asked < shown, how
+        go_on.touch()
+        again = log.wait_for(r"\[rank=3\] up", count=2, after=up)
+        second = log.wait_for(STALL, after=again)
+        log.wait_for(r'\[rank=3\]   File "<string>", line \d+ in stuck_0', after=second)
+        assert process.poll() is None
+        assert len([line for line in log.lines[up:again] if re.search(STALL, line)]) == 1
+
+
+def test_a_worker_that_says_it_still_waits_has_stalled(task: Task) -> None:
+    script = _script(
+        "from determined.core import DistributedContext, _group\n_group._WARN_AFTER_S = 0.2\nr = int(rank)\n"
+        "dist = DistributedContext(rank=r, size=2, local_rank=r, local_size=2, cross_rank=0, cross_size=1)\n"
+        f"{UP}\ntime.sleep(600) if r else dist.allgather(0)"
+    )
+    # It says so every 2 s.
+    with _watched(task, *script, DET_STALL_STACKS_S="3", DET_DISTRIBUTED_TOKEN="x") as (_, log):
+        up = log.wait_for(r"\] up", count=2)
+        stall = log.wait_for(STALL, after=up)
+        log.wait_for(r"\[rank=0\]   File .* in allgather", after=stall)
+        last = log.wait_for("still waiting for rank 1 in allgather", count=3, after=stall)
+        assert not [line for line in log.lines[stall + 1 : last] if re.search(STALL, line)]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "dist.allgather(0)",  # says nothing to the log
+        "rank == '0' and print(end='\\r50 %', file=sys.stderr)",  # ends no line
+    ],
+)
+def test_workers_that_go_on_quietly_have_not_stalled(task: Task, step: str) -> None:
+    script = _script(
+        "from determined.core import DistributedContext\nr = int(rank)\n"
+        "dist = DistributedContext(rank=r, size=2, local_rank=r, local_size=2, cross_rank=0, cross_size=1)\n"
+        f"{UP}\nfor _ in range(100):\n    {step}\n    time.sleep(0.06)\n"
+    )
+    with _watched(task, *script, DET_STALL_STACKS_S="3", DET_DISTRIBUTED_TOKEN="x") as (process, log):
+        up = log.wait_for(r"\] up", count=2)
+        assert process.wait(60) == 0
+        log.join()
+    assert not [line for line in log.lines[up:] if re.search(STALL, line)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", 'echo up >&2; while ! [ -e "$GO_ON" ]; do sleep 0.1; done; echo survived >&2'],
+        # It does not read the environment, and so gets no handler: the signal would end it.
+        [
+            *(sys.executable, "-I", "-c"),
+            "import os, sys, time; print('up', file=sys.stderr)\n"
+            "while not os.path.exists(os.environ['GO_ON']): time.sleep(0.1)\nprint('survived', file=sys.stderr)",
+        ],
+        # Its stacks would go into whatever file has the number by now.
+        _script(
+            "os.closerange(3, 4096)\nprint('up', file=sys.stderr)\n"
+            "while not os.path.exists(os.environ['GO_ON']): time.sleep(0.1)\nprint('survived', file=sys.stderr)"
+        ),
+    ],
+)
+def test_a_worker_that_cannot_show_its_stacks_is_left_alone(task: Task, command: list[str]) -> None:
+    go_on = task.root / "go-on"
+    task.info["slots"] = [1]
+    with _watched(task, *command, DET_STALL_STACKS_S="1", GO_ON=str(go_on)) as (process, log):
+        stall = log.wait_for(STALL, after=log.wait_for(r"\] up"))
+        log.wait_for("rank 0 can't show its stacks: it runs no Python that this launcher has prepared", after=stall)
+        go_on.touch()
+        assert process.wait(60) == 0
+        log.wait_for(r"\[rank=0\] survived")
+
+
+def test_a_folder_that_somebody_has_removed_ends_nothing(task: Task) -> None:
+    go_on = task.root / "go-on"
+    script = _script(
+        "print(os.environ['DET_GANG_DIR'], 'is the folder', file=sys.stderr)\n"
+        f"while not os.path.exists({str(go_on)!r}):\n    time.sleep(0.1)\nprint('survived', file=sys.stderr)"
+    )
+    with _watched(task, *script, DET_STALL_STACKS_S="1") as (process, log):
+        line = log.lines[log.wait_for("is the folder", count=2)]
+        shutil.rmtree(line.split()[1])
+        process.send_signal(signal.SIGUSR1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)  # it looks every half a second
+        go_on.touch()
+        assert process.wait(60) == 0
+        log.wait_for(r"\] survived", count=2)
+
+
+def test_a_python_below_a_shell_shows_its_stacks(task: Task) -> None:
+    go_on, script = task.root / "go-on", task.root / "train.py"
+    script.write_text(
+        f"import os, sys, time\ndef stuck():\n    {UP}\n    while not os.path.exists({str(go_on)!r}):\n"
+        "        time.sleep(0.1)\nstuck()"
+    )
+    command = ["sh", "-c", f"{sys.executable} {script}; exit 0"]
+    with _watched(task, *command, DET_STALL_STACKS_S="1") as (process, log):
+        stall = log.wait_for(STALL, after=log.wait_for(r"\] up", count=2))
+        for rank in (0, 1):
+            log.wait_for(rf'\[rank={rank}\]   File ".*train.py", line \d in stuck', after=stall)
+        go_on.touch()
+        assert process.wait(60) == 0
+
+
+def test_what_python_does_first_otherwise_it_still_does(task: Task) -> None:
+    script = _script("print([p for p in sys.path if 'determined' in p], sys.modules['sitecustomize'].__file__)")
+    task.info["slots"] = [1]
+    code, out, err = task.run("torch_distributed", *script)
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"\[rank=0\] \[\] .*", out[0])
+    own = task.root / "fakes" / "sitecustomize.py"
+    own.write_text("print('first')")
+    code, out, _ = task.run("torch_distributed", *script)
+    of_worker = [line for line in out if line.startswith("[rank=0]")]
+    assert (code, of_worker) == (0, [f"[rank=0] [] {own}", "[rank=0] first"])
+
+
+def test_the_stall_limit_can_be_turned_off_and_is_checked(task: Task) -> None:
+    script = _script("print(os.environ.get('DET_STACKS_FILE'), os.environ['PYTHONPATH'])\ntime.sleep(1.5)")
+    task.info["slots"] = [1]
+    code, out, err = task.run("torch_distributed", *script, DET_STALL_STACKS_S="0")
+    assert (code, out, err) == (0, [f"[rank=0] None {task.root / 'fakes'}"], "")
+    for text in ("soon", "-1", "nan"):
+        code, _, err = task.run("torch_distributed", *script, DET_STALL_STACKS_S=text)
+        assert code == 1
+        assert f"DET_STALL_STACKS_S is '{text}', but must be a number of seconds, or 0 to show no stacks" in err
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,9 @@ def test_two_workers_train_one_network(runs: Runs) -> None:
     workers = [
         int(entry.name)
         for entry in Path("/proc").glob("[0-9]*")
-        if b"train.py" in _read(entry / "cmdline") and b"\0RANK=1\0" in b"\0" + _read(entry / "environ")
+        if b"train.py" in _read(entry / "cmdline")
+        and b"\0RANK=1\0" in b"\0" + _read(entry / "environ")
+        and str(runs.cluster.folder).encode() in _read(entry / "environ")
     ]
     os.kill(workers[0], signal.SIGKILL)
     runs.until_state(experiment, "COMPLETED")

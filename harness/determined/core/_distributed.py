@@ -10,7 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from determined.core._group import Hub, Spoke
+    from determined.core._hub import Hub
+    from determined.core._spoke import Spoke
 
 PUB_PORT = 12360
 PULL_PORT = 12376
@@ -164,7 +165,7 @@ class DistributedContext:
 
         import zmq
 
-        from determined.core import _group
+        from determined.core._spoke import Spoke
 
         limits = {"meeting_s": _seconds(*_MEETING_S), "collective_s": _seconds(*_COLLECTIVE_S)}
         key = _key()
@@ -186,7 +187,7 @@ class DistributedContext:
                 address = f"tcp://{_bracketed(self.chief_ip or '')}:{self.pull_port}"
                 if self.cross_rank == 0:
                     address = f"tcp://127.0.0.1:{self.pull_port}" if self.force_tcp else _unix_name(key, self.pull_port)
-                self._global = _group.Spoke(context, key, self.rank, address, about, word="rank", **limits)
+                self._global = Spoke(context, key, self.rank, address, about, word="rank", **limits)
                 self._groups.append(self._global)
                 ports = self._global.meet()
             if self.cross_size == 1:
@@ -198,7 +199,7 @@ class DistributedContext:
             raise
 
     def _listen(self, context: Any, key: bytes, *, local: bool, about: Any = None, **limits: Any) -> Hub:
-        from determined.core import _group
+        from determined.core._hub import Hub
 
         name = _unix_name(key, self.pull_port)
         if local:
@@ -209,21 +210,22 @@ class DistributedContext:
             everywhere = "[::]" if ":" in (self.chief_ip or "") else "0.0.0.0"
             addresses = [f"tcp://{everywhere}:{self.pull_port}", *([] if self.force_tcp else [name])]
         size, word = (self.local_size, "local rank") if local else (self.size, "rank")
-        hub = _group.Hub(context, key, size, addresses, about or {}, word=word, **limits)
+        hub = Hub(context, key, size, addresses, about or {}, word=word, **limits)
         self._groups.append(hub)
         return hub
 
     def _meet_locally(self, context: Any, key: bytes, ports: dict[str, int], limits: dict[str, float]) -> None:
-        from determined.core import _group
+        from determined.core._hub import Hub
+        from determined.core._spoke import Spoke
 
         if self.local_rank == 0:
-            assert isinstance(self._local, _group.Hub)
+            assert isinstance(self._local, Hub)
             self._local.meet(lambda about: None, lambda about: None)
             return
         address = _unix_name(key, self.pull_port)
         if self.force_tcp:
             address = f"tcp://127.0.0.1:{ports[str(self.cross_rank)]}"
-        self._local = _group.Spoke(context, key, self.local_rank, address, {}, word="local rank", **limits)
+        self._local = Spoke(context, key, self.local_rank, address, {}, word="local rank", **limits)
         self._groups.append(self._local)
         self._local.meet()
 
@@ -284,46 +286,49 @@ class DistributedContext:
     def _gather(self, group: Hub | Spoke | None, size: int, stuff: Any) -> list[Any] | None:
         if size == 1:
             return [stuff]
-        from determined.core import _group
+        from determined.core._frames import GATHER
+        from determined.core._hub import Hub
 
         end = _open(group)
         with self._lock:
-            if isinstance(end, _group.Hub):
-                return [stuff, *(_unpickled(part) for part in end.collect(end.next(), _group.GATHER))]
+            if isinstance(end, Hub):
+                return [stuff, *(_unpickled(part) for part in end.collect(end.next(), GATHER))]
             data = _pickled(stuff)
-            end.send(end.next(), _group.GATHER, data)
+            end.send(end.next(), GATHER, data)
             return None
 
     def _allgather(self, group: Hub | Spoke | None, size: int, index: int, stuff: Any) -> list[Any]:
         if size == 1:
             return [stuff]
-        from determined.core import _group
+        from determined.core._frames import ALLGATHER
+        from determined.core._hub import Hub
 
         end = _open(group)
         data = _pickled(stuff)
         with self._lock:
             number = end.next()
-            if isinstance(end, _group.Hub):
+            if isinstance(end, Hub):
                 # As they came: nobody but their receivers need take them apart.
-                parts = [data, *end.collect(number, _group.ALLGATHER)]
-                end.spread(number, _group.ALLGATHER, parts)
+                parts = [data, *end.collect(number, ALLGATHER)]
+                end.spread(number, ALLGATHER, parts)
             else:
-                end.send(number, _group.ALLGATHER, data)
-                parts = end.receive(number, _group.ALLGATHER)
+                end.send(number, ALLGATHER, data)
+                parts = end.receive(number, ALLGATHER)
         return [stuff if i == index else _unpickled(part) for i, part in enumerate(parts)]
 
     def _broadcast(self, group: Hub | Spoke | None, size: int, index: int, stuff: Any) -> Any:
         if size == 1:
             return stuff
-        from determined.core import _group
+        from determined.core._frames import BROADCAST
+        from determined.core._hub import Hub
 
         end = _open(group)
         with self._lock:
-            if isinstance(end, _group.Hub):
+            if isinstance(end, Hub):
                 data = _pickled(stuff)
-                end.spread(end.next(), _group.BROADCAST, [data])
+                end.spread(end.next(), BROADCAST, [data])
                 return stuff
-            (part,) = end.receive(end.next(), _group.BROADCAST)
+            (part,) = end.receive(end.next(), BROADCAST)
         return _unpickled(part)
 
 

@@ -44,6 +44,8 @@ class TrainContext:
         tensorboard: TensorboardFiles,
         sync: TensorboardSync | None = None,
     ) -> None:
+        from determined.launch._folder import Progress
+
         self._reporter = reporter
         self._trial_id = trial_id
         self._exp_id = exp_id
@@ -51,6 +53,7 @@ class TrainContext:
         self._tensorboard_mode = tensorboard_mode
         self._tensorboard = tensorboard
         self._sync = sync
+        self._goes_on = Progress.of_this_process()
         self._has_warned = False
 
     def set_status(self, status: str) -> None:
@@ -121,6 +124,7 @@ class TrainContext:
         self, group: str, steps: int, metrics: dict[str, Any], batches: list[dict[str, Any]] | None = None
     ) -> None:
         self._reporter.put_metrics(group, steps, metrics, batches)
+        self._goes_on.note()
         if self._sync is not None:
             self._sync.put(group, steps, metrics)
 

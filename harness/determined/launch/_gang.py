@@ -1,12 +1,12 @@
 """What the launchers share: where this container is in its job, and a launcher's process that is watched to its end.
 
-Each worker runs under `wrap_rank`, which notes how it ended in a folder that all of this container share (`GANG_DIR`).
-So the worker that failed first is known, whatever the framework's own launcher says about it.
+Each worker runs under `wrap_rank`, which notes how it ended in a folder that all of this container share (`_folder`).
+So the worker that failed first is known, whatever the framework's own launcher says about it. When none of them goes on
+any more, `_stall` shows where they are.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,13 +18,15 @@ import time
 
 from determined import errors
 from determined.exec._fail import fail, say
+from determined.launch import _stall
+from determined.launch._folder import GANG_DIR, GangFolder
+from determined.launch._stacks import catches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
-GANG_DIR = "DET_GANG_DIR"
 # After the first worker has failed the others get so long for the framework's launcher to end them.
 END_WITHIN_S = 30.0
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
@@ -116,10 +118,16 @@ def run(command: list[str], env: Mapping[str, str], what: str) -> NoReturn:
     Signals are forwarded to all workers. When one has failed, the launcher gets `END_WITHIN_S` to end the others; then
     they are killed.
     """
-    folder = tempfile.mkdtemp(prefix="determined-gang-")
+    limit_s = _stall.limit_s()
+    # Its real path: by that /proc knows the files in it.
+    folder = GangFolder(os.path.realpath(tempfile.mkdtemp(prefix="determined-gang-")))
+    stall = _stall.StallWatch(folder, limit_s)
     try:
-        code = _watch(command, {**env, GANG_DIR: folder}, folder)
-        first = _first_failure(folder)
+        try:
+            code = _watch(command, {**env, GANG_DIR: folder.path}, folder, stall)
+        finally:
+            stall.close()
+        first = folder.first_failure()
         if first is not None:
             say("ERROR", f"rank {first['rank']} {how_it_ended(first['returncode'])}; all workers were stopped")
             code = first["returncode"]
@@ -128,7 +136,7 @@ def run(command: list[str], env: Mapping[str, str], what: str) -> NoReturn:
     except FileNotFoundError:
         fail(f"{command[0]!r} was not found; install {what} in the image of this task", 127)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder.path, ignore_errors=True)
     sys.exit(128 - code if code < 0 else code)
 
 
@@ -143,25 +151,16 @@ def how_it_ended(returncode: int) -> str:
     return f"was ended by signal {-returncode} ({name})"
 
 
-def note_end(folder: str, rank: str, returncode: int) -> None:
-    """Note how a worker ended, for its launcher. The first failure stays."""
-    note: dict[str, Any] = {"rank": rank, "returncode": returncode, "time": time.time()}
-    temporary = os.path.join(folder, f".{rank}.tmp")
-    with open(temporary, "w", encoding="utf-8") as f:
-        json.dump(note, f)
-    os.replace(temporary, os.path.join(folder, f"failed-{rank}"))
-
-
-def _watch(command: list[str], env: Mapping[str, str], folder: str) -> int:
+def _watch(command: list[str], env: Mapping[str, str], folder: GangFolder, stall: _stall.StallWatch) -> int:
     # A group of its own: what is left of the workers is killed with it.
     process = subprocess.Popen(command, env=env, start_new_session=True)
-    stopping = threading.Event()
+    stopping, asked = threading.Event(), threading.Event()
 
     def forward(number: int, _: Any) -> None:
         if number in (signal.SIGINT, signal.SIGTERM):
             stopping.set()
         if number == signal.SIGUSR1:
-            _signal_workers(folder, number)
+            asked.set()
         else:
             _signal_group(process.pid, number)
 
@@ -172,7 +171,10 @@ def _watch(command: list[str], env: Mapping[str, str], folder: str) -> int:
             try:
                 code = process.wait(0.5)
             except subprocess.TimeoutExpired:
-                if left_s is None and _first_failure(folder) is not None:
+                if asked.is_set():
+                    asked.clear()
+                    _show_stacks(folder, stall)
+                if left_s is None and folder.first_failure() is not None:
                     left_s = END_WITHIN_S
                 elif left_s is not None:
                     left_s -= 0.5
@@ -181,22 +183,25 @@ def _watch(command: list[str], env: Mapping[str, str], folder: str) -> int:
                             "WARNING", f"some workers still run {END_WITHIN_S:.0f} s after another failed: killing them"
                         )
                         _signal_group(process.pid, signal.SIGKILL)
+                else:
+                    stall.look()
             else:
                 if stopping.is_set():
                     _wait_for_workers(folder)
                 return code
     finally:
         # Workers may have groups of their own, and outlive the launcher.
-        _signal_workers(folder, signal.SIGKILL)
+        for pid in folder.running():
+            _signal_group(pid, signal.SIGKILL)
         _signal_group(process.pid, signal.SIGKILL)
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
 
 
-def _wait_for_workers(folder: str) -> None:
+def _wait_for_workers(folder: GangFolder) -> None:
     """Not every launcher waits for workers that were told to stop; they may have something to save."""
     until = time.monotonic() + END_WITHIN_S
-    while any(name.startswith("pid-") for name in os.listdir(folder)) and time.monotonic() < until:
+    while folder.running() and time.monotonic() < until:
         time.sleep(0.05)
 
 
@@ -207,33 +212,15 @@ def _signal_group(pid: int, number: int) -> None:
         return
 
 
-def _signal_workers(folder: str, number: int) -> None:
-    for name in os.listdir(folder):
-        if name.startswith("pid-"):
-            pid = int(name[len("pid-") :])
-            try:
-                # Without a handler SIGUSR1 would end a worker that has not come to `core.init()` yet.
-                if number == signal.SIGKILL:
-                    os.killpg(pid, number)
-                elif number != signal.SIGUSR1 or _handles(pid, number):
-                    os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue
-
-
-def _handles(pid: int, number: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as f:
-            caught = next(line.split()[1] for line in f if line.startswith("SigCgt:"))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def _first_failure(folder: str) -> dict[str, Any] | None:
-    notes: list[dict[str, Any]] = []
-    for name in os.listdir(folder):
-        if name.startswith("failed-"):
-            with open(os.path.join(folder, name), encoding="utf-8") as f:
-                notes.append(json.load(f))
-    return min(notes, key=lambda note: note["time"], default=None)
+def _show_stacks(folder: GangFolder, stall: _stall.StallWatch) -> None:
+    """SIGUSR1 is for the workers that have a handler for it: `core.init()` makes one that prints the stacks."""
+    others: dict[int, str] = {}
+    for pid, rank in folder.running().items():
+        if not catches(pid, signal.SIGUSR1):
+            others[pid] = rank
+            continue
+        try:
+            os.kill(pid, signal.SIGUSR1)
+        except (ProcessLookupError, PermissionError):
+            continue
+    stall.ask(others)

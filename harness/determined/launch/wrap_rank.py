@@ -13,13 +13,16 @@ import sys
 import threading
 
 from determined.exec._fail import fail
-from determined.launch import _gang
+from determined.launch import _gang, _stacks, _stall
+from determined.launch._folder import GANG_DIR, GANG_RANK, STILL_WAITING, GangFolder, Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO
+    from io import BufferedReader
+    from typing import Any
 
 _NAMES = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WAITS = STILL_WAITING.encode()
 
 
 def main() -> None:
@@ -36,14 +39,21 @@ def main() -> None:
 
 def _run(rank: str, command: list[str]) -> int:
     env = {**os.environ, "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED") or "1"}
+    folder = GangFolder(os.environ[GANG_DIR]) if os.environ.get(GANG_DIR) else None
+    progress = Progress(folder.progress_path(rank) if folder else None)
+    if folder:
+        open(folder.progress_path(rank), "w").close()
+        env[GANG_RANK] = rank
+        if _stall.limit_s():
+            env = _stacks.environment(env, folder, rank)
     try:
         # In a group of its own, so that it gets what the launcher's group gets once: from here.
         process = subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
     except OSError as e:
-        if os.environ.get(_gang.GANG_DIR):
-            _gang.note_end(os.environ[_gang.GANG_DIR], rank, 127)
+        if folder:
+            folder.note_failure(rank, 127)
         fail(f"the command {command[0]!r} of rank {rank} can't be executed: {e.strerror}", 127)
     was_stopped = threading.Event()
 
@@ -55,15 +65,14 @@ def _run(rank: str, command: list[str]) -> int:
     # What a whole group gets must not end this process before the worker.
     for name in _gang.FORWARDED:
         signal.signal(getattr(signal, name), forward)
-    folder = os.environ.get(_gang.GANG_DIR)
     if folder:
-        open(os.path.join(folder, f"pid-{process.pid}"), "w").close()
+        folder.note_start(rank, process.pid)
     prefix = f"[rank={rank}] ".encode()
     assert process.stdout is not None
     assert process.stderr is not None
     copies = [
-        threading.Thread(target=_copy, args=(process.stdout, sys.stdout.fileno(), prefix), daemon=True),
-        threading.Thread(target=_copy, args=(process.stderr, sys.stderr.fileno(), prefix), daemon=True),
+        threading.Thread(target=_copy, args=(process.stdout, sys.stdout.fileno(), prefix, progress), daemon=True),
+        threading.Thread(target=_copy, args=(process.stderr, sys.stderr.fileno(), prefix, progress), daemon=True),
     ]
     for copy in copies:
         copy.start()
@@ -71,17 +80,31 @@ def _run(rank: str, command: list[str]) -> int:
     for copy in copies:
         copy.join(5.0)  # a child of the worker may hold its output open for longer
     if folder:
-        os.unlink(os.path.join(folder, f"pid-{process.pid}"))
+        folder.note_end(rank, process.pid)
         # One that was told to stop is no cause.
         if code and not was_stopped.is_set():
-            _gang.note_end(folder, rank, code)
+            folder.note_failure(rank, code)
     return 128 - code if code < 0 else code
 
 
-def _copy(source: BinaryIO, target: int, prefix: bytes) -> None:
-    for line in source:
+def _copy(source: BufferedReader, target: int, prefix: bytes, progress: Progress) -> None:
+    begun: list[bytes] = []
+    while chunk := source.read1(1 << 16):
+        whole, newline, rest = chunk.rpartition(b"\n")
+        lines = b"".join([*begun, whole]).split(b"\n") if newline else []
+        begun = [rest] if newline else [*begun, rest]
+        # A progress bar may go on for hours without ending its line.
+        if rest or any(_WAITS not in line for line in lines):
+            progress.note()
+        _write(lines, target, prefix)
+    if any(begun):
+        _write([b"".join(begun)], target, prefix)
+
+
+def _write(lines: list[bytes], target: int, prefix: bytes) -> None:
+    for line in lines:
         # A line is one write: those of several workers must not mix.
-        for part in line.rstrip(b"\r\n").split(b"\r"):
+        for part in line.rstrip(b"\r").split(b"\r"):
             data = prefix + part + b"\n"
             while data:
                 data = data[os.write(target, data) :]

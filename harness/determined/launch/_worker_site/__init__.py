@@ -1,0 +1,1 @@
+"""On the PYTHONPATH of the workers: what their Pythons do first."""
