@@ -281,6 +281,31 @@ def test_the_start_is_fast(container: Container, trial_python: str) -> None:
     assert launch < bare + 0.3
 
 
+def test_numbers_of_random_are_the_training_codes(container: Container) -> None:
+    """Neither what is imported on the way nor a waiting time draws from the generator that a script has seeded."""
+    container.config["entrypoint"] = [sys.executable, "-c", RANDOM]
+    for route in ("POST /api/v1/trials/7/metrics/batch", "POST /api/v1/checkpoints"):
+        tries = iter((503, 503))
+        container.master.answer(route, lambda call, tries=tries: (next(tries, 200), {}))
+    done = container.run()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "as it was\n"
+
+
+RANDOM = """
+import random
+random.seed(1)
+before = random.getstate()
+from determined import core
+with core.init() as context:
+    context.train.report_training_metrics(1, {"loss": 1.0})
+    with context.checkpoint.store_path({"steps_completed": 1}) as (path, _):
+        (path / "state").write_text("x")
+    context.preempt.should_preempt()
+print("as it was" if random.getstate() == before else "drawn from")
+"""
+
+
 def test_importing_the_core_api_loads_nothing_heavy(trial_python: str) -> None:
     script = """
 import sys

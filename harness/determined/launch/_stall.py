@@ -81,8 +81,8 @@ class StallWatch:
                 say(
                     "WARNING",
                     "no worker of this container has written or reported anything, or made a call of its "
-                    f"DistributedContext, for {quiet_s:.0f} s ({STALL_STACKS_S}). Nothing is ended for it; this is what "
-                    "each of them is doing",
+                    f"DistributedContext, for {quiet_s:.0f} s ({STALL_STACKS_S}). Nothing is ended for it; this is "
+                    "what each of them is doing",
                 )
                 self._stacks.ask(workers)
         self._stacks.show()

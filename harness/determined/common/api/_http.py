@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
     from typing import Any
 
-    import httpx
-
+    from determined.common.api._httpx import httpx
     from determined.common.api._tls import Cert
 
 
@@ -38,7 +37,7 @@ class HttpResponse:
 
     def chunks(self) -> Iterator[bytes]:
         """The body as it arrives."""
-        import httpx
+        from determined.common.api._httpx import httpx
 
         try:
             yield from self._response.iter_raw()
@@ -87,7 +86,7 @@ class HttpPool:
             ValueError: A header or the path contains a line break.
         """
         check_head(target, headers)
-        import httpx
+        from determined.common.api._httpx import httpx
 
         transport, connections, extensions = self._begin()
         try:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Hashable
     from typing import Any, Callable, TypeVar
 
-    import httpx
-
+    from determined.common.api._httpx import httpx
     from determined.common.api._transport import Settings
 
     T = TypeVar("T")
@@ -29,7 +28,7 @@ def owner() -> Hashable:
 
 def new_transport(settings: Settings) -> httpx.HTTPTransport:
     """Connections to one server, none yet."""
-    import httpx
+    from determined.common.api._httpx import httpx
 
     return httpx.HTTPTransport(**settings.transport())
 

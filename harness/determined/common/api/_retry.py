@@ -25,11 +25,16 @@ class Backoff:
 
     def next(self, at_least_s: float = 0.0) -> float:
         """The next waiting time in seconds."""
-        import random
-
-        delay = min(self._cap_s, self._base_s * self._growth ** min(self.count, 300)) * random.uniform(0.5, 1)
+        delay = min(self._cap_s, self._base_s * self._growth ** min(self.count, 300)) * jitter()
         self.count += 1
         return max(delay, min(at_least_s, self._cap_s))
+
+
+def jitter() -> float:
+    """Between 0.5 and 1, from the system's generator: numbers of `random` are the training code's, which seeds it."""
+    import random
+
+    return random.SystemRandom().uniform(0.5, 1)
 
 
 def is_transient(e: errors.APIException) -> bool:

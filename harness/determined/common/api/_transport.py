@@ -50,8 +50,7 @@ class Settings:
         Raises:
             InvalidConfigurationException: The certificate file can't be read, or the proxy is of a kind not known.
         """
-        import httpx
-
+        from determined.common.api._httpx import httpx
         from determined.common.api._tls import Cert
 
         kind = (self._proxy or "http").partition("://")[0]
@@ -89,7 +88,7 @@ def check_head(target: str, headers: Mapping[str, str]) -> None:
 
 def failure_of(e: Exception, *, in_body: bool = False) -> TransportError:
     """What an error of httpx means: in words, and whether the server may have acted."""
-    import httpx
+    from determined.common.api._httpx import httpx
 
     not_sent = (
         httpx.ConnectError,
@@ -127,7 +126,7 @@ def _socket_options() -> list[tuple[int, int, int]]:
 
 
 def _say(e: BaseException) -> str:
-    import httpx
+    from determined.common.api._httpx import httpx
 
     if isinstance(e, httpx.TimeoutException):
         return "timed out"

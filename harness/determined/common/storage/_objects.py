@@ -498,7 +498,8 @@ def not_installed(kind: str, package: str) -> errors.NotAvailableException:
 
 
 def _back_off(attempt: int) -> None:
-    import random
     import time
 
-    time.sleep(min(8.0, 0.2 * 2**attempt) * (0.5 + random.random() / 2))
+    from determined.common.api._retry import jitter
+
+    time.sleep(min(8.0, 0.2 * 2**attempt) * jitter())

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Mapping
     from typing import Any
 
-    import httpx
-
+    from determined.common.api._httpx import httpx
     from determined.common.api._tls import Cert
 
 
@@ -37,7 +36,7 @@ class AsyncHttpResponse:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives."""
-        import httpx
+        from determined.common.api._httpx import httpx
 
         try:
             async for piece in self._response.aiter_raw():
@@ -87,7 +86,7 @@ class AsyncHttpPool:
             ValueError: A header or the path contains a line break.
         """
         check_head(target, headers)
-        import httpx
+        from determined.common.api._httpx import httpx
 
         transport, connections, extensions = self._begin()
         try:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Hashable, Iterator
     from typing import Any, Callable, TypeVar
 
-    import httpx
-
+    from determined.common.api._httpx import httpx
     from determined.common.api._transport import Settings
 
     T = TypeVar("T")
@@ -35,7 +34,7 @@ def owner() -> Hashable:
 
 def new_transport(settings: Settings) -> httpx.AsyncHTTPTransport:
     """Connections to one server, none yet."""
-    import httpx
+    from determined.common.api._httpx import httpx
 
     return httpx.AsyncHTTPTransport(**settings.transport())
 
