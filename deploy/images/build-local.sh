@@ -102,7 +102,10 @@ mapfile -t objects < <(find "$root/usr/local/lib" -name '*.so*' -type f)
         mkdir -p "${target%/*}"
         cp -L "$library" "$target"
     done
-for pattern in '/lib/*/libnss_files.so.2' '/lib/*/libnss_dns.so.2' '/lib/*/libresolv.so.2' '/lib/*/libgcc_s.so.1'; do
+# What wheels for Linux take for granted, also those that are added later.
+for pattern in '/lib/*/libnss_files.so.2' '/lib/*/libnss_dns.so.2' '/lib/*/libresolv.so.2' '/lib/*/libgcc_s.so.1' \
+    '/lib/*/libstdc++.so.6' '/lib/*/libm.so.6' '/lib/*/libdl.so.2' '/lib/*/librt.so.1' '/lib/*/libpthread.so.0' \
+    '/lib/*/libutil.so.1'; do
     for library in $pattern; do
         [ ! -e "$library" ] || cp -L "$library" "$root$library"
     done
