@@ -23,7 +23,7 @@ from temporalio.worker import Worker
 from activities.containers import AgentPresence, Containers
 from activities.launchers import entry
 from activities.launchers.base import ContainerSpec, Launcher, LaunchError, Mount
-from activities.launchers.docker import DockerLauncher
+from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.process import ProcessLauncher
 from activities.log_shipper import LogShipper
 from activities.spool import Answer, SpoolDelivery
@@ -207,7 +207,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     launcher: Launcher
     if settings.launcher == "docker":
-        launcher = DockerLauncher(settings.agent_id)
+        launcher = DockerLauncher(owner_of(settings.agent_id, folder))
     else:
         launcher = ProcessLauncher(folder / "containers")
     try:

@@ -340,12 +340,12 @@ class Cluster:
 
 async def _stop_containers(folder: Path, state: ClusterState) -> int:
     from activities.launchers.base import Launcher, LaunchError
-    from activities.launchers.docker import DockerLauncher
+    from activities.launchers.docker import DockerLauncher, owner_of
     from activities.launchers.process import ProcessLauncher
 
     launcher: Launcher
     if state.launcher == "docker":
-        launcher = DockerLauncher(state.agent_id)
+        launcher = DockerLauncher(owner_of(state.agent_id, folder / "agent"))
     else:
         launcher = ProcessLauncher(folder / "agent" / "containers")
     try:

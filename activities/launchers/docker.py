@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from activities.launchers import supervisor
@@ -48,11 +49,16 @@ _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"]
 """What an image that runs as root needs to install packages and to drop to another user."""
 
 
+def owner_of(agent_id: str, folder: Path) -> str:
+    """Who an agent's containers belong to: agents of two clusters on one host may have the same id."""
+    return f"{agent_id}@{folder.resolve()}"
+
+
 class DockerLauncher(Launcher):
     """Runs containers of one agent.
 
     Args:
-        agent_id: Whose containers these are; one agent process an id.
+        owner: Whose containers these are; one agent process an owner. See `owner_of`.
         network: Bridge network of the containers; made if absent.
         inter_container: Whether containers of this network reach each other; an existing network stays as it is.
         gpus: Whether slot ids are CUDA devices.
@@ -66,7 +72,7 @@ class DockerLauncher(Launcher):
 
     def __init__(
         self,
-        agent_id: str,
+        owner: str,
         network: str = "undeterred",
         *,
         inter_container: bool = False,
@@ -76,7 +82,8 @@ class DockerLauncher(Launcher):
         local_images: Sequence[str] = ("undeterred/",),
         host: str = "",
     ) -> None:
-        self._agent_id = agent_id
+        self._owner = owner
+        self._prefix = f"det-{hashlib.sha256(owner.encode()).hexdigest()[:8]}"
         self._network = network
         self._inter_container = inter_container
         self._gpus = gpus
@@ -90,6 +97,10 @@ class DockerLauncher(Launcher):
         self._tails: dict[str, LogTail] = {}
         self._ended: set[str] = set()
         self._killed: set[str] = set()
+
+    def _name(self, container_id: str) -> str:
+        # Agents of other clusters may use the same engine, and have containers of the same ids.
+        return f"{self._prefix}-{container_id}"
 
     def container_paths(self, container_id: str) -> ContainerPaths:
         """The same in every container."""
@@ -136,7 +147,7 @@ class DockerLauncher(Launcher):
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
         """How it ended. An engine that can't be reached is no end: None after the time-out."""
-        name = _name(container_id)
+        name = self._name(container_id)
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -157,7 +168,7 @@ class DockerLauncher(Launcher):
 
     async def kill(self, container_id: str, grace_s: float) -> None:
         """SIGTERM to the main process; after the grace SIGKILL to all."""
-        name = _name(container_id)
+        name = self._name(container_id)
         if await self._look(container_id):
             return
         self._killed.add(container_id)
@@ -180,7 +191,7 @@ class DockerLauncher(Launcher):
             if tail is not None:
                 await tail.close()
             await self._look(container_id)  # so that we know if the log is complete
-            tail = self._tails[container_id] = LogTail(self._engine, _name(container_id), after)
+            tail = self._tails[container_id] = LogTail(self._engine, self._name(container_id), after)
         if container_id in self._ended:
             return await tail.read(after, limit, wait_s=30.0)
         return await tail.read(after, limit, wait_s=0.05 if is_new else 0.0)
@@ -189,7 +200,7 @@ class DockerLauncher(Launcher):
         """Copies, which the engine hands out as an archive: also of a container that has ended, or on another host."""
         archive: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - what is returned holds it
         try:
-            await self._engine.read_archive(_name(container_id), f"{RUN_DIR}/{folder}", archive, RUN_FILES_LIMIT)
+            await self._engine.read_archive(self._name(container_id), f"{RUN_DIR}/{folder}", archive, RUN_FILES_LIMIT)
             return await asyncio.to_thread(_files_in, archive, folder)
         except BaseException as error:
             archive.close()
@@ -201,7 +212,7 @@ class DockerLauncher(Launcher):
 
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container of this agent that was started."""
-        params = {"all": "1", **filters(label=f"{LABEL}.agent={self._agent_id}")}
+        params = {"all": "1", **filters(label=f"{LABEL}.agent={self._owner}")}
         try:
             found: list[dict[str, Any]] = await self._engine.call("GET", "/containers/json", params=params)
         except EngineGone as error:
@@ -224,7 +235,9 @@ class DockerLauncher(Launcher):
         if tail:
             await tail.close()
         try:
-            await self._engine.call("DELETE", f"/containers/{_name(container_id)}", params={"force": "1", "v": "1"})
+            await self._engine.call(
+                "DELETE", f"/containers/{self._name(container_id)}", params={"force": "1", "v": "1"}
+            )
         except EngineError as error:
             if error.status not in (404, 409):  # gone, or being removed
                 raise
@@ -233,7 +246,7 @@ class DockerLauncher(Launcher):
         self._locks.pop(container_id, None)
 
     async def _start(self, spec: ContainerSpec) -> None:
-        name = _name(spec.container_id)
+        name = self._name(spec.container_id)
         state = await self._state(name)
         if state is None:
             await self._create(name, spec)
@@ -278,7 +291,7 @@ class DockerLauncher(Launcher):
         env = {name: value.replace("{container_dir}", RUN_DIR) for name, value in spec.env.items()}
         labels = {
             **spec.labels,
-            f"{LABEL}.agent": self._agent_id,
+            f"{LABEL}.agent": self._owner,
             f"{LABEL}.container": spec.container_id,
             f"{LABEL}.labels": json.dumps(dict(spec.labels)),
             f"{LABEL}.boot": supervisor.boot_id(),
@@ -384,17 +397,11 @@ class DockerLauncher(Launcher):
             if error.status == 404:
                 return None
             raise
-        owner = found["Config"]["Labels"].get(f"{LABEL}.agent")
-        if owner != self._agent_id:
-            raise LaunchError(
-                "bad_spec",
-                f"container {name} belongs to agent {owner!r}, expected {self._agent_id!r}; an agent needs its own id.",
-            )
         return {**found["State"], "Boot": found["Config"]["Labels"].get(f"{LABEL}.boot", "")}
 
     async def _look(self, container_id: str) -> ContainerExit | None:
         """The exit, or None while it runs."""
-        name = _name(container_id)
+        name = self._name(container_id)
         state = await self._state(name)
         if state is None or state["Status"] in ("created", "removing"):
             return ContainerExit(
@@ -425,10 +432,6 @@ def _files_in(archive: IO[bytes], folder: str) -> RunFiles:
             if file is not None:
                 files.append((path.name, held.enter_context(file)))
         return RunFiles(sorted(files, key=lambda found: found[0]), held.pop_all())
-
-
-def _name(container_id: str) -> str:
-    return f"det-{container_id}"
 
 
 def _unavailable(error: Exception) -> LaunchError:

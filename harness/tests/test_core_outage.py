@@ -91,7 +91,7 @@ def test_reports_are_on_disk_soon_after_they_are_made(trial: Trial, quick_backof
 def test_a_master_that_does_not_answer_counts_as_away(trial: Trial) -> None:
     """It takes the request and falls silent: only time tells."""
     gate = threading.Event()
-    trial.master.fault = lambda call: gate.wait(30) and None if call.path.endswith("/batch") else None
+    trial.master.fault = lambda call: gate.wait(60) and None if call.path.endswith("/batch") else None
     with trial.init() as ctx:
         ctx.train.report_training_metrics(1, {"loss": 1.0})
         ctx.train.report_training_metrics(2, {"loss": 1.0})
@@ -259,7 +259,7 @@ def test_a_process_that_ends_leaves_the_rest_to_the_agent(
         ctx.train.report_progress(1.0)
         ctx.preempt.acknowledge_preemption_signal()
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert steps_on_disk(collected) == list(range(200))
     rest = [entry for entry in on_disk(collected) if entry[0] != "metrics"]
     assert rest == [("ack", None), ("progress", {"progress": 1.0, "isRaw": True})]
@@ -287,12 +287,12 @@ def test_a_failed_process_leaves_the_rest_too_and_its_own_error_is_shown(
 
 def test_a_master_that_hangs_does_not_keep_the_process(trial: Trial, collected: Path) -> None:
     gate = threading.Event()
-    trial.master.fault = lambda call: gate.wait(30) and None if call.path.endswith("/batch") else None
+    trial.master.fault = lambda call: gate.wait(60) and None if call.path.endswith("/batch") else None
     with trial.init() as ctx:
         ctx.train.report_training_metrics(1, {"loss": 1.0})
         ctx.train.report_training_metrics(2, {"loss": 1.0})
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     gate.set()
     assert steps_on_disk(collected) == [1, 2]
 

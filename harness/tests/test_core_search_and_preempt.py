@@ -160,7 +160,7 @@ def test_leaving_the_context_ends_a_long_poll(trial: Trial) -> None:
     with trial.init():
         trial.master.wait_for(lambda: len(trial.master.of(POLL)) == 2)
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_the_poll_survives_an_outage(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:

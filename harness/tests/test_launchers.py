@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -97,10 +98,11 @@ class Task:
             out, err = process.communicate(timeout=50)
             return process.returncode, sorted(out.splitlines()), err
 
-    def seen(self) -> list[str]:
-        """The launcher's options of the last start."""
+    def seen(self, first_port: int = 29400) -> list[str]:
+        """The launcher's options of the last start, with the first port for the next ones that may have been free."""
         argv: list[str] = json.loads((self.root / "seen").read_text().splitlines()[-1])
-        return argv[: argv.index(sys.executable)]
+        ports = {str(port) for port in range(first_port, first_port + 1000)}
+        return [str(first_port) if word in ports else word for word in argv[: argv.index(sys.executable)]]
 
 
 @pytest.fixture
@@ -122,9 +124,19 @@ def test_torchrun_gets_what_the_contract_says_and_lines_get_ranks(task: Task) ->
     assert task.seen() == [*base.split(), "29400", "--no_python"]
 
     task.run("torch_distributed", "--rdzv_backend", "static", "--", *hello, DET_UNIQUE_PORT_OFFSET="4")
-    assert task.seen() == [*base.split(), "29404", "--rdzv_backend", "static", "--no_python"]
+    assert task.seen(29404) == [*base.split(), "29404", "--rdzv_backend", "static", "--no_python"]
     task.run("torch_distributed", "--", *hello, DET_UNIQUE_PORT_OFFSET="4", C10D_PORT="777")
     assert task.seen() == [*base.split(), "777", "--no_python"]
+
+
+def test_a_port_that_somebody_has_is_passed_over(task: Task) -> None:
+    with contextlib.ExitStack() as held:
+        for port in (29450, 29451):
+            with contextlib.suppress(OSError):  # somebody has it already
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+        task.run("torch_distributed", *_script("print(1)"), DET_UNIQUE_PORT_OFFSET="50")
+    argv = json.loads((task.root / "seen").read_text().splitlines()[-1])
+    assert int(argv[argv.index("--master_port") + 1]) >= 29452
 
 
 def test_the_second_of_two_machines(task: Task) -> None:

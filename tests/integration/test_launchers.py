@@ -176,7 +176,7 @@ class LauncherContract:
         await launcher.start(spec)
         began = time.monotonic()
         assert await launcher.wait(spec.container_id, 0.2) is None
-        assert 0.15 < time.monotonic() - began < 2.0
+        assert 0.15 < time.monotonic() - began < 20.0
 
     async def test_end_is_seen_soon(self, world: World, launcher: Launcher) -> None:
         spec = world.spec("sleep", "0.3")
@@ -320,7 +320,7 @@ class LauncherContract:
         await line_from(launcher, spec.container_id, "ready")
         began = time.monotonic()
         await launcher.kill(spec.container_id, 0.3)
-        assert 0.3 <= time.monotonic() - began < 5.0
+        assert 0.3 <= time.monotonic() - began < 20.0
         found = await end_of(world.launcher(), spec.container_id)
         assert (found.cause, found.code) == (ExitCause.KILLED, 137)
         await launcher.kill(spec.container_id, 0.3)
@@ -670,21 +670,26 @@ class TestDockerLauncher(LauncherContract):
     async def test_started_when_a_crash_left_it_created(self, world: DockerWorld, launcher: Launcher) -> None:
         spec = world.spec("echo", "ran")
         assert isinstance(launcher, DockerLauncher)
-        await launcher._create(f"det-{spec.container_id}", spec)  # pyright: ignore[reportPrivateUsage]
+        await launcher._create(launcher._name(spec.container_id), spec)  # pyright: ignore[reportPrivateUsage]
         assert list(await launcher.list()) == []
         other = world.launcher()
         await other.start(spec)
         assert (await end_of(other, spec.container_id)).code == 0
         assert [line.text for line in await read_all(other, spec.container_id)] == ["ran"]
 
-    async def test_other_agents_containers_are_not_ours(self, world: DockerWorld, launcher: Launcher) -> None:
-        spec = world.spec("sleep", "60")
+    async def test_agents_of_two_clusters_share_an_engine(self, world: DockerWorld, launcher: Launcher) -> None:
+        """Even with the same ids: experiments of the same second and number have the same."""
+        spec = world.spec("sh", "-c", "echo ours; sleep 60")
         await launcher.start(spec)
-        stranger = DockerLauncher(f"agent-{uuid.uuid4()}")
+        stranger = DockerLauncher(f"agent-{uuid.uuid4()}", network="undeterred-test")
         assert list(await stranger.list()) == []
-        with pytest.raises(LaunchError, match="belongs to agent"):
-            await stranger.start(spec)
+        await stranger.start(dataclasses.replace(spec, argv=["echo", "theirs"]))
+        assert (await end_of(stranger, spec.container_id)).code == 0
+        assert [line.text for line in await read_all(stranger, spec.container_id)] == ["theirs"]
+        await stranger.remove(spec.container_id)
         await stranger.close()
+        (status,) = await launcher.list()
+        assert status.running
 
     async def test_missing_mount(self, world: DockerWorld, launcher: Launcher, tmp_path: Path) -> None:
         with pytest.raises(LaunchError, match="nowhere") as caught:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+# What training code may go on after, it must be able to go on after on every worker, and what ends a task ends all.
+_KNOWN = (errors.AllocationEnded, errors.CheckpointCorruptError, errors.CheckpointNotFound)
+
 
 class Team:
     """Workers that call the same methods in the same order.
@@ -93,7 +96,6 @@ class Team:
         for rank, (_, problem) in enumerate(told):
             if problem is not None:
                 kind, message = problem
-                # What ends the task ends it on every worker; anything else is the other's own.
-                known = {e.__name__: e for e in (errors.AllocationEnded, errors.CheckpointCorruptError)}
+                known = {e.__name__: e for e in _KNOWN}
                 raise known.get(kind, errors.CheckpointException)(f"worker {rank} failed: {kind}: {message}")
         return [mine for mine, _ in told]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -89,11 +90,26 @@ def program(name: str, what: str) -> str:
 def rendezvous_port(place: Place) -> str:
     """Where the workers of a job find each other: `C10D_PORT`, or 29400 and what keeps trials of one machine apart.
 
-    A job of several machines has them for itself, and all of them must agree.
+    A job of several machines has them for itself, and all of them must agree. On one machine, which others share, it
+    is the first free port from there on.
     """
     text = os.environ.get("DET_UNIQUE_PORT_OFFSET") or "0"
-    offset = int(text) if len(place.addresses) == 1 and text.isdigit() else 0
-    return os.environ.get("C10D_PORT") or str(29400 + offset)
+    is_alone = len(place.addresses) == 1
+    if given := os.environ.get("C10D_PORT"):
+        return given
+    first = 29400 + (int(text) if is_alone and text.isdigit() else 0)
+    return str(next(filter(_is_free, range(first, first + 1000)), first) if is_alone else first)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As torch does: what an earlier trial's connections have left behind is no server.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def on_one_machine(launcher: str, instead: str) -> Place:

@@ -18,7 +18,6 @@ from determined.experimental import client
 from tests.e2e.core_api.inside import CHECKS
 from tests.e2e.core_api.inside.worker import MARK, STATUS
 from tests.embedded import TORCH_PYTHON, Embedded
-from tests.servers import free_port
 
 INSIDE = Path(__file__).parent / "inside"
 WAIT_S = 240.0
@@ -60,9 +59,6 @@ class Launched:
             command = f"python3 -m determined.launch.torch_distributed {command}"
         variables = ["DET_COLLECTIVE_TIMEOUT_S=120", "DET_GANG_TIMEOUT_S=120"]
         mounts: list[dict[str, Any]] = []
-        if self.cluster.launcher == "process":
-            # Containers of this host share its ports, also with those of other clusters.
-            variables.append(f"C10D_PORT={free_port()}")
         if self.cluster.launcher == "docker":
             # The image's own Python and harness, with PyTorch and TensorBoard beside them.
             (packages,) = (TORCH_PYTHON.parent.parent / "lib").glob("python*/site-packages")

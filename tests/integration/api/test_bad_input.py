@@ -30,7 +30,7 @@ from database.models import Experiment
 from tests.integration.api.served import Caller, Run, Served, a_file, until
 
 #: How long others may have to wait for an answer, whatever one does.
-_SOON_S = 2.0
+_SOON_S = 5.0
 
 
 @contextlib.asynccontextmanager

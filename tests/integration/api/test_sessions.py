@@ -84,7 +84,7 @@ async def test_login_is_refused_with_the_same_words_when_credentials_are_wrong(
 async def test_login_answers_soon_when_the_password_is_huge(api: Served) -> None:
     started = time.monotonic()
     await api.nobody.refused(401, "POST", LOGIN, {"username": "admin", "password": "x" * 2**20})
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
 
 
 async def test_login_is_refused_when_the_user_is_inactive(api: Served) -> None:

@@ -57,11 +57,6 @@ def _(w: Worker) -> Any:
     return storage_id
 
 
-def _not_found(w: Worker) -> type[Exception]:
-    """What `download` raises on this worker when the chief, who downloads for all, does not find it."""
-    return errors.CheckpointNotFound if w.is_chief else errors.CheckpointException
-
-
 def _files(folder: pathlib.Path) -> dict[str, str]:
     """The files that are not the checkpoint's own: path -> text."""
     found = {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*.t?[tp]")) if p.is_file()}
@@ -79,7 +74,7 @@ def _(w: Worker) -> Any:
     w.context.checkpoint.download(w.kept["sharded"], shared)
     equal(_files(shared), _parts(w, "sharded"))
     w.distributed.allgather("read")  # the folder is the chief's
-    with refused(_not_found(w), "00000000"):
+    with refused(errors.CheckpointNotFound, "00000000"):
         w.context.checkpoint.download("00000000-0000-4000-8000-000000000000", w.folder / "nothing")
 
 
@@ -117,6 +112,6 @@ def _(w: Worker) -> Any:
         storage_id = w.context.checkpoint.upload(w.part("deleted"), {"steps_completed": 1})
         w.context.checkpoint.delete(storage_id)
     storage_id = w.distributed.broadcast(storage_id)
-    with refused(_not_found(w), storage_id):
+    with refused(errors.CheckpointNotFound, storage_id):
         w.context.checkpoint.download(storage_id, w.folder / "deleted again")
     return storage_id
