@@ -216,7 +216,6 @@ class Trial:
         self.completed: list[dict[str, Any]] = []
         self.preempt = threading.Event()
         monkeypatch.setenv("DET_RUN_DIR", str(self.run_dir))
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.delenv("DET_SPOOL_DIR", raising=False)
         monkeypatch.setattr(determined._info, "_cached", None)
         for route in (

@@ -129,6 +129,7 @@ def test_missing_tensorboard_is_told_once(trial: Trial, caplog: pytest.LogCaptur
         "image changes that"
     ]
     assert not _copied(trial).exists()
+    assert not list(trial.run_dir.glob("tensorboard-*")), "no folder for nothing"
 
 
 def test_manual_mode_writes_and_copies_nothing_by_itself(trial: Trial) -> None:

@@ -52,7 +52,7 @@ class TensorboardFiles:
         trial = info.trial
         name = f"tensorboard-{info.allocation_id or f'unmanaged-{trial.trial_id}'}-{rank}"
         below = (info.cluster_id, "tensorboard", "experiment", str(trial.experiment_id), "trial", str(trial.trial_id))
-        return cls(os.path.join(os.environ.get("TMPDIR") or "/tmp", name), storage, below)
+        return cls(os.path.join(_local_base(), name), storage, below)
 
     def path(self) -> pathlib.Path:
         """The local folder; made if needed."""
@@ -93,6 +93,14 @@ class TensorboardFiles:
     def _put(self, file: pathlib.Path, name: pathlib.PurePosixPath) -> None:
         if self._storage is not None:
             self._storage.put_tensorboard(str(file), "/".join((*self._below, *name.parts)))
+
+
+def _local_base() -> str:
+    # A container that is a plain process shares /tmp with its host, and has a folder that is removed with it.
+    from determined._info import DEFAULT_RUN_DIR
+
+    run_dir = os.environ.get("DET_RUN_DIR") or DEFAULT_RUN_DIR
+    return run_dir if run_dir != DEFAULT_RUN_DIR else os.environ.get("TMPDIR") or "/tmp"
 
 
 class TensorboardSync:
@@ -159,7 +167,7 @@ class TensorboardSync:
 
     def _open(self) -> _Scalars | None:
         try:
-            return _Scalars(str(self._files.path()))
+            return _Scalars(self._files)
         except ImportError as e:
             self._can_write = False
             _logger().info(
@@ -191,12 +199,13 @@ def sync_of(files: TensorboardFiles, mode: TensorboardMode, dist: DistributedCon
 class _Scalars:
     """An event file. Raises: ImportError, if TensorBoard is not installed."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, files: TensorboardFiles) -> None:
         from importlib import import_module
 
         self._event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
         self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2").Summary
-        self._file: Any = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(folder)
+        writer: Any = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter
+        self._file = writer(str(files.path()))
 
     def add(self, group: str, steps: int, time_s: float, metrics: dict[str, Any]) -> None:
         """Write what of some metrics is a number."""
