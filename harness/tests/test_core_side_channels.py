@@ -357,6 +357,19 @@ def test_alert_that_is_not_taken_does_not_end_training(trial: Trial, caplog: pyt
     assert "the alert 'first' was not sent: too many wait" in caplog.text
 
 
+def test_alerts_of_an_outage_are_bounded(trial: Trial, caplog: pytest.LogCaptureFixture) -> None:
+    goes_on = threading.Event()
+    trial.master.answer(ALERT, lambda call: goes_on.wait(60) and {})
+    with trial.init() as ctx:
+        for number in range(103):
+            ctx.alert(f"number {number}")
+        goes_on.set()
+    assert [call.body["data"]["title"] for call in trial.master.of(ALERT)] == [f"number {n}" for n in range(100)]
+    assert [r.getMessage() for r in caplog.records] == [
+        f"the alert 'number {n}' is left out: 100 wait for the master already" for n in (100, 101, 102)
+    ]
+
+
 def test_outside_of_a_cluster_all_of_it_goes_to_the_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 from determined import errors
 from determined.core._checkpoint import CheckpointContext
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # How long the end of a failed process waits for a master that does not answer, if nobody delivers what it leaves.
 _GIVE_UP_AFTER_ERROR_S = 300.0
 _GIVE_UP_AFTER_INTERRUPT_S = 10.0
+# They wait in memory.
+_MOST_ALERTS = 100
 _LEVELS = {
     "debug": "LOG_LEVEL_DEBUG",
     "info": "LOG_LEVEL_INFO",
@@ -72,6 +75,7 @@ class Context:
         self.profiler = profiler or DummyProfilerContext(self.distributed)
         self._reporter = _reporter
         self._tensorboard = _tensorboard
+        self._room_for_alerts = threading.Semaphore(_MOST_ALERTS)
 
     def start(self) -> None:
         """Start the threads; `with` does it."""
@@ -121,7 +125,7 @@ class Context:
     ) -> None:
         """Tell the webhooks of this experiment something (trigger `CUSTOM`). Returns at once.
 
-        One that the master does not take is told in the log, and does not end training.
+        One that the master does not take, and the 101st that waits for it, is told in the log: training goes on.
 
         Raises:
             ValueError: `level` is none of these.
@@ -143,7 +147,12 @@ class Context:
                 send("POST", "/api/v1/webhooks/custom", body)
             except errors.APIException as e:
                 _logger().warning(f"the alert {title!r} was not sent: {e.message}")
+            finally:
+                self._room_for_alerts.release()
 
+        if not self._room_for_alerts.acquire(blocking=False):
+            _logger().warning(f"the alert {title!r} is left out: {_MOST_ALERTS} wait for the master already")
+            return
         self._reporter.later(send_alert)
 
     def _close_reporter(self, exc_val: BaseException | None) -> None:
