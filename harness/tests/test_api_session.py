@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from determined import errors
-from determined.common.api import Cert, Session, _io, authentication, canonicalize_master_url
+from determined.common.api import Cert, Session, _io, _retry, authentication, canonicalize_master_url
 from determined.common.api._async._session import AsyncSession
 from determined.common.api._retry import OUTAGE_GROWTH, Backoff
 from determined.common.api._transport import proxy_for
@@ -451,7 +451,7 @@ def test_waiting_times_grow_with_jitter_up_to_the_cap() -> None:
 
 
 def test_next_try_is_within_a_tenth_of_the_outage_when_a_reporter_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    monkeypatch.setattr(_retry, "jitter", lambda: 1.0)  # its most
     backoff, outage_s = Backoff(growth=OUTAGE_GROWTH), 0.0
     while outage_s < 60:
         delay_s = backoff.next()
