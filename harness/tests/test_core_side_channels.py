@@ -269,6 +269,21 @@ def test_what_cannot_be_measured_is_told_once_and_left_out(
     ]
 
 
+def test_machine_that_cannot_be_measured_at_all_is_told(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: Any) -> None:
+        raise PermissionError("/proc/stat")
+
+    monkeypatch.setattr(_system.System, "__init__", broken)
+    with trial.init() as ctx:
+        ctx.profiler.on(0.1, 1)
+        ctx.profiler.off()
+        ctx.train.report_training_metrics(1, {"loss": 1.0})
+    assert "the profiler can't measure this machine: PermissionError: /proc/stat; training goes on" in caplog.text
+    assert len(trial.master.of(BATCH)) == 1
+
+
 class Nvml:
     """A driver of two GPUs, the second of which is a part of one (MIG). There is none on a machine of CI."""
 

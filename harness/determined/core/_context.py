@@ -129,6 +129,7 @@ class Context:
 
         Raises:
             ValueError: `level` is none of these.
+            AllocationEnded, APIException, InvalidDataTypeException: Something reported before was refused.
         """
         if level not in _LEVELS:
             raise ValueError(f"alert: level is {level!r}, but must be one of {', '.join(map(repr, _LEVELS))}")
@@ -153,7 +154,11 @@ class Context:
         if not self._room_for_alerts.acquire(blocking=False):
             _logger().warning(f"the alert {title!r} is left out: {_MOST_ALERTS} wait for the master already")
             return
-        self._reporter.later(send_alert)
+        try:
+            self._reporter.later(send_alert)
+        except BaseException:  # something reported before was refused: this alert does not wait
+            self._room_for_alerts.release()
+            raise
 
     def _close_reporter(self, exc_val: BaseException | None) -> None:
         if self._reporter is None:

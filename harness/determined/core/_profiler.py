@@ -80,8 +80,8 @@ class ProfilerContext:
 
         try:
             system = System()
-        except ImportError as e:
-            _logger().warning(f"the profiler can't measure this machine: {e}; training goes on")
+        except Exception as e:  # noqa: BLE001 - a package that is missing, a kernel or a driver that withholds something
+            _logger().warning(f"the profiler can't measure this machine: {type(e).__name__}: {e}; training goes on")
             return
         samples: list[dict[str, dict[str, Any]]] = []
         next_at = time.monotonic() + interval_s
