@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from temporalio.client import Client
 
 from api.app import create_app
@@ -21,6 +20,7 @@ from api.settings import ApiSettings
 from database.session import Database
 from tests.servers import free_port
 from workers.agent import main as agent_main
+from workers.api import server_of
 from workers.connect import configure_logging
 from workers.orchestrator import WORKFLOWS, new_worker
 from workers.settings import AgentSettings
@@ -206,8 +206,7 @@ async def platform(
         storage_path=str(folder / "checkpoints"),
         timing=timing,
     )
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=port, access_log=False, log_level="warning"))
-    server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+    server = server_of(create_app(settings), port)
     serving = asyncio.create_task(server.serve())
     while not server.started:
         assert not serving.done(), "the API ended at its start"

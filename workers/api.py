@@ -10,26 +10,39 @@ from typing import NoReturn
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from api.app import create_app
 from api.settings import ApiSettings
 from workers.connect import run as run_process
+
+#: How long an idle connection stays open, in seconds. Clients give theirs up after 5 s or less: a request that is
+#: sent in the moment when the server closes the connection is lost, so it must never be the server that closes first.
+_KEEP_ALIVE_S = 75
+
+
+def server_of(app: FastAPI, port: int = 0) -> uvicorn.Server:
+    """A server for the API that leaves signals alone; on `port`, unless it is given sockets to serve."""
+    config = uvicorn.Config(
+        app,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        server_header=False,
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+    return server
 
 
 async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     """Serve until asked to stop."""
     # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
     sys.setswitchinterval(0.0005)
-    config = uvicorn.Config(
-        create_app(settings),
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=2,
-        server_header=False,
-    )
-    config.load()
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]  # ours are installed already
+    server = server_of(create_app(settings))
     # several addresses, so that containers on a bridge network reach us without opening the port to everybody
     sockets = [_listen(host.strip(), settings.port) for host in settings.host.split(",")]
     serving = asyncio.create_task(server.serve(sockets))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
@@ -18,6 +17,7 @@ from api.routes import tasks, trials, webhooks
 from api.settings import ApiSettings
 from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Served, TemporalAway
 from tests.servers import free_port
+from workers.api import server_of
 from workers.connect import configure_logging
 
 
@@ -74,9 +74,7 @@ async def serving(database_url: str, folder: Path) -> AsyncIterator[Served]:
         patch.setattr(webhooks, "_TEST_S", 0.05)
         patch.setattr(tasks, "_TICK_S", 0.05)
         app = create_app(settings)
-        config = uvicorn.Config(app, port=settings.port, access_log=False, log_level="warning")
-        server = uvicorn.Server(config)
-        server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+        server = server_of(app, settings.port)
         with pytest.MonkeyPatch.context() as start:  # for the start of this one only: other tests have a Temporal
             start.setattr("api.app.Commands", TemporalAway)
             serving = asyncio.create_task(server.serve())

@@ -1,0 +1,31 @@
+"""How the API's server treats connections."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import FastAPI
+
+from tests.servers import free_port
+from workers.api import server_of
+
+
+async def test_connection_that_clients_would_use_again_is_open_when_uvicorn_would_have_closed_it() -> None:
+    """httpx keeps idle connections for 5 s: a server that closed them then would lose the request of that moment."""
+    port = free_port()
+    server = server_of(FastAPI(), port)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not serving.done(), "the server ended at its start"
+        await asyncio.sleep(0.01)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for idle_s in (0, 5.5):
+        await asyncio.sleep(idle_s)
+        writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: cluster\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        await reader.readexactly(length)
+    writer.close()
+    server.should_exit = True
+    await serving
