@@ -56,6 +56,13 @@ class CheckpointMetadata(TypedDict):
     checkpoint: Metadata
 
 
+class CheckpointFile(TypedDict):
+    """A file of a checkpoint: its size in bytes, and its XXH3 hash, "" where none is known."""
+
+    size: int
+    xxh3: str
+
+
 class CheckpointUuids(TypedDict):
     """Which checkpoints."""
 
@@ -348,6 +355,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "POST /api/v1/runs/start": {"storageId": int},
     "GET /api/v1/allocations/{allocation_id}/signals/preemption": {"preempt": bool},
     "GET /api/v1/checkpoints/{uuid}": _CHECKPOINT,
+    "GET /api/v1/undeterred/checkpoints/{uuid}/files": {"files": dict[str, CheckpointFile]},
     "POST /api/v1/checkpoints/{uuid}/metadata": _CHECKPOINT,
     "GET /api/v1/models": {"models": list[registry.Model]} | _PAGED,
     "POST /api/v1/models": _MODEL,
@@ -389,6 +397,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 #: Answers that are files, and the content types that they may have.
 FILES = {
     "GET /checkpoints/{uuid}": ("application/x-tar", "application/gzip"),
+    "GET /api/v1/undeterred/checkpoints/{uuid}/file": ("application/octet-stream",),
     "GET /experiments/{experiment_id}/model_def": ("application/x-gtar",),
     "GET /resources/allocation/raw": ("text/csv",),
     "GET /resources/allocation/allocations-csv": ("text/csv",),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import and_
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
+from api import checkpoint_contents
 from api.access import changeable, readable_checkpoint, readable_task
 from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.checkpoint_archive import archive
 from api.checkpoint_files import note_resources
 from api.deps import Parts, PartsDep, PrincipalDep, ReaderDep, UserDep, body_as, fence, json_object, parse_as
-from api.errors import BadRequest, Forbidden, NotServed
+from api.errors import BadRequest, Forbidden, NotFound, NotServed
 from api.queries import checkpoints
 from api.reporters import Reporter, of_unmanaged
 from api.wire import messages as wire
@@ -123,10 +124,37 @@ async def set_metadata(uuid: str, request: Request, parts: PartsDep, user: UserD
     return answer({"checkpoint": await run_in_threadpool(_find, parts, uuid, user)})
 
 
-def _storage_of(parts: Parts, experiment_id: int) -> dict[str, Any]:
-    """Where an experiment's checkpoints are, with the keys that are shown to nobody."""
+def _stored(
+    parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal
+) -> tuple[wire.Checkpoint, dict[str, Any]]:
+    """A checkpoint that has files, and where they are, with the keys that are shown to nobody."""
+    checkpoint = _find(parts, uuid, caller)
+    if checkpoint.state not in ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED"):
+        raise BadRequest(f"checkpoint {uuid} is {checkpoint.state.removeprefix('STATE_')}: it can't be downloaded")
     with parts.database.read() as session:
-        return session.get_one(Experiment, experiment_id).config["checkpoint_storage"]
+        return checkpoint, session.get_one(Experiment, checkpoint.training.experiment_id).config["checkpoint_storage"]
+
+
+@router.get("/api/v1/undeterred/checkpoints/{uuid}/files")
+def files(uuid: str, parts: PartsDep, caller: ReaderDep) -> Response:
+    """The files of a checkpoint with their sizes in bytes and XXH3 hashes ("" where none is known)."""
+    checkpoint, config = _stored(parts, uuid, caller)
+    known = checkpoint_contents.hashes(config, checkpoint.uuid)
+    return answer(
+        {"files": {path: {"size": size, "xxh3": known.get(path, "")} for path, size in checkpoint.resources.items()}}
+    )
+
+
+@router.get("/api/v1/undeterred/checkpoints/{uuid}/file")
+def file(
+    uuid: str, path: str, parts: PartsDep, caller: ReaderDep, offset: Annotated[int, Query(ge=0, lt=2**63)] = 0
+) -> Response:
+    """The content of one file of a checkpoint, from a byte on: a download that broke off goes on there."""
+    checkpoint, config = _stored(parts, uuid, caller)
+    if path not in checkpoint.resources or path.endswith("/"):
+        raise NotFound(f"path: checkpoint {uuid} has no file {path!r}")
+    pieces = checkpoint_contents.content(config, checkpoint.uuid, path, offset)
+    return StreamingResponse(pieces, media_type="application/octet-stream")
 
 
 @router.get("/checkpoints/{uuid}")
@@ -136,9 +164,6 @@ async def download(uuid: str, request: Request, parts: PartsDep, caller: ReaderD
     gzip = "gzip" in accept
     if not gzip and not any(kind in accept for kind in ("application/x-tar", "application/*", "*/*")):
         raise NotServed(f"accept: {accept!r}: expected application/x-tar or application/gzip")
-    checkpoint = await run_in_threadpool(_find, parts, uuid, caller)
-    if checkpoint.state not in ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED"):
-        raise BadRequest(f"checkpoint {uuid} is {checkpoint.state.removeprefix('STATE_')}: it can't be downloaded")
-    config = await run_in_threadpool(_storage_of, parts, checkpoint.training.experiment_id)
+    checkpoint, config = await run_in_threadpool(_stored, parts, uuid, caller)
     pieces = await asyncio.to_thread(archive, config, checkpoint.uuid, gzip=gzip)
     return StreamingResponse(pieces, media_type="application/gzip" if gzip else "application/x-tar")

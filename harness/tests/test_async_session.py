@@ -15,7 +15,7 @@ from determined.common.api._async._session import AsyncSession
 from determined.experimental import aio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from conftest import Call, Master
@@ -113,20 +113,45 @@ async def test_logging_in_is_the_same(master: Master, monkeypatch: pytest.Monkey
         await aio.AsyncDetermined.login(master.url, "bob", "pw")
 
 
-async def test_who_reads_in_a_thread_hears_of_every_end() -> None:
-    async def pieces(count: int, failure: Exception | None = None) -> AsyncGenerator[bytes]:
-        for n in range(count):
-            yield bytes([n % 256])
-        if failure is not None:
-            raise failure
+async def test_the_first_error_ends_what_is_done_for_each() -> None:
+    done: list[int] = []
+    under_way = most = 0
 
-    assert await _io.consume(pieces(1000), lambda read: sum(len(piece) for piece in read)) == 1000
-    with pytest.raises(OSError, match="broke off"):
-        await _io.consume(pieces(100, OSError("broke off")), lambda read: list(read))
+    async def work(n: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            under_way -= 1
+        if n == 7:
+            raise ValueError("seven")
+        if n < 50:
+            done.append(n)
 
-    def refuse(read: Iterator[bytes]) -> None:
-        next(read)
-        raise ValueError("refused")
+    await _io.each(work, range(7), 3)
+    assert (done, most) == ([0, 1, 2, 3, 4, 5, 6], 3)
+    with pytest.raises(ValueError, match="seven"):
+        await _io.each(work, range(60), 3)
+    assert 49 not in done
+    assert under_way == 0, "something was left at work"
 
-    with pytest.raises(ValueError, match="refused"):
-        await _io.consume(pieces(1000), refuse)
+
+async def test_nothing_works_on_in_a_thread_after_its_caller_was_cancelled() -> None:
+    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        began.set()
+        go_on.wait(20)
+        ended.set()
+
+    caller = asyncio.create_task(_io.run(block))
+    assert await _io.run(began.wait, 20)
+    caller.cancel()
+    await asyncio.sleep(0.01)
+    assert not caller.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended.is_set()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from database.models import Experiment
 from determined.common import storage
@@ -28,9 +29,9 @@ def section() -> Iterator[dict[str, Any]]:
         yield section
 
 
-async def reported(run: Run, name: str = "") -> str:
+async def reported(run: Run, name: str = "", resources: dict[str, int] | None = None) -> str:
     name = name or str(uuids.uuid4())
-    body = {"uuid": name, "metadata": {"steps_completed": 1}, "resources": {"model": "5"}}
+    body = {"uuid": name, "metadata": {"steps_completed": 1}, "resources": resources or {"model": 5}}
     await run.container.post("/api/v1/checkpoints", body)
     return name
 
@@ -68,6 +69,56 @@ async def test_files_come_as_an_archive_wherever_they_are(
         file = archive.extractfile("deep/large")
         assert file is not None
         assert file.read() == LARGE
+
+
+@pytest.mark.parametrize("kind", ["s3", "shared_fs"])
+async def test_files_come_one_by_one_with_their_hashes_wherever_they_are(
+    api: Served, section: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    user = api.user()
+    if kind == "shared_fs":
+        section = {"type": "shared_fs", "host_path": str(tmp_path / "fs"), "storage_path": "below"}
+    run = await api.trial(user, checkpoint_storage=section)
+    sizes = {"deep/": 0, "deep/large": len(LARGE), "empty": 0, "metadata.json": 2, "gone": 3}
+    name = await reported(run, stored(storage.build(section), tmp_path / "source"), sizes)
+    path = f"/api/v1/undeterred/checkpoints/{name}"
+    files = (await user.get(f"{path}/files"))["files"]
+    assert {file: entry["size"] for file, entry in files.items()} == sizes
+    assert files["deep/large"]["xxh3"] == xxhash.xxh3_128_hexdigest(LARGE)
+    assert files["deep/"]["xxh3"] == files["gone"]["xxh3"] == ""
+    for offset in (0, 1, len(LARGE) - 1, len(LARGE), len(LARGE) + 9):
+        response = await user.ask("GET", f"{path}/file", params={"path": "deep/large", "offset": offset})
+        assert response.status_code == 200, response.text
+        assert response.content == LARGE[offset:]
+    assert (await user.ask("GET", f"{path}/file", params={"path": "empty"})).content == b""
+    for file, told in (("none/", "has no file 'none/'"), (MANIFEST_FILE, "has no file"), ("gone", "are not where"),
+                       ("../x", "has no file")):  # fmt: skip
+        assert told in await user.refused(404, "GET", f"{path}/file?path={file}")
+    assert "offset" in await user.refused(400, "GET", f"{path}/file?path=empty&offset=-1")
+    assert "path" in await user.refused(400, "GET", f"{path}/file")
+
+
+async def test_no_link_is_followed_when_files_come_one_by_one(api: Served, tmp_path: Path) -> None:
+    user = api.user()
+    section = {"type": "shared_fs", "host_path": str(tmp_path / "fs")}
+    run = await api.trial(user, checkpoint_storage=section)
+    name = await reported(run, resources={"passwd": 1, "folder/passwd": 1, "pipe": 1, "deep/": 0})
+    folder = tmp_path / "fs" / name
+    (folder / "deep").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "passwd").write_text("secret")
+    (folder / "passwd").symlink_to(tmp_path / "out" / "passwd")
+    (folder / "folder").symlink_to(tmp_path / "out")
+    os.mkfifo(folder / "pipe")
+    path = f"/api/v1/undeterred/checkpoints/{name}"
+    for file in ("passwd", "folder/passwd", "pipe"):
+        assert "are not where this server looks" in await user.refused(404, "GET", f"{path}/file?path={file}")
+    assert (await user.get(f"{path}/files"))["files"]["passwd"] == {"size": 1, "xxh3": ""}, "it has no manifest"
+    (folder / MANIFEST_FILE).write_text("{")
+    assert "is damaged" in await user.refused(404, "GET", f"{path}/files")
+    (folder / MANIFEST_FILE).unlink()
+    (folder / MANIFEST_FILE).symlink_to(tmp_path / "out" / "passwd")
+    assert "are not where this server looks" in await user.refused(404, "GET", f"{path}/files")
 
 
 async def test_download_is_refused_when_the_store_has_it_not(api: Served, section: dict[str, Any]) -> None:

@@ -298,6 +298,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/checkpoints/{uuid}", None, SEEN_BY_ALL),
     ("POST", "/api/v1/checkpoints/{uuid}/metadata", {"checkpoint": {"metadata": {}}}, EDITORS),
     ("GET", "/checkpoints/{uuid}", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/undeterred/checkpoints/{uuid}/files", None, SEEN_BY_ALL),
+    ("GET", "/api/v1/undeterred/checkpoints/{uuid}/file?path=weights", None, SEEN_BY_ALL),
     ("PATCH", "/api/v1/checkpoints", {"checkpoints": [{"uuid": "{uuid}", "resources": {"resources": {"weights": "1"}}}]},
      row("editor", containers="200 404")),
     ("POST", "/api/v1/checkpoints/rm", {"checkpointUuids": ["{uuid}"], "checkpointGlobs": ["nothing"]}, EDITORS),

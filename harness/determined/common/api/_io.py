@@ -10,7 +10,7 @@ import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Hashable
+    from collections.abc import Hashable, Iterable
     from typing import Any, Callable, TypeVar
 
     from determined.common.api._httpx import httpx
@@ -100,9 +100,16 @@ def run(function: Callable[..., T], *args: Any) -> T:
     return function(*args)
 
 
-def consume(pieces: Generator[bytes], function: Callable[..., T], *args: Any) -> T:
-    """Call what reads `pieces` as its first argument; they are closed after it."""
-    try:
-        return function(pieces, *args)
-    finally:
-        pieces.close()
+def each(function: Callable[[T], None], items: Iterable[T], at_once: int) -> None:
+    """Call `function` with each item, so many at a time. The first error ends it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="each") as threads:
+        running = [threads.submit(function, item) for item in items]
+        try:
+            for future in running:
+                future.result()
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise

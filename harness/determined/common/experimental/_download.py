@@ -1,13 +1,12 @@
 """Getting a checkpoint's files into a folder: all of them or none, going on where an earlier attempt broke off.
 
-What is under way lies beside the target in `.<name>.part`. A file has its own name there once it is complete, and ends
-with `.incomplete` before; the next download of the same checkpoint to the same place takes what is complete over.
+What is under way lies beside the target in `.<name>.part`. A file has its own name there once it is complete and
+verified; the next download of the same checkpoint to the same place goes on from what is there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pathlib
 
@@ -15,23 +14,19 @@ from determined import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from typing import Any, Callable, cast
+    from collections.abc import Generator
+    from typing import Any, Callable
+
+    from determined.common.storage import FileEntry
 
     Progress = Callable[[int, int], None]
-else:
-
-    def cast(kind: object, value: object) -> object:
-        """`typing.cast`, without the cost of importing it."""
-        return value
 
 
 METADATA_FILE = "metadata.json"
-_PARALLEL = 4
-_PIECE = 1 << 20
-_KERNEL_PIECE = 1 << 26
-# Two file systems, or one that has no such call.
-_NOT_IN_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+#: So many files come from the master at a time.
+PARALLEL = 4
+_PIECE = 1 << 18
+_UNFINISHED = ".undeterred-part"
 _OWNER_FILE = ".undeterred-download"
 
 
@@ -39,7 +34,7 @@ _OWNER_FILE = ".undeterred-download"
 def into(target: pathlib.Path, uuid: str) -> Generator[str, None, None]:
     """A folder beside `target` to download into; what is in it moves to `target` when the block ends well.
 
-    When the block fails, the folder stays for the next attempt if it holds anything complete.
+    When the block fails, the folder stays for the next attempt if it holds anything.
     """
     import shutil
 
@@ -64,78 +59,83 @@ def into(target: pathlib.Path, uuid: str) -> Generator[str, None, None]:
             raise
 
 
-def copy(source: str, folder: str, progress: Progress | None) -> None:
-    """Copy a checkpoint's folder, several files at a time; those that are there with the same size are not repeated.
+def entries_of(files: dict[str, Any]) -> dict[str, FileEntry]:
+    """What the master says about a checkpoint's files.
 
     Raises:
-        OSError: A file can't be read or written.
+        CheckpointCorruptError: A path leads out of the checkpoint.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    from determined.common.storage._manifest import FileEntry, is_inside
 
-    from determined.common.storage._tree import list_tree
-
-    paths = list_tree(source)
-    for path in paths:
-        if path.endswith("/"):
-            os.makedirs(os.path.join(folder, path), exist_ok=True)
-    meter = Meter(sum(paths.values()), progress)
-    files = [(path, size) for path, size in paths.items() if not path.endswith("/")]
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="download") as threads:
-        running = [threads.submit(_copy_file, source, folder, path, size, meter) for path, size in files]
-        try:
-            for future in running:
-                future.result()
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+    for path in files:
+        if not is_inside(path):
+            raise errors.CheckpointCorruptError(f"the path {path!r} is refused: it leads out of the checkpoint")
+    return {path: FileEntry(int(file["size"]), str(file["xxh3"])) for path, file in files.items()}
 
 
-def untar(pieces: Iterator[bytes], folder: str, sizes: dict[str, int], progress: Progress | None) -> None:
-    """Unpack a tar.gz while it arrives. Every member is checked before it is written, and the whole by its checksum.
+class Arriving:
+    """A file that comes in pieces, beside its place until it is complete; goes on from what an earlier try left.
 
     Args:
-        pieces: The archive.
-        folder: Where to put it. Files that are there with the size that the archive says are not written again.
-        sizes: What is expected, for the progress.
-        progress: Told how many bytes of how many are there.
-
-    Raises:
-        InvalidContextException: A member leads out of the folder.
-        OSError: The archive is damaged or broke off.
+        path: Its place.
+        expected: Its size and, if known, hash.
+        progress: Called with how many bytes more are there.
     """
-    import tarfile
-    import zlib
 
-    from determined.common._tar import checked_name
+    def __init__(self, path: str, expected: FileEntry, progress: Callable[[int], None]) -> None:
+        self._path = path
+        self._expected = expected
+        self._progress = progress
+        self._unfinished = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}{_UNFINISHED}")
+        self._file: Any = None
+        self.is_complete = False
 
-    meter = Meter(sum(sizes.values()), progress)
-    reader = _Reader(_gunzip(pieces))
-    try:
-        archive: tarfile.TarFile
-        with tarfile.open(fileobj=cast("Any", reader), mode="r|") as archive:
-            for member in archive:
-                name = checked_name(member)
-                path = os.path.join(folder, name)
-                if not name or member.isdir():
-                    os.makedirs(path, exist_ok=True)
-                    continue
-                if not member.isreg():
-                    raise errors.InvalidContextException(f"the archive is refused: {name!r} is neither file nor folder")
-                if _is_complete(path, member.size):
-                    meter.add(member.size)
-                    continue
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                source = archive.extractfile(member)
-                assert source is not None
-                with _completed(path) as f:
-                    while piece := source.read(_PIECE):
-                        f.write(piece)
-                        meter.add(len(piece))
-                os.chmod(path, (member.mode & 0o777) | 0o400)
-        reader.drain()
-    except (tarfile.TarError, EOFError, zlib.error) as e:
-        raise OSError(f"the archive is damaged: {e}") from e
+    def open(self) -> None:
+        """Find out what is there, and make ready to take the rest."""
+        from determined.common.storage._files import Landing, is_there
+
+        if is_there(self._path, self._expected):
+            self.is_complete = True
+            self._progress(self._expected.size)
+            return
+        self._file = open(self._unfinished, "a+b", buffering=0)  # noqa: SIM115 (closed by close)
+        if self._file.tell() > self._expected.size:
+            self._file.truncate(0)
+        self._landing = Landing(self._file, self._progress)
+        self._file.seek(0)
+        while piece := self._file.read(_PIECE):
+            self._landing.take(piece)
+
+    @property
+    def size(self) -> int:
+        """How many bytes are there."""
+        return self._landing.size
+
+    def write(self, piece: bytes) -> None:
+        """Append a piece."""
+        self._landing.write(piece)
+
+    def finish(self) -> None:
+        """Give the file its name.
+
+        Raises:
+            CheckpointCorruptError: It is not what was expected; nothing of it stays then.
+        """
+        from determined.common.storage._manifest import check_file
+
+        self._file.close()
+        try:
+            check_file(self._path, self._expected, self._landing.entry())
+        except errors.CheckpointCorruptError:
+            os.unlink(self._unfinished)
+            raise
+        os.replace(self._unfinished, self._path)
+        self.is_complete = True
+
+    def close(self) -> None:
+        """Leave what is there to the next try."""
+        if self._file is not None:
+            self._file.close()
 
 
 def verify(uuid: str, folder: str, resources: dict[str, Any]) -> None:
@@ -254,84 +254,7 @@ def _locked(path: pathlib.Path) -> Generator[bool, None, None]:
 
 def _has_files(folder: pathlib.Path) -> bool:
     return any(
-        name != _OWNER_FILE and not name.endswith(".incomplete") for _, _, names in os.walk(folder) for name in names
+        name != _OWNER_FILE and os.path.getsize(os.path.join(path, name))
+        for path, _, names in os.walk(folder)
+        for name in names
     )
-
-
-def _copy_file(source: str, folder: str, path: str, size: int, meter: Meter) -> None:
-    import shutil
-
-    target = os.path.join(folder, path)
-    if _is_complete(target, size):
-        meter.add(size)
-        return
-    with open(os.path.join(source, path), "rb", buffering=0) as origin, _completed(target) as f:
-        while count := _copy_piece(origin.fileno(), f):
-            meter.add(count)
-    shutil.copymode(os.path.join(source, path), target)
-
-
-def _copy_piece(origin: int, f: Any) -> int:
-    """Copy up to 64 MiB on, within the kernel where it can; returns how many bytes, 0 at the end."""
-    if hasattr(os, "copy_file_range"):
-        try:
-            return os.copy_file_range(origin, f.fileno(), _KERNEL_PIECE)
-        except OSError as e:
-            if e.errno not in _NOT_IN_KERNEL:
-                raise
-    piece = os.read(origin, _PIECE)
-    f.write(piece)
-    f.flush()
-    return len(piece)
-
-
-def _is_complete(path: str, size: int) -> bool:
-    return os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path) == size
-
-
-@contextlib.contextmanager
-def _completed(path: str) -> Generator[Any, None, None]:
-    temporary = path + ".incomplete"
-    try:
-        with open(temporary, "wb") as f:
-            yield f
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of a gzip stream. Raises zlib.error for a wrong checksum, EOFError for a stream that broke off."""
-    import zlib
-
-    unpacker = zlib.decompressobj(wbits=31)
-    for piece in pieces:
-        yield unpacker.decompress(piece)
-    if not unpacker.eof:
-        raise EOFError("it ends too early")
-
-
-class _Reader:
-    """A file over pieces of bytes, as `tarfile` needs it."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._buffer = bytearray()
-
-    def read(self, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end only."""
-        while len(self._buffer) < size:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            self._buffer += piece
-        result = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return result
-
-    def drain(self) -> None:
-        """Read to the end, where the checksum is."""
-        for _ in self._pieces:
-            continue

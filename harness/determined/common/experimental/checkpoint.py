@@ -8,8 +8,9 @@ import pathlib
 
 from determined import errors
 from determined.common.api import _io
+from determined.common.api._retry import Backoff
 from determined.common.api._transport import TransportError
-from determined.common.api._url import api_path, path_of
+from determined.common.api._url import api_path
 from determined.common.experimental import _download
 from determined.common.experimental._download import METADATA_FILE
 from determined.common.experimental._rows import Shown, moment
@@ -21,13 +22,13 @@ from determined.common.experimental._types import (
     DownloadMode,
 )
 from determined.common.experimental.metrics import metrics_of
+from determined.common.storage._tree import make_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
     from typing import Any, Callable
 
-    from determined.common.api._http import HttpResponse
     from determined.common.api._session import Session
     from determined.common.experimental.metrics import TrialMetrics
 
@@ -41,6 +42,8 @@ __all__ = [
 ]
 # What marks a finished download; MLmodel is MLflow's.
 _MARKERS = (METADATA_FILE, "MLmodel")
+# So often a file of which nothing more comes is asked for again.
+_TRIES_IN_VAIN = 4
 
 
 class Checkpoint(Shown):
@@ -106,11 +109,11 @@ class Checkpoint(Shown):
     ) -> str:
         """Download the checkpoint's files, and its metadata as metadata.json. A finished download is not repeated.
 
-        One that broke off goes on: files that are complete already are not written again. All sizes are checked.
+        One that broke off goes on: what is there already is not fetched again. All sizes and hashes are checked.
 
         Args:
             path: The folder to put the files into; by default `checkpoints/<uuid>`.
-            mode: How to get them. From the storage several files are copied at a time.
+            mode: How to get them. Several files come at a time.
             progress: Called with the bytes that are there and the bytes of all, from several threads but one at a
                 time; by default a line on stderr tells, if that is a terminal.
 
@@ -246,30 +249,51 @@ class Checkpoint(Shown):
             )
         try:
             place = storage.build(config)
-            if isinstance(place, storage.PosixStorage):
-                _io.run(_download.copy, place.require(self.uuid), folder, progress)
-            else:
-                _io.run(place.download, self.uuid, folder)
+            _io.run(place.download, self.uuid, folder, None, self._meter(progress).add)
         except (errors.CheckpointException, errors.InvalidConfigurationException, OSError) as e:
             raise errors.NoDirectStorageAccess(
                 f"can't get checkpoint {self.uuid} from its storage directly: {e}"
             ) from e
 
     def _download_by_master(self, folder: str, progress: Callable[[int, int], None] | None) -> None:
-        sizes = {name: int(size) for name, size in self.resources.items()}
+        meter = self._meter(progress)
+
+        def fetch(path: str) -> None:
+            self._fetch(path, _download.Arriving(os.path.join(folder, path), entries[path], meter.add))
+
         try:
-            answer = self._session.open(
-                path_of("checkpoints", self.uuid), headers={"Accept": "application/gzip"}, timeout_s=300.0
-            )
-            _io.consume(_chunks(answer), _download.untar, folder, sizes, progress)
-        except (errors.APIException, errors.InvalidContextException, OSError) as e:
+            answer = self._session.get(api_path("undeterred", "checkpoints", self.uuid, "files"))
+            entries = _download.entries_of(answer.json()["files"])
+            make_folders(folder, entries)
+            _io.each(fetch, [path for path in entries if not path.endswith("/")], _download.PARALLEL)
+        except (errors.APIException, errors.CheckpointCorruptError, OSError) as e:
             raise errors.ProxiedDownloadFailed(f"can't download checkpoint {self.uuid} through the master: {e}") from e
 
+    def _fetch(self, path: str, file: _download.Arriving) -> None:
+        """Have a file arrive, begun again where it broke off as long as something comes."""
+        backoff = Backoff(cap_s=2.0)
+        try:
+            _io.run(file.open)
+            while not file.is_complete:
+                begin = file.size
+                try:
+                    answer = self._session.open(
+                        api_path("undeterred", "checkpoints", self.uuid, "file"), {"path": path, "offset": begin}
+                    )
+                    try:
+                        for piece in answer.chunks():
+                            _io.run(file.write, piece)
+                    finally:
+                        answer.close()
+                    _io.run(file.finish)
+                except TransportError as e:
+                    if file.size == begin and backoff.count == _TRIES_IN_VAIN:
+                        raise OSError(f"{path} broke off at byte {file.size:,}: {e}") from e
+                    if file.size > begin:
+                        backoff = Backoff(cap_s=2.0)
+                    _io.sleep(backoff.next())
+        finally:
+            file.close()
 
-def _chunks(answer: HttpResponse) -> Generator[bytes]:
-    try:
-        yield from answer.chunks()
-    except TransportError as e:
-        raise OSError(str(e)) from e
-    finally:
-        answer.close()
+    def _meter(self, progress: Callable[[int, int], None] | None) -> _download.Meter:
+        return _download.Meter(sum(map(int, self.resources.values())), progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from determined import errors
-from determined.common.storage._manifest import MANIFEST_FILE, FileEntry
+from determined.common.storage._manifest import MANIFEST_FILE, FileEntry, decode
 from determined.common.storage._posix import PosixStorage
 from determined.common.storage._storage import Storage
 from determined.common.storage._tree import is_below
@@ -22,6 +22,7 @@ __all__ = [
     "PosixStorage",
     "Storage",
     "build",
+    "decode",
     "host_root",
     "root_of",
 ]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
-from determined.common.storage._manifest import FileEntry
+from determined.common.storage._manifest import FileEntry, new_hash
+from determined.common.storage._tree import make_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-    from typing import IO, Any, Callable, TypeVar
+    from collections.abc import Generator, Iterable, Mapping
+    from io import FileIO
+    from typing import Any, Callable, TypeVar
+
+    from determined.common.storage._storage import Progress
 
     T = TypeVar("T")
     R = TypeVar("R")
 
+_KERNEL_PIECE = 1 << 23
+# Two file systems, or one that has no such call.
+_NOT_IN_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _PIECE = 1 << 18  # larger ones fall out of the cache between reading, hashing and writing
 
 
@@ -52,13 +60,50 @@ def copy_hashed(source: str, target: str) -> FileEntry:
     return entry
 
 
+def download_each(
+    entries: Mapping[str, FileEntry],
+    target: str,
+    fetch: Callable[[str, FileEntry, Landing], None],
+    threads: int,
+    progress: Progress | None,
+) -> None:
+    """Land files in the folder `target`, several at a time; those that are there already are left as they are.
+
+    Args:
+        entries: What is wanted; folders, whose paths end with "/", are made.
+        target: The folder, made if needed.
+        fetch: Writes a file of a path and an entry, or raises.
+        threads: How many files at a time.
+        progress: Called with how many bytes more are there, by several threads.
+    """
+    make_folders(target, entries)
+
+    def land(path: str) -> None:
+        place, expected = os.path.join(target, path), entries[path]
+        if is_there(place, expected):
+            if progress is not None:
+                progress(expected.size)
+            return
+        with landing(place, progress) as landed:
+            fetch(path, expected, landed)
+
+    each(land, [path for path in entries if not path.endswith("/")], threads)
+
+
+def is_there(path: str, expected: FileEntry) -> bool:
+    """Whether a file needs no download any more: its hash tells, nothing else does."""
+    if not expected.xxh3 or os.path.islink(path) or not os.path.isfile(path):
+        return False
+    return os.path.getsize(path) == expected.size and hash_file(path) == expected
+
+
 @contextlib.contextmanager
-def landing(path: str) -> Generator[Landing, None, None]:
+def landing(path: str, progress: Progress | None = None) -> Generator[Landing, None, None]:
     """A file to write, which gets its name when the block ends well; else nothing of it stays."""
     name = os.path.join(os.path.dirname(path), f".undeterred-{os.urandom(6).hex()}.part")
     try:
-        with open(name, "wb") as f:
-            yield Landing(f)
+        with open(name, "w+b", buffering=0) as f:
+            yield Landing(f, progress)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -69,22 +114,54 @@ def landing(path: str) -> Generator[Landing, None, None]:
 class Landing:
     """Writes a file and hashes it on the way."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        import hashlib
-
+    def __init__(self, file: FileIO, progress: Progress | None = None) -> None:
+        self.name = str(file.name)
         self._file = file
-        self._hash = hashlib.sha256()
-        self._size = 0
+        self._progress = progress
+        self._hash = new_hash()
+        #: How many bytes there are.
+        self.size = 0
 
     def write(self, piece: bytes | memoryview) -> None:
         """Append a piece."""
-        self._file.write(piece)
+        left = memoryview(piece)
+        while left:
+            left = left[self._file.write(left) :]
+        self.take(piece)
+
+    def take(self, piece: bytes | memoryview) -> None:
+        """Note a piece that is in the file already."""
         self._hash.update(piece)
-        self._size += len(piece)
+        self.size += len(piece)
+        if self._progress is not None:
+            self._progress(len(piece))
+
+    def copy(self, origin: FileIO) -> None:
+        """Append the rest of a file: within the kernel where it can, and hashed as it has landed."""
+        buffer = memoryview(bytearray(_PIECE))
+        while self._copy_in_kernel(origin):
+            while count := self._file.readinto(buffer):
+                self.take(buffer[:count])
+        while count := origin.readinto(buffer):
+            self.write(buffer[:count])
+
+    def _copy_in_kernel(self, origin: FileIO) -> bool:
+        """Append a part, and stand before it; False at the end, or if the kernel can't."""
+        if not hasattr(os, "copy_file_range"):
+            return False
+        begin = self._file.tell()
+        try:
+            count = os.copy_file_range(origin.fileno(), self._file.fileno(), _KERNEL_PIECE)
+        except OSError as e:
+            if e.errno in _NOT_IN_KERNEL:
+                return False
+            raise
+        self._file.seek(begin)
+        return count > 0
 
     def entry(self) -> FileEntry:
         """Size and hash of all so far."""
-        return FileEntry(self._size, self._hash.hexdigest())
+        return FileEntry(self.size, self._hash.hexdigest())
 
 
 class HashingReader:
@@ -99,11 +176,9 @@ class HashingReader:
     """
 
     def __init__(self, path: str, *, seekable: bool = True) -> None:
-        import hashlib
-
         self._path = path
         self._file = open(path, "rb")  # noqa: SIM115 (closed by __exit__)
-        self._hash = hashlib.sha256()
+        self._hash = new_hash()
         self._hashed = 0
         self._leapt = False
         self._seekable = seekable
@@ -147,9 +222,7 @@ class HashingReader:
 
 
 def _pump(origin: Any, target: Any) -> FileEntry:
-    import hashlib
-
-    found, size = hashlib.sha256(), 0
+    found, size = new_hash(), 0
     buffer = memoryview(bytearray(_PIECE))
     while count := origin.readinto(buffer):
         found.update(buffer[:count])

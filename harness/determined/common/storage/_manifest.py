@@ -1,4 +1,7 @@
-"""What a checkpoint consists of, as it is written beside its files when it is complete: sizes and SHA-256."""
+"""What a checkpoint consists of, as it is written beside its files when it is complete: sizes and XXH3 hashes.
+
+A hash tells what disks and networks do to files: that takes no cryptography, whose price every checkpoint would pay.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,44 @@ class FileEntry:
 
     Attributes:
         size: In bytes.
-        sha256: In hexadecimal; "" if it is not known, as for folders and for what Determined wrote.
+        xxh3: XXH3 of 128 bits, in hexadecimal; "" if it is not known, as for folders and for what Determined wrote.
     """
 
-    __slots__ = ("sha256", "size")
+    __slots__ = ("size", "xxh3")
 
-    def __init__(self, size: int, sha256: str = "") -> None:
+    def __init__(self, size: int, xxh3: str = "") -> None:
         self.size = size
-        self.sha256 = sha256
+        self.xxh3 = xxh3
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FileEntry) and (self.size, self.sha256) == (other.size, other.sha256)
+        return isinstance(other, FileEntry) and (self.size, self.xxh3) == (other.size, other.xxh3)
 
     def __hash__(self) -> int:
-        return hash((self.size, self.sha256))
+        return hash((self.size, self.xxh3))
 
     def __repr__(self) -> str:
-        return f"FileEntry({self.size}, {self.sha256!r})"
+        return f"FileEntry({self.size}, {self.xxh3!r})"
+
+
+def new_hash() -> Any:
+    """A hash as the manifest has it: to `update`, then to ask for its `hexdigest`."""
+    import xxhash
+
+    return xxhash.xxh3_128()
+
+
+def entry_of(content: bytes) -> FileEntry:
+    """Size and hash of a file with this content."""
+    found = new_hash()
+    found.update(content)
+    return FileEntry(len(content), found.hexdigest())
 
 
 def encode(files: Mapping[str, FileEntry]) -> bytes:
     """The manifest of these files, as UTF-8 JSON."""
     import json
 
-    listed = {path: {"size": entry.size, "sha256": entry.sha256} for path, entry in sorted(files.items())}
+    listed = {path: {"size": entry.size, "xxh3": entry.xxh3} for path, entry in sorted(files.items())}
     return json.dumps({"version": _VERSION, "files": listed}, indent=1).encode()
 
 
@@ -66,7 +83,7 @@ def decode(raw: bytes, where: str) -> dict[str, FileEntry]:
                 f"{where} has version {read['version']!r}, but this release reads version {_VERSION}: update "
                 "undeterred-harness"
             )
-        entries = {str(path): FileEntry(int(e["size"]), str(e["sha256"])) for path, e in read["files"].items()}
+        entries = {str(path): FileEntry(int(e["size"]), str(e["xxh3"])) for path, e in read["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise errors.CheckpointCorruptError(f"{where} is damaged: it is no manifest ({e!r})") from e
     for path in entries:
@@ -91,10 +108,8 @@ def check_file(where: str, expected: FileEntry, found: FileEntry) -> None:
         raise errors.CheckpointCorruptError(
             f"{where} is damaged: expected {expected.size:,} bytes, found {found.size:,}"
         )
-    if expected.sha256 and found.sha256 and found.sha256 != expected.sha256:
-        raise errors.CheckpointCorruptError(
-            f"{where} is damaged: expected SHA-256 {expected.sha256}, found {found.sha256}"
-        )
+    if expected.xxh3 and found.xxh3 and found.xxh3 != expected.xxh3:
+        raise errors.CheckpointCorruptError(f"{where} is damaged: expected XXH3 {expected.xxh3}, found {found.xxh3}")
 
 
 def missing(where: str) -> errors.CheckpointCorruptError:

@@ -18,10 +18,12 @@ from determined.common.storage._manifest import (
     check_file,
     decode,
     encode,
+    entry_of,
     missing,
+    new_hash,
 )
 from determined.common.storage._storage import Storage, checked_id, checked_path, new_storage_id
-from determined.common.storage._tree import make_folders, select
+from determined.common.storage._tree import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from typing import Any, Callable, TypeVar
 
-    from determined.common.storage._files import HashingReader
+    from determined.common.storage._files import HashingReader, Landing
+    from determined.common.storage._storage import Progress
     from determined.common.storage._tree import Selector
 
     T = TypeVar("T")
@@ -146,15 +149,29 @@ class ObjectStorage(Storage):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def list_files(self, storage_id: str) -> dict[str, int]:
-        """What the manifest lists, or the objects if there is none."""
-        return {path: entry.size for path, entry in self._entries(storage_id).items()}
+    def entries(self, storage_id: str) -> dict[str, FileEntry]:
+        """What the manifest lists, or the objects, with no hashes, if there is none."""
+        key = self._key(storage_id, MANIFEST_FILE)
+        raw = b""
+        with contextlib.suppress(Absent):
+            while piece := self._call(self.fetch_piece, key, len(raw), PIECE):
+                raw += piece
+                if len(piece) < PIECE:
+                    break
+            return decode(raw, self._where(storage_id, MANIFEST_FILE))
+        found = self._listed(storage_id)
+        if METADATA_FILE not in found:
+            raise errors.CheckpointNotFound(
+                f"checkpoint {storage_id} is not in the checkpoint storage {self.root}"
+                + (": its upload was never finished" if found else "")
+            )
+        return {path: FileEntry(size) for path, size in sorted(found.items()) if path != MANIFEST_FILE}
 
     def verify(self, storage_id: str, *, hashes: bool) -> None:
         """Sizes by one listing; hashes by reading all."""
         from determined.common.storage._files import each
 
-        entries = self._entries(storage_id)
+        entries = self.entries(storage_id)
         found = self._listed(storage_id)
         files = [path for path in entries if not path.endswith("/")]
         for path in files:
@@ -167,15 +184,19 @@ class ObjectStorage(Storage):
         with self._pool() as pool:
             each(lambda path: self._check(storage_id, path, entries[path], pool), files, _DOWNLOADS_AT_ONCE)
 
-    def download(self, storage_id: str, target: str, selector: Selector | None = None) -> None:
+    def download(
+        self, storage_id: str, target: str, selector: Selector | None = None, progress: Progress | None = None
+    ) -> None:
         """Several files at a time, each in pieces that are fetched at once and hashed in their order."""
-        from determined.common.storage._files import each
+        from determined.common.storage._files import download_each
 
-        entries = select(self._entries(storage_id), selector)
-        make_folders(target, entries)
-        files = [path for path in entries if not path.endswith("/")]
+        entries = select(self.entries(storage_id), selector)
         with self._pool() as pool:
-            each(lambda path: self._fetch(storage_id, path, entries[path], target, pool), files, _DOWNLOADS_AT_ONCE)
+
+            def fetch(path: str, expected: FileEntry, landed: Landing) -> None:
+                self._fetch(storage_id, path, expected, landed, pool)
+
+            download_each(entries, target, fetch, _DOWNLOADS_AT_ONCE, progress)
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, selector: Selector | None = None) -> Generator[str, None, None]:
@@ -216,7 +237,7 @@ class ObjectStorage(Storage):
         """The manifest goes first. A checkpoint that has none gets one: its metadata.json may be among the files."""
         doomed = {checked_path(path) for path in paths}
         try:
-            entries = self._entries(storage_id)
+            entries = self.entries(storage_id)
         except errors.CheckpointNotFound:
             entries = {}
         if doomed & entries.keys():
@@ -256,34 +277,14 @@ class ObjectStorage(Storage):
     def _where(self, storage_id: str, path: str) -> str:
         return f"{self.location(storage_id)}/{path}"
 
-    def _entries(self, storage_id: str) -> dict[str, FileEntry]:
-        """Of a checkpoint without manifest, with no hashes."""
-        key = self._key(storage_id, MANIFEST_FILE)
-        raw = b""
-        with contextlib.suppress(Absent):
-            while piece := self._call(self.fetch_piece, key, len(raw), PIECE):
-                raw += piece
-                if len(piece) < PIECE:
-                    break
-            return decode(raw, self._where(storage_id, MANIFEST_FILE))
-        found = self._listed(storage_id)
-        if METADATA_FILE not in found:
-            raise errors.CheckpointNotFound(
-                f"checkpoint {storage_id} is not in the checkpoint storage {self.root}"
-                + (": its upload was never finished" if found else "")
-            )
-        return {path: FileEntry(size) for path, size in sorted(found.items()) if path != MANIFEST_FILE}
-
     def _listed(self, storage_id: str) -> dict[str, int]:
         prefix = self._key(storage_id, "")
         sizes = self._of_bucket(self.list_objects, prefix)
         return {key[len(prefix) :]: size for key, size in sizes.items() if key != prefix}
 
     def _send(self, key: str, content: bytes) -> FileEntry:
-        import hashlib
-
         self._of_bucket(self.send_bytes, key, content)
-        return FileEntry(len(content), hashlib.sha256(content).hexdigest())
+        return entry_of(content)
 
     def _send_file(self, key: str, source: str) -> FileEntry:
         def send(client: Any) -> FileEntry:
@@ -328,22 +329,17 @@ class ObjectStorage(Storage):
             for future in ahead:
                 future.cancel()
 
-    def _fetch(self, storage_id: str, path: str, expected: FileEntry, target: str, pool: Executor) -> None:
-        from determined.common.storage._files import landing
-
+    def _fetch(self, storage_id: str, path: str, expected: FileEntry, landed: Landing, pool: Executor) -> None:
         where = self._where(storage_id, path)
-        with landing(os.path.join(target, path)) as landed:
-            try:
-                for piece in self._pieces(self._key(storage_id, path), expected.size, pool):
-                    landed.write(piece)
-            except Absent:
-                raise missing(where) from None
-            check_file(where, expected, landed.entry())
+        try:
+            for piece in self._pieces(self._key(storage_id, path), expected.size, pool):
+                landed.write(piece)
+        except Absent:
+            raise missing(where) from None
+        check_file(where, expected, landed.entry())
 
     def _check(self, storage_id: str, path: str, expected: FileEntry, pool: Executor) -> None:
-        import hashlib
-
-        where, found, size = self._where(storage_id, path), hashlib.sha256(), 0
+        where, found, size = self._where(storage_id, path), new_hash(), 0
         try:
             for piece in self._pieces(self._key(storage_id, path), expected.size, pool):
                 found.update(piece)

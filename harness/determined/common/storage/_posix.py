@@ -17,6 +17,7 @@ from determined.common.storage._manifest import (
     check_file,
     decode,
     encode,
+    entry_of,
     missing,
 )
 from determined.common.storage._storage import Storage, checked_id, checked_path, new_storage_id
@@ -25,7 +26,10 @@ from determined.common.storage._tree import folders_of, is_below, list_tree, mak
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
+    from io import FileIO
 
+    from determined.common.storage._files import Landing
+    from determined.common.storage._storage import Progress
     from determined.common.storage._tree import Selector
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -137,30 +141,34 @@ class PosixStorage(Storage):
 
             logging.getLogger("determined.core").warning(f"the unfinished checkpoint {temporary} stays behind: {e}")
 
-    def list_files(self, storage_id: str) -> dict[str, int]:
+    def entries(self, storage_id: str) -> dict[str, FileEntry]:
         """What the manifest lists, or what is there if there is none."""
         folder = self.require(storage_id)
         with self._say_what_failed(folder):
             entries = self._manifest(folder)
-            return list_tree(folder) if entries is None else {path: entry.size for path, entry in entries.items()}
+            return {path: FileEntry(size) for path, size in list_tree(folder).items()} if entries is None else entries
 
     def verify(self, storage_id: str, *, hashes: bool) -> None:
         """Compare with the manifest."""
         self._verify(self.require(storage_id), None, hashes)
 
-    def download(self, storage_id: str, target: str, selector: Selector | None = None) -> None:
+    def download(
+        self, storage_id: str, target: str, selector: Selector | None = None, progress: Progress | None = None
+    ) -> None:
         """Copy, and verify what was read."""
-        folder = self.require(storage_id)
-        with self._say_what_failed(folder):
-            entries = self._manifest(folder)
-            if entries is None:
-                entries = {path: FileEntry(size) for path, size in list_tree(folder).items()}
-            entries = select(entries, selector)
-            make_folders(target, entries)
-            from determined.common.storage._files import each
+        from determined.common.storage._files import download_each
 
-            files = [path for path in entries if not path.endswith("/")]
-            each(lambda path: _fetch(folder, path, target, entries[path]), files, _THREADS)
+        folder = self.require(storage_id)
+        entries = select(self.entries(storage_id), selector)
+
+        def fetch(path: str, expected: FileEntry, landed: Landing) -> None:
+            origin = os.path.join(folder, path)
+            with self._open(origin) as f:
+                landed.copy(f)
+                check_file(origin, expected, landed.entry())
+                os.chmod(landed.name, os.fstat(f.fileno()).st_mode & 0o777)
+
+        download_each(entries, target, fetch, _THREADS, progress)
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, selector: Selector | None = None) -> Generator[str, None, None]:
@@ -293,6 +301,13 @@ class PosixStorage(Storage):
             entries = select(self._manifest(folder) or {}, selector)
             each(verify_one, list(entries), _THREADS)
 
+    def _open(self, path: str) -> FileIO:
+        with self._say_what_failed(path):
+            try:
+                return open(path, "rb", buffering=0)
+            except FileNotFoundError as e:
+                raise missing(path) from e
+
     def _concerns(self, e: OSError) -> bool:
         names = [name for name in (e.filename, e.filename2) if name is not None]
         return not names or any(is_below(name, self.root) for name in names)
@@ -323,33 +338,12 @@ def _hash_and_sync(path: str) -> FileEntry:
     return entry
 
 
-def _fetch(folder: str, path: str, target: str, expected: FileEntry) -> None:
-    import shutil
-
-    from determined.common.storage._files import landing
-
-    origin, destination = os.path.join(folder, path), os.path.join(target, path)
-    try:
-        with open(origin, "rb", buffering=0) as f, landing(destination) as landed:
-            buffer = memoryview(bytearray(_PIECE))
-            while count := f.readinto(buffer):
-                landed.write(buffer[:count])
-            check_file(origin, expected, landed.entry())
-    except FileNotFoundError as e:
-        if e.filename == origin:
-            raise missing(origin) from e
-        raise
-    shutil.copymode(origin, destination)
-
-
 def _write(path: str, content: bytes) -> FileEntry:
-    import hashlib
-
     with open(path, "wb") as f:
         f.write(content)
         f.flush()
         os.fsync(f.fileno())
-    return FileEntry(len(content), hashlib.sha256(content).hexdigest())
+    return entry_of(content)
 
 
 def _replace(path: str, content: bytes) -> None:

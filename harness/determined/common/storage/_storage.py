@@ -13,9 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
+    from typing import Callable
 
     from determined.common.storage._manifest import FileEntry
     from determined.common.storage._tree import Selector
+
+    Progress = Callable[[int], None]
 
 _FORBIDDEN_NAMES = ("", ".", "..")
 
@@ -100,13 +103,17 @@ class Storage(abc.ABC):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def list_files(self, storage_id: str) -> dict[str, int]:
-        """Path -> size of what belongs to a checkpoint, sorted; folders end with "/".
+    def entries(self, storage_id: str) -> dict[str, FileEntry]:
+        """Path -> size and hash of what belongs to a checkpoint, sorted; folders end with "/".
 
         Raises:
             CheckpointNotFound: It does not exist, or was never committed.
             CheckpointCorruptError: Its manifest is damaged.
         """
+
+    def list_files(self, storage_id: str) -> dict[str, int]:
+        """Path -> size. Raises as `entries`."""
+        return {path: entry.size for path, entry in self.entries(storage_id).items()}
 
     @abc.abstractmethod
     def verify(self, storage_id: str, *, hashes: bool) -> None:
@@ -120,10 +127,19 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
-    def download(self, storage_id: str, target: str, selector: Selector | None = None) -> None:
+    def download(
+        self, storage_id: str, target: str, selector: Selector | None = None, progress: Progress | None = None
+    ) -> None:
         """Bring a checkpoint into the folder `target`, which is made if needed; files are verified on the way.
 
-        A file gets its name when it is complete and verified.
+        A file gets its name when it is complete and verified. One that is there already with the right hash is left
+        as it is.
+
+        Args:
+            storage_id: The checkpoint.
+            target: The folder.
+            selector: Which files; None for all.
+            progress: Called with how many bytes more are there, by several threads.
 
         Raises:
             CheckpointNotFound, CheckpointCorruptError: As `verify`.

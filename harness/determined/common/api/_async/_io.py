@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-import queue
 import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable, Iterator
+    from collections.abc import Awaitable, Hashable, Iterable
     from typing import Any, Callable, TypeVar
 
     from determined.common.api._httpx import httpx
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 sleep = asyncio.sleep
-# So many pieces of at most 64 KiB wait for the disk; who feeds looks again so often.
-_PIECES_AHEAD = 32
-_FEED_WAIT_S = 0.005
 
 
 def owner() -> Hashable:
@@ -59,41 +54,28 @@ class Connections:
 
 
 async def run(function: Callable[..., T], *args: Any) -> T:
-    """Call what blocks, in a thread."""
-    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
-
-
-async def consume(pieces: AsyncGenerator[bytes], function: Callable[..., T], *args: Any) -> T:
-    """Call what blocks and reads `pieces`, its first argument: in a thread, fed from here. They are closed then."""
-    feed: queue.Queue[bytes | BaseException | None] = queue.Queue(_PIECES_AHEAD)
-
-    def fed() -> Iterator[bytes]:
-        while (piece := feed.get()) is not None:
-            if isinstance(piece, BaseException):
-                raise piece
-            yield piece
-
-    reader = asyncio.get_running_loop().run_in_executor(None, functools.partial(function, fed(), *args))
-
-    async def put(piece: bytes | BaseException | None) -> None:
-        while not reader.done():
-            try:
-                feed.put_nowait(piece)
-                return
-            except queue.Full:
-                await asyncio.wait([reader], timeout=_FEED_WAIT_S)
-
+    """Call what blocks, in a thread. Cancelled, it ends when the thread does: what it works on may be closed then."""
+    running = asyncio.get_running_loop().run_in_executor(None, function, *args)
     try:
-        async for piece in pieces:
-            if reader.done():
-                break
-            await put(piece)
-    except BaseException as e:
-        await put(e)
-        if not isinstance(e, Exception):
-            raise
-    else:
-        await put(None)
-    finally:
-        await pieces.aclose()
-    return await reader
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+async def each(function: Callable[[T], Awaitable[None]], items: Iterable[T], at_once: int) -> None:
+    """Call `function` with each item, so many at a time. The first error ends it."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def call(item: T) -> None:
+        async with gate:
+            await function(item)
+
+    running = [asyncio.ensure_future(call(item)) for item in items]
+    try:
+        await asyncio.gather(*running)
+    except BaseException:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
