@@ -84,8 +84,6 @@ class Creator:
 
         Raises: BadRequest, NotFound, TooLarge, Unsupported. Nothing is left behind.
         """
-        if key is not None and not 1 <= len(key) <= 100:
-            raise BadRequest(f"Idempotency-Key: {len(key)} characters: expected 1 to 100")
         if request.unmanaged:
             return self.create_unmanaged(request, user, None)
         document, site = self._site(request, user, origin)

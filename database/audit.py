@@ -25,7 +25,7 @@ ORIGIN = "0" * 64
 _LOCK = 7263042
 _MOST_ROWS = 20
 #: What is written on the way of a change and tells nobody anything.
-_SILENT = frozenset({"outbox", "audit_entries", "login_failures"})
+_SILENT = frozenset({"outbox", "audit_entries", "login_failures", "answered_requests"})
 
 
 @dataclass

@@ -22,6 +22,7 @@ from api.cleanup import change_policy
 from api.create import Created
 from api.deps import ActorDep, Parts, PartsDep, ReaderDep, UserDep, body_as
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
+from api.once import idempotency_key
 from api.paging import WindowDep, rows_of
 from api.queries import checkpoints, experiments, trials
 from api.wire import messages as wire
@@ -38,7 +39,7 @@ log = structlog.get_logger()
 async def create(request: Request, parts: PartsDep, user: ActorDep) -> Response:
     """Create an experiment. The header `Idempotency-Key` makes a repeat answer with the first one."""
     wanted = await body_as(request, wire.CreateExperimentRequest, limit_bytes=None)
-    key = request.headers.get("idempotency-key")
+    key = idempotency_key(request)
     created = await run_in_threadpool(parts.creator.create, wanted, user, key)
     return await start_created(parts, created, wanted, user)
 

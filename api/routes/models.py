@@ -6,7 +6,7 @@ Containers act for the owner of their experiment: training code registers what i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy.orm import Session
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from api import registry
 from api.access import Role, readable_checkpoint, require_role
 from api.deps import ActorDep, Parts, PartsDep, PrincipalDep, body_as, own_trial
+from api.once import Once
 from api.paging import WindowDep
 from api.queries import registry as queries
 from api.wire import registry as wire
@@ -74,10 +75,12 @@ def list_models(
 async def create_model(request: Request, parts: PartsDep, user: ActorDep) -> Response:
     """Register a model, without versions yet."""
     wanted = await body_as(request, wire.PostModel)
-    model = await _written(
-        parts, lambda session: queries.model(session, registry.new_model(session, wanted, user), user)
-    )
-    return answer({"model": model})
+    once = Once(request, user)
+
+    def create(session: Session) -> Any:
+        return once(session, lambda: {"model": queries.model(session, registry.new_model(session, wanted, user), user)})
+
+    return answer(await _written(parts, create))
 
 
 @router.get("/api/v1/models/{name}")
@@ -150,11 +153,13 @@ async def create_version(name: str, request: Request, parts: PartsDep, user: Act
     """Register a checkpoint as the next version of a model."""
     wanted = await body_as(request, wire.PostModelVersion)
 
-    def create(session: Session) -> wire.ModelVersion:
-        model_id, number = registry.new_version(session, name, wanted, user)
-        return queries.version(session, queries.model(session, model_id, user), number)
+    once = Once(request, user)
 
-    return answer({"modelVersion": await _written(parts, create)})
+    def create(session: Session) -> dict[str, Any]:
+        model_id, number = registry.new_version(session, name, wanted, user)
+        return {"modelVersion": queries.version(session, queries.model(session, model_id, user), number)}
+
+    return answer(await _written(parts, lambda session: once(session, lambda: create(session))))
 
 
 @router.get("/api/v1/models/{name}/versions/{number}")

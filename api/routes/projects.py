@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from api import places
 from api.access import Role, require_role
-from api.auth import UserPrincipal
 from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as
 from api.errors import BadRequest
+from api.once import Once
 from api.paging import WindowDep
 from api.queries import columns, workspaces
 from api.wire import workspaces as wire
@@ -55,12 +55,13 @@ async def create_project(workspace_id: int, request: Request, parts: PartsDep, u
     """Make a project in a workspace."""
     wanted = await body_as(request, wire.PostProject)
 
-    def create() -> wire.Project:
-        with parts.database.write() as session:
-            project_id = places.new_project(session, workspace_id, wanted, user)
-            return workspaces.project(session, user, project_id=project_id)
+    once = Once(request, user)
 
-    return answer({"project": await run_in_threadpool(create)})
+    def create(session: Session) -> dict[str, Any]:
+        project_id = places.new_project(session, workspace_id, wanted, user)
+        return {"project": workspaces.project(session, user, project_id=project_id)}
+
+    return answer(await run_in_threadpool(_written, parts, lambda session: once(session, lambda: create(session))))
 
 
 @router.get("/api/v1/projects/key/{key}")
@@ -135,15 +136,15 @@ async def put_notes(project_id: int, request: Request, parts: PartsDep, user: Us
 async def add_note(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Add a note."""
     wanted = await body_as(request, wire.Note)
-    return answer({"notes": await run_in_threadpool(_add_note, parts, project_id, wanted, user)})
+    once = Once(request, user)
 
-
-def _add_note(parts: Parts, project_id: int, wanted: wire.Note, user: UserPrincipal) -> list[dict[str, Any]]:
-    with parts.database.write() as session:
+    def add(session: Session) -> dict[str, Any]:
         project = places.readable_project(session, project_id, user)
         session.refresh(project, with_for_update=True)  # two at once are both kept
         old = [wire.Note.model_validate(note) for note in project.notes]
-        return places.set_notes(session, project_id, [*old, wanted], user)
+        return {"notes": places.set_notes(session, project_id, [*old, wanted], user)}
+
+    return answer(await run_in_threadpool(_written, parts, lambda session: once(session, lambda: add(session))))
 
 
 @router.post("/api/v1/experiments/{experiment_id}/move")

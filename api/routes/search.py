@@ -17,6 +17,7 @@ from api.create import Created
 from api.deps import ActorDep, Parts, PartsDep, UserDep, body_as, json_object
 from api.errors import BadRequest, FailedPrecondition
 from api.fork import origin_of
+from api.once import idempotency_key
 from api.queries import search
 from api.routes.experiments import start_created
 from api.streams import while_there
@@ -103,7 +104,7 @@ async def amend(experiment_id: int, request: Request, parts: PartsDep, user: Use
 async def fork(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
     """A new experiment that shares this one's history up to a decision, and may differ in everything else."""
     wanted = await body_as(request, wire.ForkExperimentRequest)
-    key = request.headers.get("idempotency-key")
+    key = idempotency_key(request)
     request_, forked = await run_in_threadpool(_fork, parts, experiment_id, wanted, user, key)
     return await start_created(parts, forked, request_, user)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import or_, select
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from api import people
 from api.auth import UserPrincipal, presented_token
 from api.deps import SMALL_BYTES, AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as, json_body, parse_as
+from api.once import Once
 from api.paging import WindowDep, chosen, few, rows_of
 from api.people import wire_user
 from api.roles import holders_of
@@ -91,7 +92,13 @@ def list_users(
 async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Create a user (administrators only)."""
     wanted = await body_as(request, wire.PostUserRequest, limit_bytes=SMALL_BYTES)
-    return answer({"user": wire_user(await created(parts, wanted.user, wanted.password, wanted.is_hashed))})
+    once = Once(request, admin)
+    hashed = await run_in_threadpool(people.stored_password, wanted.password, is_hashed=wanted.is_hashed)
+
+    def create(session: Session) -> dict[str, Any]:
+        return {"user": wire_user(people.new_user(session, wanted.user, hashed))}
+
+    return answer(await changed(parts, lambda session: once(session, lambda: create(session))))
 
 
 async def created(parts: Parts, wanted: wire.NewUser, password: str, is_hashed: bool) -> User:

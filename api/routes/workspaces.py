@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import delete
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from api.access import Role, require_role
 from api.auth import UserPrincipal
 from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as, json_object
 from api.errors import Unsupported
+from api.once import Once
 from api.paging import WindowDep
 from api.queries import workspaces
 from api.wire import workspaces as wire
@@ -49,11 +51,17 @@ async def create_workspace(request: Request, parts: PartsDep, user: UserDep) -> 
     """Make a workspace. Its maker is its administrator; others see it once they have a role in it."""
     wanted = await body_as(request, wire.PostWorkspace)
 
-    def create() -> wire.Workspace:
-        with parts.database.write() as session:
-            return workspaces.workspace(session, places.new_workspace(session, wanted, user), user)
+    once = Once(request, user)
 
-    return answer({"workspace": await run_in_threadpool(create), "namespaceBindings": {}})
+    def create(session: Session) -> dict[str, Any]:
+        made = workspaces.workspace(session, places.new_workspace(session, wanted, user), user)
+        return {"workspace": made, "namespaceBindings": {}}
+
+    def write() -> Any:
+        with parts.database.write() as session:
+            return once(session, lambda: create(session))
+
+    return answer(await run_in_threadpool(write))
 
 
 @router.get("/api/v1/workspaces/{workspace_id}")

@@ -9,7 +9,16 @@ from database.models.base import Base, BigId
 from database.models.cluster import Agent, Cluster, ClusterMessage, Outbox, ResourcePool
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
 from database.models.organization import PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
-from database.models.people import Group, GroupMember, LoginFailure, RoleAssignment, User, UserSetting, UserToken
+from database.models.people import (
+    AnsweredRequest,
+    Group,
+    GroupMember,
+    LoginFailure,
+    RoleAssignment,
+    User,
+    UserSetting,
+    UserToken,
+)
 from database.models.registry import Model, ModelVersion, Template, TrialSource
 from database.models.trials import Allocation, Checkpoint, LogPolicyMatch, Metric, TaskLog, Trial
 from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
@@ -17,6 +26,7 @@ from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
 __all__ = [
     "Agent",
     "Allocation",
+    "AnsweredRequest",
     "AuditEntry",
     "Base",
     "BigId",

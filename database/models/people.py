@@ -78,6 +78,17 @@ class LoginFailure(Base):
     last_at: Mapped[datetime] = mapped_column(UtcTime, index=True)
 
 
+class AnsweredRequest(Base):
+    """A request that its sender may repeat, by the key that the sender gave it, and what it was answered."""
+
+    __tablename__ = "answered_requests"
+
+    key: Mapped[str] = mapped_column(String(120), primary_key=True)
+    route: Mapped[str] = mapped_column(Text)
+    answer: Mapped[str] = mapped_column(Text, default="{}")
+    at: Mapped[datetime] = mapped_column(UtcTime, index=True)
+
+
 class Group(Base):
     """Users who get roles together."""
 

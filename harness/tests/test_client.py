@@ -16,7 +16,7 @@ from determined.common.api import Session
 from determined.experimental import client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from conftest import Call, Master
 
@@ -136,6 +136,38 @@ def test_creating_is_safe_to_repeat_when_the_answer_is_lost(det: client.Determin
     det.create_experiment({})
     assert len({c.headers["Idempotency-Key"] for c in master.calls}) == 1
     assert len(master.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("create", "route", "answer"),
+    [
+        (lambda det: det.create_model("m"), "POST /api/v1/models", {"model": {"id": 1, "name": "m"}}),
+        (lambda det: det.create_user("ann", False, "pw"), "POST /api/v1/users", {"user": {"id": 2, "username": "ann"}}),
+        (lambda det: det.create_workspace("w"), "POST /api/v1/workspaces", {"workspace": {"id": 3, "name": "w"}}),
+        (
+            lambda det: det.get_model("m").register_version(UUID),
+            "POST /api/v1/models/1/versions",
+            {"modelVersion": {"id": 5, "version": 1, "model": {"id": 1, "name": "m"}, "checkpoint": {"uuid": UUID}}},
+        ),
+        (
+            lambda det: det.get_workspace("w").create_project("p"),
+            "POST /api/v1/workspaces/3/projects",
+            {"project": {"id": 4, "name": "p", "workspaceId": 3}},
+        ),
+    ],
+    ids=["model", "user", "workspace", "version", "project"],
+)
+def test_whatever_is_created_is_asked_for_again_when_the_answer_is_lost(
+    det: client.Determined, master: Master, create: Callable[[client.Determined], object], route: str, answer: Any
+) -> None:
+    master.answer("GET /api/v1/models/m", {"model": {"id": 1, "name": "m"}})
+    master.answer("GET /api/v1/workspaces", {"workspaces": [{"id": 3, "name": "w"}], "pagination": {"total": 1}})
+    master.answer(route, answer)
+    master.lose = lambda call: call.method == "POST" and len(master.of(route)) == 1
+    create(det)
+    first, second = master.of(route)
+    assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
+    assert first.body == second.body
 
 
 def test_an_experiment_can_be_steered(det: client.Determined, master: Master) -> None:

@@ -22,6 +22,16 @@ def upgrade() -> None:
     sa.Column('registered_at', UtcTime(), nullable=False),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_agents'))
     )
+    op.create_table('answered_requests',
+    sa.Column('key', sa.String(length=120), nullable=False),
+    sa.Column('route', sa.Text(), nullable=False),
+    sa.Column('answer', sa.Text(), nullable=False),
+    sa.Column('at', UtcTime(), nullable=False),
+    sa.PrimaryKeyConstraint('key', name=op.f('pk_answered_requests'))
+    )
+    with op.batch_alter_table('answered_requests', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_answered_requests_at'), ['at'], unique=False)
+
     op.create_table('audit_entries',
     sa.Column('number', sa.BigInteger(), autoincrement=False, nullable=False),
     sa.Column('at', UtcTime(), nullable=False),
@@ -694,4 +704,8 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_audit_entries_actor_id'))
 
     op.drop_table('audit_entries')
+    with op.batch_alter_table('answered_requests', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_answered_requests_at'))
+
+    op.drop_table('answered_requests')
     op.drop_table('agents')

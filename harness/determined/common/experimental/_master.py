@@ -157,7 +157,7 @@ class Master:
         body: dict[str, Any] = {"user": {"username": username, "admin": admin, "active": True, "remote": remote}}
         if password:
             body |= {"password": hash_password(password), "isHashed": True}
-        answer = self._session.post(api_path("users"), body)
+        answer = self._session.post(api_path("users"), body, idempotency_key=new_key())
         return User.from_wire(self._session, answer.json()["user"])
 
     def get_user_by_id(self, user_id: int) -> User:
@@ -212,7 +212,7 @@ class Master:
             "labels": labels,
             "workspaceName": workspace_name,
         }
-        answer = self._session.post(api_path("models"), body)
+        answer = self._session.post(api_path("models"), body, idempotency_key=new_key())
         return Model.from_wire(self._session, answer.json()["model"])
 
     def get_model(self, identifier: str | int) -> Model:
@@ -300,7 +300,7 @@ class Master:
         Raises:
             ConflictException: The name is taken.
         """
-        answer = self._session.post(api_path("workspaces"), {"name": name})
+        answer = self._session.post(api_path("workspaces"), {"name": name}, idempotency_key=new_key())
         return Workspace.from_wire(self._session, answer.json()["workspace"])
 
     def delete_workspace(self, name: str) -> None:

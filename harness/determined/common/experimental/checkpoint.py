@@ -21,6 +21,7 @@ from determined.common.experimental._types import (
     CheckpointTrainingMetadata,
     DownloadMode,
 )
+from determined.common.experimental._wire import new_key
 from determined.common.experimental.metrics import metrics_of
 from determined.common.storage._tree import make_folders
 
@@ -181,7 +182,9 @@ class Checkpoint(Shown):
     def remove_files(self, globs: list[str]) -> None:
         """Ask the master to delete the files that match one of `globs`; that happens in the background."""
         self._session.post(
-            api_path("checkpoints", "rm"), {"checkpointUuids": [self.uuid], "checkpointGlobs": list(globs)}
+            api_path("checkpoints", "rm"),
+            {"checkpointUuids": [self.uuid], "checkpointGlobs": list(globs)},
+            idempotency_key=new_key(),
         )
 
     def get_metrics(self, group: str | None = None) -> Iterator[TrialMetrics]:
@@ -212,7 +215,7 @@ class Checkpoint(Shown):
     def _set_metadata(self, metadata: dict[str, Any]) -> None:
         body = {"checkpoint": {"uuid": self.uuid, "metadata": metadata, "resources": {}, "training": {}}}
         body["checkpoint"]["state"] = self.state.value
-        self._session.post(api_path("checkpoints", self.uuid, "metadata"), body)
+        self._session.post(api_path("checkpoints", self.uuid, "metadata"), body, idempotency_key=new_key())
         self.metadata = metadata
 
     def _take(self, body: dict[str, Any]) -> None:

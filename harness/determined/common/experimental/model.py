@@ -221,7 +221,9 @@ class Model(Shown):
             NotFoundException: There is no such checkpoint.
             BadRequestException: The checkpoint is not complete.
         """
-        answer = self._session.post(self._path("versions"), {"checkpointUuid": checkpoint_uuid})
+        answer = self._session.post(
+            self._path("versions"), {"checkpointUuid": checkpoint_uuid}, idempotency_key=new_key()
+        )
         return ModelVersion.from_wire(self._session, answer.json()["modelVersion"])
 
     def add_metadata(self, metadata: dict[str, Any]) -> None:

@@ -89,7 +89,9 @@ class Project(Shown):
 
     def add_note(self, name: str, contents: str) -> None:
         """Add a note."""
-        answer = self._session.post(api_path("projects", self.id, "notes"), {"name": name, "contents": contents})
+        answer = self._session.post(
+            api_path("projects", self.id, "notes"), {"name": name, "contents": contents}, idempotency_key=new_key()
+        )
         self.notes = answer.json()["notes"]
 
     def remove_note(self, name: str) -> None:

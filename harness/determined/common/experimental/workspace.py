@@ -6,7 +6,7 @@ from __future__ import annotations
 from determined import errors
 from determined.common.api._url import api_path
 from determined.common.experimental._rows import Rows, Shown
-from determined.common.experimental._wire import pages
+from determined.common.experimental._wire import new_key, pages
 from determined.common.experimental.project import Project
 from determined.common.experimental.resource_pool import ResourcePool
 
@@ -80,7 +80,7 @@ class Workspace(Shown):
             ConflictException: The name is taken.
         """
         path = api_path("workspaces", self._known_id(), "projects")
-        answer = self._session.post(path, {"name": name, "description": description or ""})
+        answer = self._session.post(path, {"name": name, "description": description or ""}, idempotency_key=new_key())
         return Project.from_wire(self._session, answer.json()["project"])
 
     def delete_project(self, name: str) -> None:

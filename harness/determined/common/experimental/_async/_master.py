@@ -160,7 +160,7 @@ class AsyncMaster:
         body: dict[str, Any] = {"user": {"username": username, "admin": admin, "active": True, "remote": remote}}
         if password:
             body |= {"password": hash_password(password), "isHashed": True}
-        answer = await self._session.post(api_path("users"), body)
+        answer = await self._session.post(api_path("users"), body, idempotency_key=new_key())
         return AsyncUser.from_wire(self._session, answer.json()["user"])
 
     async def get_user_by_id(self, user_id: int) -> AsyncUser:
@@ -215,7 +215,7 @@ class AsyncMaster:
             "labels": labels,
             "workspaceName": workspace_name,
         }
-        answer = await self._session.post(api_path("models"), body)
+        answer = await self._session.post(api_path("models"), body, idempotency_key=new_key())
         return AsyncModel.from_wire(self._session, answer.json()["model"])
 
     async def get_model(self, identifier: str | int) -> AsyncModel:
@@ -303,7 +303,7 @@ class AsyncMaster:
         Raises:
             ConflictException: The name is taken.
         """
-        answer = await self._session.post(api_path("workspaces"), {"name": name})
+        answer = await self._session.post(api_path("workspaces"), {"name": name}, idempotency_key=new_key())
         return AsyncWorkspace.from_wire(self._session, answer.json()["workspace"])
 
     async def delete_workspace(self, name: str) -> None:

@@ -11,6 +11,7 @@ from determined.common.api._retry import Backoff
 from determined.common.api._transport import TransportError
 from determined.common.api._url import api_path
 from determined.common.experimental import _download
+from determined.common.experimental._async._wire import new_key
 from determined.common.experimental._download import METADATA_FILE
 from determined.common.experimental._rows import Shown, moment
 from determined.common.experimental._types import (
@@ -180,7 +181,9 @@ class AsyncCheckpoint(Shown):
     async def remove_files(self, globs: list[str]) -> None:
         """Ask the master to delete the files that match one of `globs`; that happens in the background."""
         await self._session.post(
-            api_path("checkpoints", "rm"), {"checkpointUuids": [self.uuid], "checkpointGlobs": list(globs)}
+            api_path("checkpoints", "rm"),
+            {"checkpointUuids": [self.uuid], "checkpointGlobs": list(globs)},
+            idempotency_key=new_key(),
         )
 
     async def get_metrics(self, group: str | None = None) -> AsyncIterator[TrialMetrics]:
@@ -211,7 +214,7 @@ class AsyncCheckpoint(Shown):
     async def _set_metadata(self, metadata: dict[str, Any]) -> None:
         body = {"checkpoint": {"uuid": self.uuid, "metadata": metadata, "resources": {}, "training": {}}}
         body["checkpoint"]["state"] = self.state.value
-        await self._session.post(api_path("checkpoints", self.uuid, "metadata"), body)
+        await self._session.post(api_path("checkpoints", self.uuid, "metadata"), body, idempotency_key=new_key())
         self.metadata = metadata
 
     def _take(self, body: dict[str, Any]) -> None:

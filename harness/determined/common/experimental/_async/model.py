@@ -220,7 +220,9 @@ class AsyncModel(Shown):
             NotFoundException: There is no such checkpoint.
             BadRequestException: The checkpoint is not complete.
         """
-        answer = await self._session.post(self._path("versions"), {"checkpointUuid": checkpoint_uuid})
+        answer = await self._session.post(
+            self._path("versions"), {"checkpointUuid": checkpoint_uuid}, idempotency_key=new_key()
+        )
         return AsyncModelVersion.from_wire(self._session, answer.json()["modelVersion"])
 
     async def add_metadata(self, metadata: dict[str, Any]) -> None:

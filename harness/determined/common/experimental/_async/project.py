@@ -88,7 +88,9 @@ class AsyncProject(Shown):
 
     async def add_note(self, name: str, contents: str) -> None:
         """Add a note."""
-        answer = await self._session.post(api_path("projects", self.id, "notes"), {"name": name, "contents": contents})
+        answer = await self._session.post(
+            api_path("projects", self.id, "notes"), {"name": name, "contents": contents}, idempotency_key=new_key()
+        )
         self.notes = answer.json()["notes"]
 
     async def remove_note(self, name: str) -> None:

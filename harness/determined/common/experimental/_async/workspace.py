@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from determined import errors
 from determined.common.api._url import api_path
-from determined.common.experimental._async._wire import pages
+from determined.common.experimental._async._wire import new_key, pages
 from determined.common.experimental._async.project import AsyncProject
 from determined.common.experimental._async.resource_pool import AsyncResourcePool
 from determined.common.experimental._rows import Rows, Shown
@@ -81,7 +81,9 @@ class AsyncWorkspace(Shown):
             ConflictException: The name is taken.
         """
         path = api_path("workspaces", await self._known_id(), "projects")
-        answer = await self._session.post(path, {"name": name, "description": description or ""})
+        answer = await self._session.post(
+            path, {"name": name, "description": description or ""}, idempotency_key=new_key()
+        )
         return AsyncProject.from_wire(self._session, answer.json()["project"])
 
     async def delete_project(self, name: str) -> None:
