@@ -16,6 +16,7 @@ from sqlalchemy.engine import make_url
 
 from tests.platform import Platform, platform
 from tests.servers import postgres_server, temporal_server
+from tests.streams import pytest_xdist_make_scheduler  # noqa: F401 (a hook)
 
 _numbers = itertools.count(1)
 

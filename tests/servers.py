@@ -182,7 +182,7 @@ def free_port() -> int:
     It lies below the ports that the system gives to outgoing connections: a port among those is taken now and then
     before the server that is to have it listens, or while it is restarted.
     """
-    lowest, end = 14_000, _first_ephemeral_port()
+    lowest, end = _own_ports()
     for _ in range(end - lowest):
         port = lowest + next(_ports) % (end - lowest)
         with socket.socket() as probe:
@@ -194,8 +194,17 @@ def free_port() -> int:
     raise AssertionError(f"no free port from {lowest} to {end - 1}")
 
 
-# Each process begins somewhere else: two runs at once seldom meet. What trials agree on, from 29400, is out of reach.
-_ports = itertools.count(secrets.randbelow(12_000))
+# Each process begins somewhere else: two runs at once seldom meet.
+_ports = itertools.count(secrets.randbelow(15_000))
+
+
+def _own_ports() -> tuple[int, int]:
+    """The first port, and the one behind the last, that this worker of a run may give; others have others."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    lowest, end = 14_000, min(29_000, _first_ephemeral_port())  # from 29400 on lie those that trials agree on
+    size = (end - lowest) // count
+    return lowest + worker * size, lowest + (worker + 1) * size
 
 
 def _first_ephemeral_port() -> int:

@@ -44,7 +44,7 @@ def is_complete(request: pytest.FixtureRequest) -> bool:
     return request.config.stash[_is_complete] and not by_node
 
 
-@pytest.fixture(scope="session", params=GENERATIONS)
+@pytest.fixture(scope="package", params=GENERATIONS)
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, record: Record
 ) -> Iterator[Published]:
@@ -62,7 +62,7 @@ class Finished:
     checkpoints: tuple[str, str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def finished(client: Published) -> Finished:
     """One that tests look at, and leave as it is."""
     options = {
