@@ -13,6 +13,7 @@ demo: install
 
 # Two at a time, as tests/streams.py parts them.
 test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
+	@$(VENV)/bin/python -m tests.prepare
 	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder
 
 # The chaos tests in their long form, and what runs a platform on both engines: hours. UNDETERRED_CHAOS_SEED runs one again.

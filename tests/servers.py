@@ -167,6 +167,14 @@ def trial_image(venv: Path | None = None) -> str:
     return TRIAL_IMAGE
 
 
+def install() -> None:
+    """Have every program here that this module starts. Done once before the tests, none of them waits for it."""
+    find_or_get(print)
+    _program("dockerd", "docker.io")
+    _postgres_program("postgres")
+    faketime_library()
+
+
 def faketime_library() -> str:
     """The library that shows a process another time of day, for LD_PRELOAD."""
 

@@ -70,7 +70,7 @@ def azure_server() -> Generator[str]:
     """An Azure Blob Storage. Yields its URL, which `azure_connection` completes."""
     port = free_port()
     options = ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
-    with _running([str(_azurite()), *options, "--skipApiVersionCheck"], port):
+    with _running([str(azurite()), *options, "--skipApiVersionCheck"], port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -164,8 +164,8 @@ class _Proxied(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def _azurite() -> Path:
-    """The program; installed by npm, once, if it is missing."""
+def azurite() -> Path:
+    """The program of the Azure emulator; installed by npm, once, if it is missing."""
     folder = cache_folder() / "azurite"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     folder.mkdir(parents=True, exist_ok=True)

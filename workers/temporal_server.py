@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
@@ -43,16 +44,25 @@ def find_or_get(say: Callable[[str], None]) -> Path:
     if on_path:
         return Path(on_path)
     folder = cache_folder() / "bin"
-    built = folder / "temporal"
-    if built.exists():
-        return built
+    if found := _found(folder):
+        return found
     folder.mkdir(parents=True, exist_ok=True)
-    if not _downloaded(folder):
-        say("asking Temporal's SDK for its dev server …")
-        # in a process of its own: the SDK's threads stay for good, and `det up` makes copies of its process
-        subprocess.run([sys.executable, "-m", "workers.temporal_server", str(folder)], check=False)
-    if downloaded := _downloaded(folder):
-        return downloaded[0]
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # who comes while another one builds, waits, and finds it
+        return _found(folder) or _got(folder, say)
+
+
+def _found(folder: Path) -> Path | None:
+    built = folder / "temporal"
+    return built if built.exists() else next(iter(sorted(folder.glob("temporal-sdk-python-*"))), None)
+
+
+def _got(folder: Path, say: Callable[[str], None]) -> Path:
+    say("asking Temporal's SDK for its dev server …")
+    # in a process of its own: the SDK's threads stay for good, and `det up` makes copies of its process
+    subprocess.run([sys.executable, "-m", "workers.temporal_server", str(folder)], check=False)
+    if downloaded := _found(folder):
+        return downloaded
     go = shutil.which("go")
     if go is None:
         raise NoTemporal(
@@ -66,12 +76,8 @@ def find_or_get(say: Callable[[str], None]) -> Path:
     done = subprocess.run([go, "install", GO_MODULE], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoTemporal(f"Temporal could not be built with Go: {done.stderr.strip()[-500:]}")
-    os.replace(partial / "temporal", built)
-    return built
-
-
-def _downloaded(folder: Path) -> list[Path]:
-    return sorted(folder.glob("temporal-sdk-python-*"))
+    os.replace(partial / "temporal", folder / "temporal")
+    return folder / "temporal"
 
 
 async def _download(folder: str) -> None:
