@@ -237,3 +237,13 @@ def test_what_is_packed_can_be_unpacked(tmp_path: Path) -> None:
     unpack_context(_tgz(*members), tmp_path / "out")
     assert (tmp_path / "out" / "a" / "b").read_text() == "content of a/b"
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "c"]
+
+
+@pytest.mark.timeout(60)
+def test_a_folder_of_very_many_files_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "MAX_CONTEXT_BYTES", 1000)
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 100)
+    entries = [(f"file-{number}", file) for number in range(150_000)]
+    with pytest.raises(InvalidContextException, match=r"it is 14\.3MB"):
+        context._read_all(entries)

@@ -11,29 +11,33 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.docs.pages import run_page
-from tests.embedded import Embedded
+from tests.docs.pages import blocks, run_page
+from tests.embedded import TORCH_PYTHON, Embedded
 from tests.servers import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk"]
+CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed"]
 PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), "coming-from-determined", "sdk", "organization"]
 #: What the reader of the page on the SDK has of their own: here it is the first chapter's configuration.
 OWN_FILES = ("my_config.yaml", "small.yaml", "large.yaml")
+
+
+def shell_of(cluster: Embedded) -> dict[str, str]:
+    """The environment of a reader's shell."""
+    return {
+        **cluster.environment,
+        "PATH": os.pathsep.join([str(REPOSITORY / ".venv" / "bin"), os.environ["PATH"]]),
+        "TORCH_PYTHON": str(TORCH_PYTHON),
+        "UNDETERRED_TRIAL_PYTHON": str(REPOSITORY / ".venv-trial" / "bin" / "python"),
+    }
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """A reader's folder, and the environment of their shell. The pages start the cluster themselves."""
     cluster = Embedded(tmp_path_factory.mktemp("reader"))
-    folder = tmp_path_factory.mktemp("tutorial")
-    environment = {
-        **cluster.environment,
-        "PATH": os.pathsep.join([str(REPOSITORY / ".venv" / "bin"), os.environ["PATH"]]),
-        "UNDETERRED_TRIAL_PYTHON": str(REPOSITORY / ".venv-trial" / "bin" / "python"),
-    }
     try:
-        yield folder, environment
+        yield tmp_path_factory.mktemp("tutorial"), shell_of(cluster)
     finally:
         cluster.run("down")
 
@@ -48,6 +52,20 @@ def test_page(page: str, reader: tuple[Path, dict[str, str]]) -> None:
     for name in OWN_FILES if page == "sdk" else ():
         shutil.copy(folder / "const.yaml", folder / name)
     assert run_page(DOCS / f"{page}.md", folder, environment) >= 1
+
+
+def test_readme(tmp_path: Path) -> None:
+    """What it shows to do after its two commands, which CI and the tests of the demo run."""
+    shown = [block for block in blocks(REPOSITORY / "README.md") if block.kind == "sh" and "make " not in block.text]
+    page = tmp_path / "readme.md"
+    page.write_text("\n".join(f"```sh\n{block.text}```\n" for block in shown))
+    cluster, folder = Embedded(tmp_path / "cluster"), tmp_path / "clone"
+    shutil.copytree(REPOSITORY / "examples" / "digits", folder / "examples" / "digits")
+    (folder / ".venv").symlink_to(REPOSITORY / ".venv")
+    with cluster.started():
+        digits = folder / "examples" / "digits"
+        cluster.det("experiment", "create", str(digits / "adaptive.yaml"), str(digits), "--paused")
+        assert run_page(page, folder, shell_of(cluster)) == len(shown) > 0
 
 
 def test_notebook(reader: tuple[Path, dict[str, str]], tmp_path: Path) -> None:

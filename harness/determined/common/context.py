@@ -163,6 +163,7 @@ def _read_all(entries: list[tuple[str, pathlib.Path]]) -> list[dict[str, Any]]:
 
     files: list[dict[str, Any]] = []
     sizes: dict[str, int] = {}
+    total = 0  # not summed up anew for each file: a folder of a hundred thousand would take minutes to refuse
     unreadable: list[str] = []
     for name, path in entries:
         try:
@@ -173,10 +174,12 @@ def _read_all(entries: list[tuple[str, pathlib.Path]]) -> list[dict[str, Any]]:
             if not stat.S_ISREG(status.st_mode):
                 continue  # sockets and pipes have no content to send
             sizes[name] = status.st_size
-            if sum(sizes.values()) > MAX_CONTEXT_BYTES:
+            if total + status.st_size > MAX_CONTEXT_BYTES:
+                total += status.st_size
                 continue  # go on for the sizes alone: the error names the largest files
             content = path.read_bytes()
             sizes[name] = len(content)
+            total += len(content)
             files.append(_v1_file(name, status, FILE_TYPE, base64.b64encode(content)))
         except OSError as e:
             unreadable.append(f"{name} ({e.strerror})")
@@ -185,11 +188,11 @@ def _read_all(entries: list[tuple[str, pathlib.Path]]) -> list[dict[str, Any]]:
             f"{len(unreadable)} file(s) of the context can't be read: {', '.join(unreadable[:_MAX_NAMED_FILES])}"
             f"{' …' if len(unreadable) > _MAX_NAMED_FILES else ''}; make them readable or add them to {IGNORE_FILE}"
         )
-    if sum(sizes.values()) > MAX_CONTEXT_BYTES:
+    if total > MAX_CONTEXT_BYTES:
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:_MAX_NAMED_FILES]
         raise InvalidContextException(
             "The total size of context directory and included files and directories exceeds the maximum allowed size "
-            f"{MAX_CONTEXT_BYTES / (1 << 20):.1f}MB: it is {sum(sizes.values()) / (1 << 20):.1f}MB. The largest files: "
+            f"{MAX_CONTEXT_BYTES / (1 << 20):.1f}MB: it is {total / (1 << 20):.1f}MB. The largest files: "
             + ", ".join(f"{name} ({size / (1 << 20):.1f}MB)" for name, size in largest)
             + f". List what the training does not need in a file named {IGNORE_FILE}, and load data from elsewhere"
         )
