@@ -56,7 +56,12 @@ def content(config: Mapping[str, Any], uuid: str, path: str, offset: int) -> Ite
             return _read(_open_below(_folder(config, uuid), path), offset)
         place = storage.build(config)
         pieces = place.open_file(uuid, path, offset)
-        return _closed_after(place, itertools.chain([next(pieces, b"")], pieces))
+        try:
+            first = next(pieces, b"")
+        except BaseException:
+            place.close()
+            raise
+        return _closed_after(place, itertools.chain([first], pieces))
 
 
 @contextmanager
