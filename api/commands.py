@@ -37,6 +37,10 @@ _QUERY_DEADLINE = timedelta(seconds=3)
 _LATE = "experiment {} has not answered in time: what was asked may still be done; look, or try again"
 
 
+class StillClosing(Unavailable):
+    """The workflow of an experiment that is to go on has not ended yet, though its record has: for milliseconds."""
+
+
 class Commands:
     """Starts workflows and sends them messages. Connects lazily: the API serves reads while Temporal is away."""
 
@@ -62,7 +66,10 @@ class Commands:
         return self._client
 
     async def start_experiment(self, run: ExperimentRun) -> None:
-        """Start the workflow of a recorded experiment; nothing if it was started before."""
+        """Start the workflow of a recorded experiment; nothing if it was started before.
+
+        Raises: Unavailable; StillClosing if the experiment's record has ended, and its workflow is about to.
+        """
         client = await self.client()
         if run.continuation and await self._went_on(client, run):
             return
@@ -84,7 +91,7 @@ class Commands:
             )
         except WorkflowAlreadyStartedError:
             if run.continuation and not await self._went_on(client, run):
-                raise Unavailable(f"experiment {run.experiment_id} has not closed yet: try again") from None
+                raise StillClosing(f"experiment {run.experiment_id} has not closed yet: try again") from None
             await self._check_is_ours(client, run)
         except RPCError as error:
             raise _unavailable(error) from None

@@ -19,6 +19,7 @@ from api.access import changeable, readable
 from api.auth import AllocationPrincipal, UserPrincipal
 from api.checkpoint_lists import CheckpointsDep
 from api.cleanup import change_policy
+from api.commands import StillClosing
 from api.create import Created
 from api.deps import ActorDep, Parts, PartsDep, ReaderDep, UserDep, body_as
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
@@ -70,12 +71,18 @@ async def _start(parts: Parts, created: Created) -> bool:
     if created.run is None:
         return False
     try:
-        await asyncio.wait_for(parts.commands.start_experiment(created.run), 5)
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    await parts.commands.start_experiment(created.run)
+                except StillClosing:  # who is answered before it runs again, has the next command refused
+                    await asyncio.sleep(0.05)
+                else:
+                    return True
     except (Unavailable, TimeoutError):
         log.warning("experiment waits for Temporal", experiment_id=created.experiment_id)
         parts.dispatcher.poke()
         return False
-    return True
 
 
 def _created(

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 
 from api import context
 from api.app import create_app
-from api.commands import Commands
+from api.commands import Commands, StillClosing
 from api.errors import Unavailable
 from api.settings import ApiSettings
 from database.models import Experiment, ModelDefinition, Outbox, ResourcePool, Trial
@@ -61,6 +61,23 @@ async def test_experiment_is_started_once_and_after_its_record_when_temporal_ans
 
     await until(is_noted)
     assert started.count(made["experiment"]["id"]) == 1
+
+
+async def test_experiment_that_goes_on_is_answered_when_it_runs_again(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record ends before its workflow does. Answered before, the user's next command would find nobody there."""
+    tries: list[int] = []
+
+    async def start(run: ExperimentRun) -> None:
+        tries.append(run.experiment_id)
+        if len(tries) < 4:
+            raise StillClosing("not closed yet")
+
+    monkeypatch.setattr(api.commands, "start_experiment", start)
+    monkeypatch.setattr(api.parts.dispatcher, "_load", list)
+    made = await api.user().post(PATH, request(api))
+    assert tries == [made["experiment"]["id"]] * 4
 
 
 async def test_experiment_is_recorded_and_waits_for_temporal_when_created(api: Served) -> None:
