@@ -167,14 +167,6 @@ def trial_image(venv: Path | None = None) -> str:
     return TRIAL_IMAGE
 
 
-def install() -> None:
-    """Have every program here that this module starts. Done once before the tests, none of them waits for it."""
-    find_or_get(print)
-    _program("dockerd", "docker.io")
-    _postgres_program("postgres")
-    faketime_library()
-
-
 def faketime_library() -> str:
     """The library that shows a process another time of day, for LD_PRELOAD."""
 
@@ -283,3 +275,12 @@ def _stop(process: subprocess.Popen[bytes], number: signal.Signals, limit_s: flo
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+#: Each gets a program that this module starts, unless it is there.
+PROGRAMS: tuple[Callable[[], object], ...] = (
+    lambda: find_or_get(print),
+    lambda: _program("dockerd", "docker.io"),
+    lambda: _postgres_program("postgres"),
+    faketime_library,
+)
