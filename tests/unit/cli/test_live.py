@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -135,6 +136,11 @@ def test_without_a_terminal_there_are_no_keys(monkeypatch: pytest.MonkeyPatch) -
         assert next_key(0.001) == ""
 
 
+def _as_in_a_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it; a person's does not
+
+
 @dataclass
 class Terminal:
     """A process in a terminal of its own: what it wrote, and keys for it."""
@@ -155,7 +161,7 @@ class Terminal:
             stderr=terminal,
             env=environment,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_as_in_a_terminal,
         )
         os.close(terminal)
 
