@@ -138,7 +138,7 @@ class Records:
             session.execute(
                 update(Allocation)
                 .where(Allocation.id == ref.allocation_id, Allocation.preempt_requested_at.is_(None))
-                .values(preempt_requested_at=utc_now())
+                .values(preempt_requested_at=utc_now(), preempt_reason=ref.reason)
             )
             allocation = session.get_one(Allocation, ref.allocation_id)
             return AllocationFacts(
@@ -177,6 +177,7 @@ class Records:
         values = {
             "pool": record.pool,
             "slot_ids": list(record.slots.slot_ids),
+            "address": record.address,
             "is_connected": record.is_connected,
             "revision": record.revision,
         }

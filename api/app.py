@@ -53,6 +53,7 @@ from api.routes import (
     not_served,
     policies,
     pool_bindings,
+    pool_settings,
     pools,
     profiler,
     projects,
@@ -79,6 +80,7 @@ from api.watch import PreemptionWatch
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
+from workflows.scheduling.settings import PoolSettings
 
 log = structlog.get_logger()
 
@@ -152,6 +154,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         workspaces,
         projects,
         pool_bindings,
+        pool_settings,
         models,
         templates,
         webhooks,
@@ -239,9 +242,9 @@ async def _start_pools(parts: Parts) -> None:
     while True:
         try:
             with parts.database.read() as session:
-                names = session.scalars(select(ResourcePool.name)).all()
-            for name in names:
-                await parts.commands.ensure_pool(name)
+                pools = session.scalars(select(ResourcePool)).all()
+            for pool in pools:
+                await parts.commands.ensure_pool(pool.name, PoolSettings.model_validate(pool.settings))
             return
         except ApiError as error:
             log.info("pools wait for Temporal", error=error.message)

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from api.errors import Forbidden, Unauthenticated, Unavailable
 from api.login import LoginGate
 from database.audit import asking
-from database.models import Allocation, Experiment, Trial, User, UserToken
+from database.models import Allocation, AllocationContainer, Experiment, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
 
@@ -73,6 +73,7 @@ class AllocationPrincipal:
     trial_id: int
     experiment_id: int
     run_id: int
+    rank: int
     user: UserPrincipal
 
 
@@ -254,21 +255,23 @@ class Authenticator:
     def _allocation(self, token: str) -> AllocationPrincipal:
         with self._database.read() as session:
             row = session.execute(
-                select(Allocation, Trial.id, Trial.experiment_id, User)
+                select(Allocation, AllocationContainer.rank, Trial.id, Trial.experiment_id, User)
+                .join(AllocationContainer, AllocationContainer.allocation_id == Allocation.id)
                 .join(Trial, Trial.id == Allocation.trial_id)
                 .join(Experiment, Experiment.id == Trial.experiment_id)
                 .join(User, User.id == Experiment.owner_id)
-                .where(Allocation.token_hash == token_hash(token), Allocation.ended_at.is_(None))
+                .where(AllocationContainer.token_hash == token_hash(token), Allocation.ended_at.is_(None))
             ).one_or_none()
         if row is None:
             raise Unauthenticated("this allocation has ended: its token is no longer valid")
-        allocation, trial_id, experiment_id, owner = row
+        allocation, rank, trial_id, experiment_id, owner = row
         return AllocationPrincipal(
             allocation_id=allocation.id,
             task_id=allocation.task_id,
             trial_id=trial_id,
             experiment_id=experiment_id,
             run_id=allocation.run_id,
+            rank=rank,
             user=UserPrincipal(user_id=owner.id, username=owner.username, is_admin=owner.is_admin),
         )
 

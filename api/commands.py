@@ -23,12 +23,15 @@ from workflows.messages import (
     DeliveryOrder,
     ExperimentRun,
     FileRemovalOrder,
+    JobMove,
     OperationAnswers,
     OperationReport,
     OperationReports,
     PoolRun,
     Timing,
 )
+from workflows.scheduling.model import Claim
+from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Amended, OperationsPosted
 
 _DEADLINE = timedelta(seconds=10)
@@ -117,13 +120,13 @@ class Commands:
                 "namespace of its own"
             )
 
-    async def ensure_pool(self, name: str) -> None:
+    async def ensure_pool(self, name: str, settings: PoolSettings) -> None:
         """Start a pool's workflow unless it runs."""
         client = await self.client()
         try:
             await client.start_workflow(
                 "ResourcePool",
-                PoolRun(name=name),
+                PoolRun(name=name, settings=settings),
                 id=names.pool_workflow(name),
                 task_queue=names.ORCHESTRATOR_QUEUE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -146,6 +149,24 @@ class Commands:
         except RPCError as error:
             if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 raise Unavailable(f"pool {name!r} does not answer: do Temporal and an orchestrator run?") from None
+            raise _unavailable(error) from None
+
+    async def move_job(self, pool: str, move: JobMove) -> Claim:
+        """Place a job before or behind another one; returns what it claims from then on.
+
+        Raises: FailedPrecondition, Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.pool_workflow(pool))
+        try:
+            return cast(
+                "Claim",
+                await handle.execute_update("move_job", move, result_type=Claim, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(f"pool {pool!r} does not answer: do Temporal and an orchestrator run?") from None
+        except RPCError as error:
             raise _unavailable(error) from None
 
     async def command(self, experiment_id: int, command: Command) -> CommandResult | None:

@@ -13,9 +13,11 @@ from api.auth import UserPrincipal
 from api.create import Created, Creator
 from api.errors import BadRequest, FailedPrecondition
 from api.fork import origin_of
-from database.models import Experiment, SearchDecision, Trial, User
+from api.resources import claim_of
+from database.models import Experiment, SearchDecision, Trial
 from database.session import Database
 from database.types import utc_now
+from workflows import names
 from workflows.config import ConfigError, ExperimentConfig, merge_configs, parse_experiment_config
 from workflows.config.yamltext import parse_text
 from workflows.lifecycle.experiment import CONTINUABLE, ExperimentState
@@ -66,12 +68,14 @@ class Continuer:
             row.is_archived = False  # or it would run among what is put away, and could not be taken out of there
             row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
             row.slots_per_trial = config.resources.slots_per_trial
-            run = self._creator.run_of(row, config, search, session.get_one(User, row.owner_id).username)
+            run = self._creator.run_of(session, row, config, search)
             run.past, run.is_started = past.events, bool(past.events)
             run.continuation, run.revision = row.continuations, row.revision
             run.template.source_checkpoint = row.source_checkpoint
             if row.parent_id is not None and row.forked_at is not None:
                 run.inheritance = origin_of(session, row.parent_id, row.forked_at).inheritance(config)
+            claim = claim_of(row)  # the pool may remember an earlier one
+            outbox.post(session, names.pool_workflow(row.resource_pool), "job_claim", claim.model_dump(mode="json"))
             return Created(row.id, row.config, [], run, outbox.post_start(session, run))
 
 

@@ -20,6 +20,7 @@ from api.errors import BadRequest, NotFound
 from api.fork import Origin
 from api.places import project_of_names, target_project
 from api.queries.workspaces import available_pools
+from api.resources import claim_of
 from api.settings import ApiSettings
 from api.templates import usable_template
 from api.texts import checked_external_id
@@ -30,7 +31,9 @@ from database.models import (
     Checkpoint,
     Experiment,
     ModelDefinition,
+    Project,
     ResourcePool,
+    User,
     Workspace,
 )
 from database.session import Database
@@ -122,7 +125,7 @@ class Creator:
                 session.add(experiment)
                 session.flush()
                 session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
-                run = self.run_of(experiment, config, search, user.username)
+                run = self.run_of(session, experiment, config, search)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
                 return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run))
         except IntegrityError:
@@ -231,8 +234,12 @@ class Creator:
             )
         return pool
 
-    def run_of(self, experiment: Experiment, config: ExperimentConfig, search: Search, owner: str) -> ExperimentRun:
+    def run_of(
+        self, session: Session, experiment: Experiment, config: ExperimentConfig, search: Search
+    ) -> ExperimentRun:
         """What the workflow of an experiment starts with."""
+        owner = session.get_one(User, experiment.owner_id).username
+        project = session.get_one(Project, experiment.project_id)
         timing = self._settings.timing
         if config.preemption_timeout is not None:
             timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
@@ -247,7 +254,9 @@ class Creator:
                 pool=experiment.resource_pool,
                 slots=config.resources.slots_per_trial,
                 max_restarts=config.max_restarts,
-                max_slots=config.resources.max_slots,
+                claim=claim_of(experiment).claim,
+                user=owner,
+                workspace=session.get_one(Workspace, project.workspace_id).name,
                 is_single_node=bool(config.resources.is_single_node),
                 heeds_logs=any(policy.pattern and policy.action for policy in config.log_policies),
                 timing=timing,

@@ -14,6 +14,7 @@ from api.routes import users_of_old as old
 from api.wire import access, master, queue, registry, templates, webhooks, workspaces
 from api.wire import messages as wire
 from api.wire.base import Pagination
+from workflows.scheduling.settings import PoolSettings
 
 
 class Body(NamedTuple):
@@ -287,6 +288,9 @@ BODIES: dict[str, Body] = {
     "POST /api/v1/agents/{agent_id}/slots/{slot_id}/disable": Body(Drain, {"drain": True}),
     "PATCH /agents/{agent_id}/slots/{slot_id}": Body(Enabled, {"enabled": True}),
     "POST /api/v1/job-queues": Body(queue.UpdateJobQueue, {"updates": [{"jobId": _UUID, "priority": 10}]}),
+    "PATCH /api/v1/undeterred/resource-pools/{pool}/settings": Body(
+        queue.PatchPoolSettings, {"settings": {"preemption": True, "quotas": {"users": {"*": 4}}}}
+    ),
     "POST /api/v1/resource-pools/{pool}/workspace-bindings": _POOLS,
     "PUT /api/v1/resource-pools/{pool}/workspace-bindings": _POOLS,
     "DELETE /api/v1/resource-pools/{pool}/workspace-bindings": _POOLS,
@@ -380,6 +384,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "PUT /api/v1/projects/{project_id}/notes": _NOTES,
     "POST /api/v1/projects/{project_id}/notes": _NOTES,
     "GET /api/v1/resource-pools/{pool}/workspace-bindings": {"workspaceIds": list[int]} | _PAGED,
+    "GET /api/v1/undeterred/resource-pools/{pool}/settings": {"settings": PoolSettings},
+    "PATCH /api/v1/undeterred/resource-pools/{pool}/settings": {"settings": PoolSettings},
     "GET /api/v1/templates": {"templates": list[templates.Template]} | _PAGED,
     "GET /api/v1/templates/{name}": _ONE_TEMPLATE,
     "POST /api/v1/templates/{name}": _ONE_TEMPLATE,

@@ -15,7 +15,18 @@ from api.auth import new_token, token_hash
 from api.errors import FailedPrecondition, NotFound
 from api.wire.base import plain
 from database.checkpoints import newest_checkpoint
-from database.models import Allocation, Checkpoint, Cluster, Experiment, Project, Trial, User, Workspace
+from database.models import (
+    Allocation,
+    AllocationContainer,
+    Checkpoint,
+    Cluster,
+    Experiment,
+    Project,
+    Trial,
+    User,
+    Workspace,
+)
+from database.upsert import insert
 from workflows.lifecycle.allocation import AllocationState, before
 
 
@@ -31,12 +42,24 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
     owner = session.get_one(User, experiment.owner_id)
     cluster = session.get_one(Cluster, 1)
     token = new_token()
-    session.execute(update(Allocation).where(Allocation.id == allocation_id).values(token_hash=token_hash(token)))
+    session.execute(
+        insert(session, AllocationContainer)
+        .values(allocation_id=allocation_id, rank=rank, token_hash=token_hash(token))
+        .on_conflict_do_update(
+            index_elements=["allocation_id", "rank"], set_={"token_hash": token_hash(token), "arrived_at": None}
+        )
+    )
     session.execute(
         update(Allocation)
         .where(Allocation.id == allocation_id, Allocation.state.in_(before(AllocationState.STARTING)))
         .values(state=AllocationState.STARTING.value)
     )
+    session.execute(
+        update(Allocation)
+        .where(Allocation.id == allocation_id, Allocation.shared_secret == "")
+        .values(shared_secret=new_token())
+    )
+    session.refresh(allocation)
     latest = newest_checkpoint(session, trial.id)
     start = latest.uuid if latest is not None else trial.warm_start_checkpoint
     config = experiment.config
@@ -47,6 +70,7 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
         "DET_TASK_ID": allocation.task_id,
         "DET_ALLOCATION_ID": allocation_id,
         "DET_SESSION_TOKEN": token,
+        "DET_DISTRIBUTED_TOKEN": allocation.shared_secret,
         "DET_USER_TOKEN": token,
         "DET_USER": owner.username,
         "DET_TASK_TYPE": "TRIAL",
@@ -89,6 +113,7 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
         "user": _run_as(session, experiment, owner),
         "mounts": mounts,
         "slotIds": _slot_ids(allocation, rank),
+        "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
         "labels": {
             "ai.undeterred.experiment": str(experiment.id),

@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|reports|wire|storage|searchers|search|lifecycle|cluster|docker …]`: measure and print.
+"""`python -m bench [clients|loop|reports|wire|storage|searchers|scheduling|search|lifecycle|cluster|docker …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import clients, cluster, lifecycle, reports, search, searchers, storage, training_loop, wire
+from bench import clients, cluster, lifecycle, reports, scheduling, search, searchers, storage, training_loop, wire
 from bench.measure import HEADER, Figure, load
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
@@ -24,6 +24,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "wire": wire.figures,
     "storage": storage.figures,
     "searchers": searchers.figures,
+    "scheduling": scheduling.figures,
     "search": search.figures,
     "lifecycle": lifecycle.figures,
     "cluster": lambda: cluster.figures("process"),

@@ -42,7 +42,7 @@ def list_jobs(
     jobs = [each.get("full") or each["limited"] for each in found]
     headers = ["#", "ID", "Type", "Job Name", "Priority", "Weight", "Submitted", "Slots (acquired/needed)", "State"]
     raw = {"jobs": jobs}  # what there is to see of those of others is their size
-    render.listing([*headers, "User"], map(_row, jobs), form, raw=raw)
+    render.listing([*headers, "User", "Starts In", "Waits"], map(_row, jobs), form, raw=raw)
 
 
 @app.command("update")
@@ -106,4 +106,14 @@ def _row(job: Mapping[str, Any]) -> render.Row:
         f"{job.get('allocatedSlots')}/{job.get('requestedSlots')}",
         render.state(summary.get("state")),
         job.get("username"),
+        _about(job.get("estimatedWaitSeconds")),
+        job.get("waits"),
     ]
+
+
+def _about(seconds: float | None) -> str | None:
+    """How long it still waits, if slots come free as they did in the last hour."""
+    if seconds is None:
+        return None
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min" if minutes else "a moment"

@@ -8,7 +8,7 @@ import typer
 
 from cli import lookup, render, session
 from cli.group import new_app
-from cli.options import lists
+from cli.options import Json, lists
 from cli.render import Form
 from determined.common.api._url import api_path
 
@@ -44,6 +44,43 @@ def list_pools(form: Form) -> None:
     ]
     headers = ["Name", "Description", "Agents", "Slots Used", "Slots", "Slot Type", "Default"]
     render.listing(headers, rows, form, raw=found)
+
+
+@app.command("settings")
+def settings(
+    pool_name: PoolName,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="What to change: preemption=true, quotas.users.ann=4; `KEY=` takes it back."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a pool shares its slots, or change it: policy, preemption, fitting, quotas. It holds at once."""
+    patch: dict[str, Any] = {}
+    for text in changes or ():
+        _put(patch, text)
+    with lookup.nearest(pool_name, lookup.pool_names):
+        path = api_path("undeterred", "resource-pools", pool_name, "settings")
+        call = session.get()
+        found = call.patch(path, json={"settings": patch}) if patch else call.get(path)
+    render.document(found.json()["settings"], as_json=as_json)
+
+
+def _put(patch: dict[str, Any], text: str) -> None:
+    import yaml
+
+    key, equals, value = text.partition("=")
+    *path, last = key.split(".")
+    try:
+        for name in path:
+            patch = patch.setdefault(name, {})
+        patch[last] = yaml.safe_load(value) if value else None
+    except (AttributeError, TypeError, yaml.YAMLError):
+        equals = ""
+    if not last or not equals:
+        raise typer.BadParameter(f"{text!r}: expected KEY=VALUE, such as preemption=true or quotas.users.ann=4.")
 
 
 @bindings_app.command("list-workspaces")

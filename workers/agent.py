@@ -156,6 +156,7 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             memory_bytes=settings.memory_mib * 2**20 * max(1, len(launch["slotIds"])) if settings.memory_mib else None,
             shm_bytes=launch["shmBytes"],
             user=launch["user"],
+            is_of_gang=launch["isOfGang"],
             labels=launch["labels"],
         )
 
@@ -222,7 +223,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     shipper = LogShipper(launcher, api.send_logs, folder / "shipping")
     shipper.resume()
     slots = AgentSlots(agent_id=settings.agent_id, slot_ids=tuple(range(settings.slots)))
-    seen = AgentSeen(agent_id=settings.agent_id, pool=settings.pool, slots=slots)
+    address = settings.address or address_towards(settings.api_url)
+    seen = AgentSeen(agent_id=settings.agent_id, pool=settings.pool, slots=slots, address=address)
     spools = SpoolDelivery(launcher, api.post_as_container)
     containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools)
     presence = AgentPresence(client, seen)
@@ -257,11 +259,24 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     await api.close()
 
 
+def address_towards(url: str) -> str:
+    """This host's address on its way to a server: what hosts that reach the same server most likely reach as well."""
+    parts = urlsplit(url)
+    try:
+        target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(target[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(target[4])  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 async def _announce(client: Client, settings: AgentSettings, seen: AgentSeen) -> None:
     run = AgentRun(
         agent_id=settings.agent_id,
         pool=settings.pool,
         slots=seen.slots,
+        address=seen.address,
         heartbeat_s=settings.heartbeat_s,
         reconnect_wait_s=settings.reconnect_wait_s,
     )

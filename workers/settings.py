@@ -31,6 +31,9 @@ class AgentSettings(BaseModel):
 
     agent_id: str = Field(description="unique name of this host", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     pool: str = Field(default="default", description="resource pool that this host belongs to")
+    address: str = Field(
+        default="", description="address of this host for containers of other hosts; empty: the one towards the API"
+    )
     slots: int = Field(ge=0, description="slots that it offers")
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")

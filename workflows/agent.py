@@ -65,7 +65,7 @@ class Agent:
         agent = self._agent
         assert self._seen is not None
         seen, self._seen = self._seen, None
-        agent.pool, agent.slots, agent.is_lost = seen.pool, seen.slots, False
+        agent.pool, agent.slots, agent.address, agent.is_lost = seen.pool, seen.slots, seen.address, False
         await self._mark(connected=True)
         pause = 0.2
         while not await tell(names.pool_workflow(agent.pool), "agent_joined", seen):
@@ -102,13 +102,14 @@ class Agent:
             revision=agent.revision,
             pool=agent.pool,
             slots=agent.slots,
+            address=agent.address,
             is_connected=connected,
         )
         await record(calls.record_agent, entry)
 
     def _as_seen(self) -> AgentSeen:
         agent = self._agent
-        return AgentSeen(agent_id=agent.agent_id, pool=agent.pool, slots=agent.slots)
+        return AgentSeen(agent_id=agent.agent_id, pool=agent.pool, slots=agent.slots, address=agent.address)
 
     def _is_old(self) -> bool:
         return workflow.info().is_continue_as_new_suggested()

@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import AllocationEnd, ContainerResult, TrialState
-from workflows.scheduling.model import AgentSlots, Placement, PoolSnapshot
+from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot
+from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Decision, Event, Search
 from workflows.searchers.custom import QueuedEvent
 from workflows.searchers.inheritance import Inheritance
@@ -52,7 +53,9 @@ class TrialTemplate(BaseModel):
     pool: str
     slots: int
     max_restarts: int
-    max_slots: int | None = None
+    claim: Claim = Claim()  # as it was when the experiment began; the pool knows of later changes
+    user: str = ""  # whose quota counts
+    workspace: str = ""
     is_single_node: bool = False
     heeds_logs: bool = False  # a log policy has an action: an end is judged when all output was read
     source_checkpoint: str | None = None  # every trial starts from it, unless the search says another one
@@ -201,7 +204,7 @@ class AllocationNotice(BaseModel):
 
     allocation_id: str
     agent_id: str = ""
-    reason: str = ""  # of a refusal
+    reason: str = ""  # of a refusal, or why it has to leave
 
 
 # -- pool and agent ------------------------------------------------------------------------------------------------
@@ -216,11 +219,19 @@ class AgentService(BaseModel):
     is_draining: bool = False  # what runs on the rest may stay until it ends
 
 
-class JobCap(BaseModel):
-    """How many slots a job may hold at one time; None: as many as it wants."""
+class JobClaim(BaseModel):
+    """What a job may ask of its pool: all that its owner, or an operator, last said."""
 
     job_id: str
-    max_slots: int | None
+    claim: Claim
+
+
+class JobMove(BaseModel):
+    """A job is to be placed just before or behind another one. Both as the records know them."""
+
+    job: JobClaim
+    anchor: JobClaim
+    is_ahead: bool
 
 
 class PoolRun(BaseModel):
@@ -230,7 +241,8 @@ class PoolRun(BaseModel):
     snapshot: PoolSnapshot = Field(default_factory=PoolSnapshot)
     lost: dict[str, AgentSlots] = Field(default_factory=dict[str, AgentSlots])  # agents that may come back, latest last
     services: dict[str, AgentService] = Field(default_factory=dict[str, AgentService])  # what operators said of agents
-    caps: dict[str, int | None] = Field(default_factory=dict[str, int | None])  # slots of jobs that users changed
+    claims: dict[str, Claim] = Field(default_factory=dict[str, Claim])  # of jobs where they changed, latest last
+    settings: PoolSettings = Field(default_factory=PoolSettings)
 
 
 class AgentRun(BaseModel):
@@ -239,6 +251,7 @@ class AgentRun(BaseModel):
     agent_id: str
     pool: str
     slots: AgentSlots
+    address: str = ""
     heartbeat_s: float = 5.0
     reconnect_wait_s: float = 25.0
     is_connected: bool = False
@@ -252,6 +265,7 @@ class AgentSeen(BaseModel):
     agent_id: str
     pool: str
     slots: AgentSlots
+    address: str = ""  # where containers of other hosts reach its own
 
 
 # -- activities ----------------------------------------------------------------------------------------------------
@@ -378,6 +392,7 @@ class AllocationRef(BaseModel):
     """Which allocation."""
 
     allocation_id: str
+    reason: str = ""  # why it is to leave, if its pool wants it to
 
 
 class RunContainer(BaseModel):
@@ -423,6 +438,7 @@ class RecordAgent(BaseModel):
     revision: int
     pool: str
     slots: AgentSlots
+    address: str = ""
     is_connected: bool
 
 

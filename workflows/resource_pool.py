@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
+from temporalio.exceptions import ApplicationError
 
-from workflows.messages import AgentSeen, AgentService, AllocationNotice, Assignment, JobCap, PoolRun
+from workflows.messages import (
+    AgentSeen,
+    AgentService,
+    AllocationNotice,
+    Assignment,
+    ErrorType,
+    JobClaim,
+    JobMove,
+    PoolRun,
+)
 from workflows.options import tell
-from workflows.scheduling.fifo import schedule
-from workflows.scheduling.fit import take_hopeless
-from workflows.scheduling.model import AgentSlots, Placement, Request
+from workflows.scheduling.decide import decide
+from workflows.scheduling.model import AgentSlots, Claim, Placement, Request
+from workflows.scheduling.moves import moved
+from workflows.scheduling.pool import Pool
+from workflows.scheduling.settings import Policy, PoolSettings
 
 #: Lost agents that are remembered, because they may come back.
 _MOST_LOST = 100
-#: Jobs whose changed caps are remembered, the latest ones: a job asks for slots again and again while it lives.
-_MOST_CAPS = 1000
+#: Jobs whose changed claims are remembered, the latest ones: a job asks for slots again and again while it lives.
+_MOST_CLAIMS = 1000
 
 
 @workflow.defn(name="ResourcePool", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class ResourcePool:
     """Id `pool-<name>`. Never closes: it continues as new.
 
-    Messages, all signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost`
-    from Agent workflows; `agent_service` and `job_cap` from the API. It answers by signals to the holder: `assigned`,
-    `refused`, `preempted`, `agent_lost`.
+    Messages, signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost` from
+    Agent workflows; `agent_service`, `job_claim` and `configure` from the API. An update from the API: `move_job`. It
+    answers by signals to the holder: `assigned`, `refused`, `preempted`, `agent_lost`.
     """
 
     @workflow.init
     def __init__(self, run: PoolRun) -> None:
-        self._pool = run
+        self._run = run
+        self._pool = Pool(run.snapshot, run.settings)
         self._dirty = True
-        self._lost: list[tuple[str, str]] = []  # holders to tell that an agent is gone, with their allocation
-        self._preempted: list[tuple[str, str]] = []
+        self._lost: list[tuple[str, AllocationNotice]] = []  # holders to tell that an agent is gone
+        self._preempted: list[tuple[str, AllocationNotice]] = []
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
@@ -41,35 +56,35 @@ class ResourcePool:
             await workflow.wait_condition(lambda: self._dirty or self._is_old())
             self._dirty = False
             while self._lost:
-                holder, allocation_id = self._lost.pop(0)
-                await tell(holder, "agent_lost", AllocationNotice(allocation_id=allocation_id))
-            while self._preempted:
-                holder, allocation_id = self._preempted.pop(0)
-                await tell(holder, "preempted", AllocationNotice(allocation_id=allocation_id))
-            for request in take_hopeless(self._pool.snapshot, self._pool.lost.values()):
+                await _tell("agent_lost", *self._lost.pop(0))
+            for request in self._pool.take_hopeless(self._run.lost.values()):
                 slots = f"{request.slots} slot{'s' * (request.slots != 1)}"
-                reason = f"log policies excluded every agent of pool `{self._pool.name}` that could hold {slots}"
-                await tell(
-                    request.holder, "refused", AllocationNotice(allocation_id=request.allocation_id, reason=reason)
-                )
-            for grant in schedule(self._pool.snapshot):
+                reason = f"log policies excluded every agent of pool `{self._run.name}` that could hold {slots}"
+                await _tell("refused", request.holder, _notice(request, reason))
+            decision = decide(self._pool)
+            # nothing starts behind who asks slots back: the next decision starts what may pass meanwhile
+            self._dirty = self._dirty or bool(decision.leaves)
+            for leave in decision.leaves:
+                request = self._pool.snapshot.grants[leave.allocation_id].request
+                self._preempted.append((request.holder, _notice(request, leave.reason)))
+            while self._preempted:
+                await _tell("preempted", *self._preempted.pop(0))
+            for grant in decision.starts:
                 request = grant.request
                 assignment = Assignment(allocation_id=request.allocation_id, placements=grant.placements)
                 if not await tell(request.holder, "assigned", assignment):
                     self._give_back(request.allocation_id)  # the holder closed while it queued
             if self._is_old() and not self._dirty:
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(self._pool)
+                workflow.continue_as_new(self._run)
+
+    # -- from holders --------------------------------------------------------------------------------------------------
 
     @workflow.signal
     def request(self, request: Request) -> None:
         """Queue a request. Keyed by its allocation: asking twice is asking once."""
-        snapshot = self._pool.snapshot
-        known = request.allocation_id in snapshot.grants or any(
-            queued.allocation_id == request.allocation_id for queued in snapshot.queue
-        )
-        if not known:
-            snapshot.queue.append(self._capped(request))
+        claim = self._run.claims.get(request.job_id, request.claim)
+        if self._pool.ask(request.model_copy(update={"claim": claim})):
             self._dirty = True
 
     @workflow.signal
@@ -77,12 +92,14 @@ class ResourcePool:
         """The allocation is over, or no longer wanted."""
         self._give_back(notice.allocation_id)
 
+    # -- from agents ---------------------------------------------------------------------------------------------------
+
     @workflow.signal
     def agent_joined(self, seen: AgentSeen) -> None:
         """An agent offers its slots, for the first time or again."""
         agent = seen.slots.model_copy(update={"is_available": True})
-        self._pool.snapshot.agents[seen.agent_id] = self._in_service(agent)
-        self._pool.lost.pop(seen.agent_id, None)
+        self._pool.put_agent(self._in_service(agent))
+        self._run.lost.pop(seen.agent_id, None)
         self._dirty = True
 
     @workflow.signal
@@ -90,23 +107,20 @@ class ResourcePool:
         """An agent is out of reach: what runs there goes on, nothing new is sent there."""
         agent = self._pool.snapshot.agents.get(seen.agent_id)
         if agent is not None:
-            agent.is_available = False
+            self._pool.put_agent(agent.model_copy(update={"is_available": False}))
             self._dirty = True
 
     @workflow.signal
     def agent_lost(self, seen: AgentSeen) -> None:
         """An agent did not come back: its slots are gone, and those who held them are told."""
-        snapshot = self._pool.snapshot
-        lost = snapshot.agents.pop(seen.agent_id, None)
+        lost = self._pool.snapshot.agents.get(seen.agent_id)
         if lost is not None:
-            self._pool.lost[seen.agent_id] = lost
-            if len(self._pool.lost) > _MOST_LOST:
-                del self._pool.lost[next(iter(self._pool.lost))]
-        for grant in list(snapshot.grants.values()):
-            if any(place.agent_id == seen.agent_id for place in grant.placements):
-                self._lost.append((grant.request.holder, grant.request.allocation_id))
-                del snapshot.grants[grant.request.allocation_id]
+            _remember(self._run.lost, seen.agent_id, lost, _MOST_LOST)
+        for grant in self._pool.remove_agent(seen.agent_id):
+            self._lost.append((grant.request.holder, _notice(grant.request)))
         self._dirty = True
+
+    # -- from operators and users --------------------------------------------------------------------------------------
 
     @workflow.signal
     def agent_service(self, service: AgentService) -> None:
@@ -114,51 +128,77 @@ class ResourcePool:
 
         Unless they are to be drained, who runs there is asked to leave at the next checkpoint.
         """
-        self._pool.services.pop(service.agent_id, None)
+        self._run.services.pop(service.agent_id, None)
         if not service.is_enabled or service.disabled_slots:
-            self._pool.services[service.agent_id] = service
+            self._run.services[service.agent_id] = service
         agent = self._pool.snapshot.agents.get(service.agent_id)
         if agent is None:
             return
-        self._pool.snapshot.agents[service.agent_id] = self._in_service(agent)
+        self._pool.put_agent(self._in_service(agent))
         self._dirty = True
         if service.is_draining:
             return
         for grant in self._pool.snapshot.grants.values():
             if not grant.is_preempting and any(_is_out(service, place) for place in grant.placements):
                 grant.is_preempting = True
-                self._preempted.append((grant.request.holder, grant.request.allocation_id))
+                reason = f"an operator took agent {service.agent_id}, or slots of it, out of service"
+                self._preempted.append((grant.request.holder, _notice(grant.request, reason)))
 
     @workflow.signal
-    def job_cap(self, cap: JobCap) -> None:
-        """A user changes how many slots his job may hold. What it holds already stays."""
-        caps = self._pool.caps
-        caps.pop(cap.job_id, None)
-        caps[cap.job_id] = cap.max_slots
-        if len(caps) > _MOST_CAPS:
-            del caps[next(iter(caps))]
-        self._pool.snapshot.queue = [self._capped(request) for request in self._pool.snapshot.queue]
+    def job_claim(self, change: JobClaim) -> None:
+        """A job's claim has changed. What it holds already it keeps, unless the policy says otherwise."""
+        self._claim(change.job_id, change.claim)
+
+    @workflow.signal
+    def configure(self, settings: PoolSettings) -> None:
+        """An operator changes how this pool shares its slots."""
+        self._run.settings = settings
+        self._pool.configure(settings)
         self._dirty = True
+
+    @workflow.update
+    def move_job(self, move: JobMove) -> Claim:
+        """Place a job just before or behind another one, whose priority it takes. Returns its new claim."""
+        known, job, anchor = self._run.claims, move.job, move.anchor
+        claim = moved(
+            self._pool,
+            job.job_id,
+            known.get(job.job_id, job.claim),
+            anchor.job_id,
+            known.get(anchor.job_id, anchor.claim),
+            is_ahead=move.is_ahead,
+            now=workflow.time_ns(),
+        )
+        self._claim(job.job_id, claim)
+        return claim
+
+    @move_job.validator
+    def _check_move(self, move: JobMove) -> None:
+        if self._run.settings.scheduler is not Policy.PRIORITY:
+            policy = self._run.settings.scheduler.value
+            raise ApplicationError(
+                f"pool {self._run.name} shares by {policy}: only pools that go by priority have places to move to",
+                type=ErrorType.COMMAND_REFUSED,
+            )
 
     @workflow.query
     def snapshot(self) -> PoolRun:
         """Agents, queue and grants, for people and tests."""
-        return self._pool
+        return self._run
+
+    # -- in common -----------------------------------------------------------------------------------------------------
+
+    def _claim(self, job_id: str, claim: Claim) -> None:
+        _remember(self._run.claims, job_id, claim, _MOST_CLAIMS)
+        self._pool.claim(job_id, claim)
+        self._dirty = True
 
     def _in_service(self, agent: AgentSlots) -> AgentSlots:
-        service = self._pool.services.get(agent.agent_id, AgentService(agent_id=agent.agent_id))
+        service = self._run.services.get(agent.agent_id, AgentService(agent_id=agent.agent_id))
         return agent.model_copy(update={"is_enabled": service.is_enabled, "disabled_slots": service.disabled_slots})
 
-    def _capped(self, request: Request) -> Request:
-        caps = self._pool.caps
-        return request.model_copy(update={"max_slots": caps[request.job_id]}) if request.job_id in caps else request
-
     def _give_back(self, allocation_id: str) -> None:
-        snapshot = self._pool.snapshot
-        held = snapshot.grants.pop(allocation_id, None)
-        waiting = [queued for queued in snapshot.queue if queued.allocation_id != allocation_id]
-        if held is not None or len(waiting) != len(snapshot.queue):
-            snapshot.queue = waiting
+        if self._pool.release(allocation_id):
             self._dirty = True
 
     def _is_old(self) -> bool:
@@ -172,6 +212,23 @@ class ResourcePool:
             f"**{used} of {snapshot.total_slots()} slots** of {len(snapshot.agents)} agents are in use, "
             f"{len(snapshot.queue)} requests wait.\n\n{queue}"
         )
+
+
+async def _tell(signal: str, holder: str, notice: AllocationNotice) -> None:
+    """Tell a holder about its allocation. One that closed meanwhile needs to know nothing."""
+    await tell(holder, signal, notice)
+
+
+def _notice(request: Request, reason: str = "") -> AllocationNotice:
+    return AllocationNotice(allocation_id=request.allocation_id, reason=reason)
+
+
+def _remember(known: dict[str, Any], key: str, value: Any, most: int) -> None:
+    """Note it as the latest, and forget the oldest ones beyond the most."""
+    known.pop(key, None)
+    known[key] = value
+    while len(known) > most:
+        del known[next(iter(known))]
 
 
 def _is_out(service: AgentService, place: Placement) -> bool:

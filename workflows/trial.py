@@ -61,6 +61,7 @@ class _Allocation:
         self.runs: dict[str, asyncio.Task[None]] = {}
         self.undrained: dict[str, Placement] = {}  # containers that ended before all their output was delivered
         self.is_preempted_by_pool = False
+        self.preempted_because = ""
         self.node_lost = False
         self.preempt_sent = False
         self.killed_by_us = False
@@ -164,6 +165,7 @@ class Trial:
         """The pool wants its slots back: leave at the next checkpoint, and queue again."""
         if self._now is not None and self._now.id == notice.allocation_id:
             self._now.is_preempted_by_pool = True
+            self._now.preempted_because = notice.reason
             self._changes += 1
 
     @workflow.signal
@@ -273,7 +275,9 @@ class Trial:
             job_id=run.job_id,
             name=f"trial {run.trial_id} of experiment {run.experiment_id}",
             is_single_node=run.template.is_single_node,
-            max_slots=run.template.max_slots,
+            user=run.template.user,
+            workspace=run.template.workspace,
+            claim=run.template.claim,
             excluded_agents=tuple(sorted(run.excluded)),
         )
         if not await tell(pool, "request", request):
@@ -409,7 +413,9 @@ class Trial:
         leave = not self._may_run() or now.is_preempted_by_pool
         if leave and not kill and not now.preempt_sent:
             now.preempt_sent = True
-            facts: AllocationFacts = await record(calls.request_preemption, AllocationRef(allocation_id=now.id))
+            facts: AllocationFacts = await record(
+                calls.request_preemption, AllocationRef(allocation_id=now.id, reason=now.preempted_because)
+            )
             if facts.is_ready:
                 limit = timedelta(seconds=run.template.timing.preemption_timeout_s)
                 now.kill_deadline = min(now.kill_deadline or clock + limit, clock + limit)

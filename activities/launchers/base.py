@@ -63,6 +63,7 @@ class ContainerSpec:
     shm_bytes: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str = ""
+    is_of_gang: bool = False  # others of its allocation run on other hosts, and must reach it at its host's address
 
 
 @dataclass(frozen=True)

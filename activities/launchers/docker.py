@@ -297,7 +297,7 @@ class DockerLauncher(Launcher):
             f"{LABEL}.boot": supervisor.boot_id(),
         }
         host: dict[str, Any] = {
-            "NetworkMode": self._network,
+            "NetworkMode": "host" if spec.is_of_gang else self._network,
             "ExtraHosts": [f"host.docker.internal:{self._host_address}"],
             "CapDrop": ["ALL"],
             "CapAdd": _CAPABILITIES,

@@ -6,14 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from api.access import readable_experiments
 from api.auth import UserPrincipal
 from api.errors import NotFound
 from api.wire.base import rfc3339
-from database.models import Agent, Allocation, Experiment, Project, Trial
+from database.models import Agent, Allocation, AllocationContainer, Experiment, Project, Trial
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,19 @@ def holders(session: Session, user: UserPrincipal) -> Holders:
     by_slot: dict[tuple[str, int], Holder] = {}
     without_slots: dict[str, list[Holder]] = {}
     statement = (
-        select(Allocation, readable_experiments(user))
+        select(Allocation, AllocationContainer.token_hash, readable_experiments(user))
+        .outerjoin(
+            AllocationContainer, and_(AllocationContainer.allocation_id == Allocation.id, AllocationContainer.rank == 0)
+        )
         .outerjoin(Trial, Trial.id == Allocation.trial_id)
         .outerjoin(Experiment, Experiment.id == Trial.experiment_id)
         .outerjoin(Project, Project.id == Experiment.project_id)
         .where(Allocation.ended_at.is_(None))
     )
-    for allocation, is_readable in session.execute(statement).tuples():
+    for allocation, secret, is_readable in session.execute(statement).tuples():
         holder = Holder(allocation.id, allocation.task_id, allocation.state, is_hidden=False)
         if not is_readable:
-            id_ = hashlib.sha256(f"{allocation.token_hash} {allocation.id}".encode()).hexdigest()[:32]
+            id_ = hashlib.sha256(f"{secret} {allocation.id}".encode()).hexdigest()[:32]
             holder = Holder(id_, "", allocation.state, is_hidden=True)
         for place in allocation.placements:
             if not place["slot_ids"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -13,10 +14,18 @@ from api.access import readable_experiments
 from api.auth import UserPrincipal
 from api.errors import NotFound
 from database.models import Allocation, Experiment, Project, Trial, User
-from workflows.scheduling.model import PoolSnapshot
+from database.types import utc_now
+from workflows.lifecycle.explain import why_queued
+from workflows.messages import PoolRun
+from workflows.scheduling.explain import standings
+from workflows.scheduling.pool import Pool
+from workflows.scheduling.settings import DEFAULT_PRIORITY
 
-#: What the wire calls a job's priority when its config says none.
-DEFAULT_PRIORITY = 42
+#: The states of a job; what passed one that waits is backfilled.
+QUEUED, SCHEDULED, BACKFILLED = "queued", "scheduled", "backfilled"
+_WIRE_STATES = {QUEUED: "STATE_QUEUED", SCHEDULED: "STATE_SCHEDULED", BACKFILLED: "STATE_SCHEDULED_BACKFILLED"}
+#: From how long back the pace of a pool is taken.
+_PACE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -28,8 +37,11 @@ class Job:
     workspace_id: int
     requested: int
     allocated: int
-    is_scheduled: bool
+    state: str
+    priority: int = DEFAULT_PRIORITY
     ahead: int = -1
+    waits: str = ""  # why it does, if it has a request in the queue
+    wait_s: float | None = None  # how long still, if slots come free as they did lately
 
 
 def _active() -> Select[Experiment, str, int]:
@@ -41,13 +53,13 @@ def _active() -> Select[Experiment, str, int]:
     )
 
 
-def in_pool(session: Session, pool: str, snapshot: PoolSnapshot | None) -> list[Job]:
+def in_pool(session: Session, pool: str, state: PoolRun | None) -> list[Job]:
     """The jobs of a pool: those that have slots first, then those that wait, in the order of the pool's queue.
 
     Args:
         session: to read with.
         pool: its name.
-        snapshot: the pool's queue; None while it does not answer: then the jobs wait in the order of their submission.
+        state: of its workflow; None while it does not answer: then the jobs wait in the order of their submission.
     """
     rows = session.execute(_active().where(Experiment.resource_pool == pool).order_by(Experiment.id)).tuples().all()
     ids = [row[0].id for row in rows]
@@ -64,7 +76,9 @@ def in_pool(session: Session, pool: str, snapshot: PoolSnapshot | None) -> list[
         .where(Trial.experiment_id.in_(ids), Trial.state == "ACTIVE")
         .group_by(Trial.experiment_id),
     )
-    place = {} if snapshot is None else _places(snapshot)
+    places = {} if state is None else _places(session, state)
+    usual = DEFAULT_PRIORITY if state is None else state.settings.default_priority
+    passed: set[str] = set() if state is None else _backfilled(state)
     jobs = [
         Job(
             experiment=experiment,
@@ -72,22 +86,57 @@ def in_pool(session: Session, pool: str, snapshot: PoolSnapshot | None) -> list[
             workspace_id=workspace_id,
             requested=open_trials.get(experiment.id, (0, 0))[0] * experiment.slots_per_trial,
             allocated=live.get(experiment.id, (0, 0))[1],
-            is_scheduled=live.get(experiment.id, (0, 0))[0] > 0,
+            state=(BACKFILLED if experiment.job_id in passed else SCHEDULED) if experiment.id in live else QUEUED,
+            priority=experiment.config["resources"].get("priority") or usual,
         )
         for experiment, username, workspace_id in rows
     ]
-    last = len(place)
-    jobs.sort(key=lambda job: (not job.is_scheduled, place.get(job.experiment.job_id, last), job.experiment.started_at))
-    queued = [job for job in jobs if not job.is_scheduled]
-    ahead = {job.experiment.id: index for index, job in enumerate(queued)}
-    return [replace(job, ahead=ahead.get(job.experiment.id, -1)) for job in jobs]
+    nowhere = _Place(len(places))
+    jobs.sort(
+        key=lambda job: (
+            job.state == QUEUED,
+            places.get(job.experiment.job_id, nowhere).place,
+            job.experiment.started_at,
+        )
+    )
+    ahead = {job.experiment.id: index for index, job in enumerate(job for job in jobs if job.state == QUEUED)}
+    found: list[Job] = []
+    for job in jobs:
+        place = places.get(job.experiment.job_id, nowhere)
+        found.append(replace(job, ahead=ahead.get(job.experiment.id, -1), waits=place.reason, wait_s=place.wait_s))
+    return found
 
 
-def _places(snapshot: PoolSnapshot) -> dict[str, int]:
-    place: dict[str, int] = {}
-    for request in snapshot.queue:
-        place.setdefault(request.job_id, len(place))
-    return place
+@dataclass(frozen=True)
+class _Place:
+    """Where the first request of a job stands."""
+
+    place: int
+    reason: str = ""
+    wait_s: float | None = None
+
+
+def _places(session: Session, state: PoolRun) -> dict[str, _Place]:
+    pace = _slots_per_second(session, state.name)
+    found: dict[str, _Place] = {}
+    wanted = 0
+    for request, facts in standings(state.name, Pool(state.snapshot, state.settings), state.lost.values()):
+        wanted += request.slots
+        can_start = facts.fits_ever and not facts.is_capped and (facts.lends or not facts.is_borrowing)
+        wait_s = max(0, wanted - facts.free) / pace if pace and can_start else None
+        found.setdefault(request.job_id, _Place(len(found), why_queued(facts), wait_s))
+    return found
+
+
+def _backfilled(state: PoolRun) -> set[str]:
+    return {grant.request.job_id for grant in state.snapshot.grants.values() if grant.is_backfilled}
+
+
+def _slots_per_second(session: Session, pool: str) -> float:
+    """How quickly slots of the pool came free lately; 0 if none did."""
+    since = utc_now() - _PACE
+    ended = select(func.sum(Allocation.slots)).where(Allocation.pool == pool, Allocation.ended_at > since)
+    return float(session.scalar(ended) or 0) / _PACE.total_seconds()
 
 
 def _counts(session: Session, statement: Select[Any, Any, Any]) -> Mapping[int, tuple[int, int]]:
@@ -119,16 +168,18 @@ def limited(job: Job) -> dict[str, Any]:
         "type": "TYPE_EXPERIMENT",
         "resourcePool": experiment.resource_pool,
         "isPreemptible": True,
-        "priority": resources.get("priority") or DEFAULT_PRIORITY,
+        "priority": job.priority,
         "weight": resources.get("weight") or 1.0,
         "requestedSlots": job.requested,
         "allocatedSlots": job.allocated,
         "progress": experiment.progress,
         "workspaceId": job.workspace_id,
         "summary": {
-            "state": "STATE_SCHEDULED" if job.is_scheduled else "STATE_QUEUED",
+            "state": _WIRE_STATES[job.state],
             "jobsAhead": max(0, job.ahead),
         },
+        "waits": job.waits,
+        "estimatedWaitSeconds": job.wait_s,
     }
 
 

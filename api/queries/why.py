@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
+from api.rendezvous import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import Agent, Allocation, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
 from workflows.lifecycle.experiment import ExperimentState
@@ -64,7 +65,10 @@ def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], tim
     grace = timedelta(seconds=experiment.config.get("preemption_timeout") or timing.preemption_timeout_s)
     statement = select(Allocation).where(Allocation.trial_id.in_(ids)).order_by(Allocation.run_id)
     for row in session.scalars(statement):
-        runs[row.trial_id or 0].append(_run(row, matches.get(row.id, []), away, grace))
+        facts = _run(row, matches.get(row.id, []), away, grace)
+        if row.ended_at is None and len(row.placements) > 1 and (arrived := arrived_ranks(session, row.id)):
+            facts.missing = missing_ones(row.placements, arrived)
+        runs[row.trial_id or 0].append(facts)
     return [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches)) for trial in found]
 
 
@@ -106,6 +110,7 @@ def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) 
         started_at=row.started_at,
         ready_at=row.ready_at,
         asked_to_leave_at=asked,
+        asked_to_leave_because=row.preempt_reason,
         acknowledged_at=row.preempt_acked_at,
         # one that was not ready has nothing to save, and is killed at once
         killed_at=asked + grace if asked is not None and row.ready_at is not None and row.ended_at is None else None,

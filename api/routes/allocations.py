@@ -9,6 +9,7 @@ from sqlalchemy import update
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api import rendezvous as meeting
 from api.deps import Parts, PartsDep, PrincipalDep, json_object, own_allocation, parse_as
 from api.errors import BadRequest
 from api.reporters import reporter_for
@@ -75,27 +76,30 @@ def _note(parts: Parts, allocation_id: str, field: str) -> None:
 
 
 @router.get("/api/v1/allocations/{allocation_id}/resources/{resources_id}/rendezvous")
-def rendezvous(allocation_id: str, resources_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
-    """Where the containers of this allocation are. This release has one container an allocation."""
-    own_allocation(caller, allocation_id)
-    with parts.database.read() as session:
-        placements = session.get_one(Allocation, allocation_id).placements
-    if len(placements) > 1:
-        raise BadRequest("this release runs one container an allocation: distributed training comes later")
-    info = {"addresses": ["127.0.0.1"], "rank": 0, "slots": [max(1, len(placements[0]["slot_ids"]))]}
-    return answer({"rendezvousInfo": info})
+async def rendezvous(
+    allocation_id: str,
+    resources_id: str,
+    request: Request,
+    parts: PartsDep,
+    caller: PrincipalDep,
+    timeout_s: Annotated[float | None, Query(alias="timeoutSeconds", ge=0, le=300)] = None,
+) -> Response:
+    """Where the containers of this allocation are: answered when all of them have asked."""
+    container = own_allocation(caller, allocation_id)
+    found = meeting.rendezvous(parts.database, container, resources_id, timeout_s)
+    return answer({"rendezvousInfo": await while_there(request, found)})
 
 
 @router.post("/api/v1/allocations/{allocation_id}/all_gather")
 @router.post("/api/v1/allocations/{allocation_id}/notify_container_running")
 async def gather(allocation_id: str, request: Request, caller: PrincipalDep) -> Response:
-    """What every container of this allocation says, told to each. This release has one container an allocation."""
+    """What every container of this allocation says, told to each. Where the runtime knows no addresses; ours does."""
     own_allocation(caller, allocation_id)
     body = await json_object(request)
     peers = parse_as(int, body.get("numPeers", body.get("num_peers")) or 1)
     if peers > 1:
         raise BadRequest(
-            f"numPeers: {peers}: this release runs one container an allocation: distributed training comes later"
+            f"numPeers: {peers}: expected 1; containers find each other by rendezvous here, not as on Kubernetes"
         )
     return answer({"data": [body.get("data") or {}]})
 

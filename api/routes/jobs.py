@@ -14,21 +14,21 @@ from api import resources
 from api.access import changeable
 from api.auth import UserPrincipal
 from api.deps import Parts, PartsDep, UserDep, body_as
-from api.errors import BadRequest, NotFound, Unavailable, Unsupported
+from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable, Unsupported
 from api.paging import WindowDep, chosen
 from api.queries import jobs
 from api.wire import queue as wire
 from api.wire.base import answer
 from database.models import ResourcePool
-from workflows.scheduling.model import PoolSnapshot
+from workflows.messages import JobMove, PoolRun
 
 router = APIRouter(tags=["cluster"])
 
 _STATES = {
     "STATE_UNSPECIFIED": "",
-    "STATE_QUEUED": "queued",
-    "STATE_SCHEDULED": "scheduled",
-    "STATE_SCHEDULED_BACKFILLED": "backfilled",
+    "STATE_QUEUED": jobs.QUEUED,
+    "STATE_SCHEDULED": jobs.SCHEDULED,
+    "STATE_SCHEDULED_BACKFILLED": jobs.BACKFILLED,
 }
 _DEFAULT_LIMIT = 100
 
@@ -41,15 +41,15 @@ async def _jobs(
 ) -> list[tuple[jobs.Job, bool]]:
     name = pool or parts.settings.default_pool
     wanted = {chosen("states", state, _STATES) for state in states or ()} - {""}
-    snapshot = await _snapshot(parts, name)
+    state = await _state(parts, name)
 
     def read() -> list[tuple[jobs.Job, bool]]:
         with parts.database.read() as session:
             _check_pool(session, name)
-            found = jobs.in_pool(session, name, snapshot)
+            found = jobs.in_pool(session, name, state)
             visible = jobs.visible(session, found, user)
         if wanted:
-            found = [job for job in found if ("scheduled" if job.is_scheduled else "queued") in wanted]
+            found = [job for job in found if job.state in wanted]
         return [(job, job.experiment.id in visible) for job in found]
 
     return await run_in_threadpool(read)
@@ -84,9 +84,9 @@ def _page(shown: list[dict[str, Any]], window: WindowDep) -> Response:
     return answer({"jobs": shown[start:end], "pagination": window.pagination(len(shown))})
 
 
-async def _snapshot(parts: Parts, pool: str) -> PoolSnapshot | None:
+async def _state(parts: Parts, pool: str) -> PoolRun | None:
     try:
-        return (await parts.commands.pool(pool)).snapshot
+        return await parts.commands.pool(pool)
     except Unavailable:  # the records answer without it; only the order of those that wait may differ
         return None
 
@@ -110,7 +110,7 @@ def stats(
         for name in names:
             _check_pool(session, name)
             found = jobs.in_pool(session, name, None)
-            running = sum(job.is_scheduled for job in found)
+            running = sum(job.state != jobs.QUEUED for job in found)
             counts = {"queuedCount": len(found) - running, "scheduledCount": running}
             results.append({"resourcePool": name, "stats": counts, "aggregates": []})
     return answer({"results": results})
@@ -118,15 +118,18 @@ def stats(
 
 @router.post("/api/v1/job-queues")
 async def update(request: Request, parts: PartsDep, user: UserDep) -> Response:
-    """Change priority or weight of jobs. One after the other: what can't be done is told, the others stand."""
+    """Change priority, weight or place of jobs. One after the other: what can't be done is told, the others stand."""
     wanted = await body_as(request, wire.UpdateJobQueue)
     if not wanted.updates:
         raise BadRequest("updates: expected one or more")
     problems: list[str] = []
     for control in wanted.updates:
         try:
-            await run_in_threadpool(_update, parts, control, user)
-        except (BadRequest, NotFound, Unsupported) as error:
+            if control.ahead_of or control.behind_of:
+                await _move(parts, control, user)
+            else:
+                await run_in_threadpool(_update, parts, control, user)
+        except (BadRequest, FailedPrecondition, NotFound, Unsupported) as error:
             if len(wanted.updates) == 1:
                 raise
             problems.append(f"{control.job_id}: {error.message}")
@@ -137,13 +140,39 @@ async def update(request: Request, parts: PartsDep, user: UserDep) -> Response:
 
 
 def _update(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
-    moves = {"aheadOf": control.ahead_of, "behindOf": control.behind_of, "resourcePool": control.resource_pool}
-    for field, value in moves.items():
-        if value:
-            raise Unsupported(f"{field}: pools take jobs first in, first out: moving a job is not supported yet")
+    if control.resource_pool:
+        raise Unsupported("resourcePool: moving a job to another pool is not supported yet")
     if control.priority is None and control.weight is None:
-        raise BadRequest(f"job {control.job_id}: expected one of priority, weight, {', '.join(moves)}")
+        raise BadRequest(f"job {control.job_id}: expected one of priority, weight, aheadOf, behindOf, resourcePool")
     with parts.database.write() as session:
         row = changeable(session, jobs.find(session, control.job_id, user).id, user)
         changes = wire.PatchResources(priority=control.priority, weight=control.weight)
         resources.change(session, row, changes)
+
+
+async def _move(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
+    """The pool decides where that is, and takes it; the record follows."""
+    if control.ahead_of and control.behind_of:
+        raise BadRequest(f"job {control.job_id}: expected one of aheadOf and behindOf, not both")
+
+    def read() -> tuple[str, JobMove]:
+        with parts.database.read() as session:
+            row = changeable(session, jobs.find(session, control.job_id, user).id, user)
+            anchor = jobs.find(session, control.ahead_of or control.behind_of or "", user)
+            if anchor.resource_pool != row.resource_pool:
+                raise BadRequest(
+                    f"job {anchor.job_id} is in pool {anchor.resource_pool}, job {row.job_id} in {row.resource_pool}"
+                )
+            move = JobMove(
+                job=resources.claim_of(row), anchor=resources.claim_of(anchor), is_ahead=bool(control.ahead_of)
+            )
+            return row.resource_pool, move
+
+    pool, move = await run_in_threadpool(read)
+    claim = await parts.commands.move_job(pool, move)
+
+    def write() -> None:
+        with parts.database.write() as session:
+            resources.note_move(changeable(session, jobs.find(session, control.job_id, user).id, user), claim)
+
+    await run_in_threadpool(write)

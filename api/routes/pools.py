@@ -13,6 +13,7 @@ from api.deps import PartsDep, UserDep
 from api.paging import WindowDep, rows_of
 from api.wire.base import answer
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
+from workflows.scheduling.settings import Policy, PoolSettings
 
 router = APIRouter(tags=["cluster"])
 
@@ -62,6 +63,10 @@ def _pool(
     serving = [
         slot for agent in mine if agent.is_enabled for slot in agent.slot_ids if slot not in agent.disabled_slots
     ]
+    settings = PoolSettings.model_validate(pool.settings)
+    priority = None
+    if settings.scheduler is Policy.PRIORITY:
+        priority = {"preemption": settings.preemption, "defaultPriority": settings.default_priority}
     empty = dict.fromkeys(
         ("location", "imageId", "instanceType", "containerStartupScript", "agentDockerNetwork", "agentDockerRuntime",
          "agentDockerImage", "agentFluentImage", "startupScript", "masterUrl", "masterCertName", "clusterName"),
@@ -84,11 +89,11 @@ def _pool(
         "maxAgents": 0,
         "slotsPerAgent": max((len(agent.slot_ids) for agent in mine), default=0),
         "auxContainerCapacityPerAgent": _MAX_AUX,
-        "schedulerType": "SCHEDULER_TYPE_PRIORITY",
-        "schedulerFittingPolicy": "FITTING_POLICY_BEST",
+        "schedulerType": f"SCHEDULER_TYPE_{settings.scheduler.upper()}",
+        "schedulerFittingPolicy": f"FITTING_POLICY_{settings.fitting_policy.upper()}",
         "maxIdleAgentPeriod": 0.0,
         "maxAgentStartingPeriod": 0.0,
-        "details": {"aws": None, "gcp": None, "priorityScheduler": {"preemption": False, "defaultPriority": 42}},
+        "details": {"aws": None, "gcp": None, "priorityScheduler": priority},
         "stats": {"queuedCount": waiting, "scheduledCount": len(running)},
         "resourceManagerMetadata": {},
         "accelerator": "",

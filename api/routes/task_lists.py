@@ -15,9 +15,9 @@ from api.auth import UserPrincipal
 from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep, json_object, own_allocation, parse_as
 from api.errors import NotFound
 from api.queries import agents
-from api.queries.jobs import DEFAULT_PRIORITY
 from api.wire.base import answer, plain, rfc3339
 from database.models import Agent, Allocation, Experiment, Project, Trial
+from workflows.scheduling.settings import DEFAULT_PRIORITY
 
 router = APIRouter(tags=["tasks"])
 

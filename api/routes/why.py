@@ -18,6 +18,7 @@ from workflows import names
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
 from workflows.lifecycle.facts import ExperimentFacts, TrialFacts
 from workflows.scheduling.explain import stand
+from workflows.scheduling.pool import Pool
 
 router = APIRouter(tags=["why"])
 
@@ -64,5 +65,6 @@ async def _ask_pool(parts: Parts, pool: str, trials: Sequence[TrialFacts]) -> No
         for trial in waiting:
             trial.queue_error = error.message
         return
+    state = Pool(known.snapshot, known.settings)
     for trial in waiting:
-        trial.queue = stand(pool, known.snapshot, known.lost, names.trial_workflow(trial.trial_id))
+        trial.queue = stand(pool, state, known.lost.values(), names.trial_workflow(trial.trial_id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from api.wire.base import Wire
@@ -30,3 +32,9 @@ class PatchResources(Wire):
     max_slots: int | None = None
     priority: int | None = None
     weight: float | None = None
+
+
+class PatchPoolSettings(Wire):
+    """A JSON merge patch of a pool's settings, whose keys are those of a document: `default_priority`."""
+
+    settings: dict[str, Any]

@@ -20,12 +20,13 @@ from database.models.people import (
     UserToken,
 )
 from database.models.registry import Model, ModelVersion, Template, TrialSource
-from database.models.trials import Allocation, Checkpoint, LogPolicyMatch, Metric, TaskLog, Trial
+from database.models.trials import Allocation, AllocationContainer, Checkpoint, LogPolicyMatch, Metric, TaskLog, Trial
 from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
 
 __all__ = [
     "Agent",
     "Allocation",
+    "AllocationContainer",
     "AnsweredRequest",
     "AuditEntry",
     "Base",

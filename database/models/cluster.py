@@ -44,6 +44,7 @@ class ResourcePool(Base):
 
     name: Mapped[str] = mapped_column(String(120), primary_key=True)
     description: Mapped[str] = mapped_column(Text, default="")
+    settings: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # how it shares its slots, as set
 
 
 class Agent(Base):
@@ -53,6 +54,7 @@ class Agent(Base):
 
     id: Mapped[str] = mapped_column(String(120), primary_key=True)
     pool: Mapped[str] = mapped_column(String(120))
+    address: Mapped[str] = mapped_column(String(255), default="")  # where containers of other hosts reach its own
     slot_ids: Mapped[list[int]] = mapped_column(Document)
     is_connected: Mapped[bool] = mapped_column(default=False)
     is_enabled: Mapped[bool] = mapped_column(default=True)  # what operators say of it, not the agent

@@ -40,6 +40,7 @@ class Experiment(Base):
     max_length: Mapped[int | None] = mapped_column(BigInteger)
     resource_pool: Mapped[str] = mapped_column(String(120))
     slots_per_trial: Mapped[int] = mapped_column(default=1)
+    queue_position: Mapped[int | None] = mapped_column(BigInteger)  # where it was moved to; None: by its start
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("experiments.id"))

@@ -60,7 +60,7 @@ class Trial(Base):
 
 
 class Allocation(Base):
-    """One run of a task on resources. Its token opens the API to its containers, and dies with it."""
+    """One run of a task on resources."""
 
     __tablename__ = "allocations"
     id: Mapped[str] = mapped_column(String(100), primary_key=True)
@@ -70,11 +70,12 @@ class Allocation(Base):
     state: Mapped[str] = mapped_column(String(24))
     pool: Mapped[str] = mapped_column(String(120))
     slots: Mapped[int]
+    shared_secret: Mapped[str] = mapped_column(String(64), default="")  # by which its containers know each other
     placements: Mapped[list[dict[str, Any]]] = mapped_column(Document)
-    token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ready_at: Mapped[datetime | None] = mapped_column(UtcTime)
     preempt_requested_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    preempt_reason: Mapped[str] = mapped_column(Text, default="")  # if its pool wanted it to leave
     preempt_acked_at: Mapped[datetime | None] = mapped_column(UtcTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
     end_kind: Mapped[str | None] = mapped_column(String(24))
@@ -82,6 +83,17 @@ class Allocation(Base):
     end_message: Mapped[str] = mapped_column(Text, default="")
     exit_code: Mapped[int | None]
     accelerators: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # that its container found
+
+
+class AllocationContainer(Base):
+    """A container of an allocation, as last launched. Its token opens the API to it until the allocation ends."""
+
+    __tablename__ = "allocation_containers"
+
+    allocation_id: Mapped[str] = mapped_column(ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    arrived_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it first asked where the others are
 
 
 class Metric(Base):

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from determined.launch import _gang
+
 # What torchrun does with these options, as far as it matters here: workers, their environment, the first death.
 FAKE = """
 import json, os, subprocess, sys, time
@@ -137,6 +139,29 @@ def test_a_port_that_somebody_has_is_passed_over(task: Task) -> None:
         task.run("torch_distributed", *_script("print(1)"), DET_UNIQUE_PORT_OFFSET="50")
     argv = json.loads((task.root / "seen").read_text().splitlines()[-1])
     assert int(argv[argv.index("--master_port") + 1]) >= 29452
+
+
+@pytest.mark.parametrize(
+    ("addrs", "given", "expected"),
+    [
+        (["127.0.0.1", "10.0.0.2"], {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        (["127.0.0.1", "10.0.0.2"], {"NCCL_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "lo"}),
+        (
+            ["127.0.0.1", "10.0.0.2"],
+            {"DET_INTER_NODE_NETWORK_INTERFACE": "eth7"},
+            {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"},
+        ),
+        (["203.0.113.7", "10.0.0.2"], {}, {}),  # an address that this host has nowhere
+        (["127.0.0.1"], {}, {}),
+    ],
+)
+def test_workers_on_several_hosts_take_the_interface_that_the_others_reach(
+    addrs: list[str], given: dict[str, str], expected: dict[str, str]
+) -> None:
+    """The address of a host's own name is 127.0.0.1 in many images: Gloo would listen there."""
+    place = _gang.Place.__new__(_gang.Place)
+    place.addresses, place.rank, place.slots = addrs, 0, [1] * len(addrs)
+    assert place.network(given) == expected
 
 
 def test_the_second_of_two_machines(task: Task) -> None:

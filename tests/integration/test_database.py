@@ -392,10 +392,10 @@ def test_allocation_keeps_what_it_became_when_opened_twice(database: Database) -
     records = Records(database)
     trial_id, allocation_id = a_trial(database)
     with database.write() as session:
-        session.execute(update(Allocation).values(state="RUNNING", token_hash="x"))
+        session.execute(update(Allocation).values(state="RUNNING", shared_secret="x"))
     records.open_allocation(opening(trial_id, allocation_id, 1))
     allocation = row(database, Allocation, allocation_id)
-    assert (allocation.state, allocation.token_hash, allocation.run_id) == ("RUNNING", "x", 1)
+    assert (allocation.state, allocation.shared_secret, allocation.run_id) == ("RUNNING", "x", 1)
     assert allocation.placements == [{"agent_id": "a", "slot_ids": [0, 1], "rank": 0}]
 
 

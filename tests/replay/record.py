@@ -56,6 +56,29 @@ async def preempted(running: Platform) -> int:
     return experiment_id
 
 
+async def shared(running: Platform) -> int:
+    """Leaves for another one of a better priority, under settings that changed, and after a move in the queue."""
+    path = f"/api/v1/undeterred/resource-pools/{running.pool}/settings"
+    slow = config({"max_length": 20}, hyperparameters={"sleep": 0.1}, resources={"priority": 60})
+    searcher = {"name": "random", "max_trials": 2, "max_length": 20, "max_concurrent_trials": 2}
+    first = await running.create({**slow, "searcher": {**slow["searcher"], **searcher}}, {"train.py": TRAIN})
+
+    async def all_train() -> bool:
+        trials = await running.trials(first)
+        return len(trials) == 2 and all([await running.metrics(trial["id"]) for trial in trials])
+
+    await running.until(all_train)
+    assert (await running.http.patch(path, json={"settings": {"preemption": True}})).status_code == 200
+    second, third = [await running.create(config(), {"train.py": TRAIN}) for _ in range(2)]
+    jobs = [(await running.experiment(each))["jobId"] for each in (third, second)]
+    await running.post("/api/v1/job-queues", {"updates": [{"jobId": jobs[0], "aheadOf": jobs[1]}]})
+    await running.post("/api/v1/job-queues", {"updates": [{"jobId": jobs[1], "priority": 10}]})
+    for experiment_id in (second, third, first):
+        await running.finish(experiment_id)
+    assert (await running.http.patch(path, json={"settings": {"preemption": None}})).status_code == 200
+    return first
+
+
 async def failed(running: Platform) -> int:
     """Its first run fails, its second resumes and finishes."""
     experiment_id = await running.create(config(max_restarts=2), {"train.py": ONCE})
@@ -151,7 +174,7 @@ async def main() -> None:
             temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default"
         ) as running:
             agent_id = await running.start_agent()
-            for scenario in (finished, preempted, failed):
+            for scenario in (finished, preempted, shared, failed):
                 experiment_id = await scenario(running)
                 ids = [f"experiment-{experiment_id}"]
                 ids += [f"trial-{trial['id']}" for trial in await running.trials(experiment_id)]

@@ -106,7 +106,9 @@ def _headline(facts: TrialFacts, now: datetime) -> str:
         left_s = (facts.next_run_at - now).total_seconds()
         why = f": {facts.message}" if facts.message else ""
         return f"waits until {_at(facts.next_run_at, now)} ({left_s:.0f} s) before it runs again{why}"
-    return _queued(facts.queue, facts.queue_error)
+    if facts.queue is None:
+        return f"has no slots; whether it waits for some is not known: {facts.queue_error or 'its pool was not asked'}"
+    return why_queued(facts.queue)
 
 
 def _end(facts: TrialFacts, now: datetime) -> str:
@@ -130,7 +132,8 @@ def _open(run: RunFacts, now: datetime) -> str:
     where = ", ".join(run.agents) or "no agent"
     since = _at(run.started_at, now)
     if run.asked_to_leave_at is not None:
-        return f"was asked to leave {where} at {_at(run.asked_to_leave_at, now)}{_leaving(run, now)}"
+        because = f", since {run.asked_to_leave_because}" if run.asked_to_leave_because else ""
+        return f"was asked to leave {where} at {_at(run.asked_to_leave_at, now)}{because}{_leaving(run, now)}"
     if run.state == "PULLING":
         text = f"waits for its image on {where}, since {since}"
     elif run.state != "RUNNING":
@@ -139,6 +142,8 @@ def _open(run: RunFacts, now: datetime) -> str:
         text = f"has its container on {where} since {since}, but its code did not come to `determined.core` yet"
     else:
         text = f"runs on {where} since {since} (run {run.run_id})"
+    if run.missing:
+        text += f"; its other containers wait for {', '.join(run.missing)}"
     if run.away:
         text += f"; {', '.join(run.away)} is out of reach: what runs there goes on, and is taken up again"
     return text
@@ -155,9 +160,8 @@ def _leaving(run: RunFacts | None, now: datetime) -> str:
     return said + killed
 
 
-def _queued(queue: QueueFacts | None, error: str) -> str:
-    if queue is None:
-        return f"has no slots; whether it waits for some is not known: {error or 'its pool was not asked'}"
+def why_queued(queue: QueueFacts) -> str:
+    """Why a request waits, to be read behind the name of who made it."""
     if queue.is_granted:
         return f"was given {_many(queue.slots, 'slot')} of pool `{queue.pool}` this moment"
     if not queue.is_queued:
@@ -174,8 +178,18 @@ def _queued(queue: QueueFacts | None, error: str) -> str:
         return f"{text}; only agents that are lost could hold it: it waits for them to come back"
     if not queue.fits_ever:
         return f"{text}; it never fits: the pool's agents are too small or too few"
-    if queue.behind and queue.free >= queue.slots:
-        return f"{text}; first in, first out: {queue.behind} comes first, and needs {_many(queue.behind_slots, 'slot')}"
+    if queue.is_borrowing:
+        text += f"; {queue.quota} of this pool's, and they are in use: "
+        return text + (
+            "it may borrow what nobody else claims" if queue.lends else "this pool lends nothing beyond them"
+        )
+    if queue.leaving:
+        text += f"; the holders of {_many(queue.leaving, 'slot')} were asked to leave"
+    if queue.policy == "fair_share":
+        text += f"; slots are shared by weight, and its experiment holds {queue.job_slots}"
+    elif queue.behind and queue.free >= queue.slots:
+        first = f"its priority is {queue.behind_priority}" if queue.behind_priority != queue.priority else "it is older"
+        return f"{text}; {queue.behind} comes first, since {first}, and needs {_many(queue.behind_slots, 'slot')}"
     holders = [f"{name} ({count})" for name, count in list(queue.holders.items())[:_MOST_HOLDERS]]
     more = len(queue.holders) - len(holders)
     if holders:

@@ -23,17 +23,25 @@ class QueueFacts(Facts):
     pool: str
     is_queued: bool = True
     is_granted: bool = False  # and not recorded yet; neither: the pool does not know it
+    policy: str = "priority"  # by which the pool decides
+    priority: int = 0  # 1 to 99; 1 goes first
     place: int = 0  # in the queue, from 1
     waiting: int = 0  # requests in the queue
     slots: int = 0  # asked for
     free: int = 0  # slots that nobody holds, on agents that are in reach and not excluded
     total: int = 0  # slots of all agents
     agents: int = 0
-    behind: str = ""  # who is first in the queue, if it is somebody else
+    leaving: int = 0  # slots whose holders were asked to leave
+    job_slots: int = 0  # that its experiment holds
+    behind: str = ""  # who comes first, if it is somebody else
     behind_slots: int = 0  # asked for by that one
+    behind_priority: int = 0  # of that one
     holders: dict[str, int] = Field(default_factory=dict[str, int])  # who holds how many slots, the most first
     fits_ever: bool = True  # on the agents of now, if they were idle and in reach
     fits_lost: bool = False  # if the agents were back that are lost
+    is_borrowing: bool = False  # it is beyond the quota of its user or workspace
+    quota: str = ""  # which is that
+    lends: bool = True  # whether slots that nobody claims are lent
     is_capped: bool = False  # its experiment holds as many slots as `max_slots` lets it
 
 
@@ -46,9 +54,11 @@ class RunFacts(Facts):
     slots: int
     agents: list[str]
     away: list[str] = Field(default_factory=list[str])  # those of them that are out of reach
+    missing: list[str] = Field(default_factory=list[str])  # containers for which the others wait
     started_at: datetime
     ready_at: datetime | None = None
     asked_to_leave_at: datetime | None = None
+    asked_to_leave_because: str = ""  # if its pool wanted it to
     acknowledged_at: datetime | None = None
     killed_at: datetime | None = None  # if it has not left by then
     ended_at: datetime | None = None

@@ -3,54 +3,87 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from workflows.lifecycle.facts import QueueFacts
-from workflows.scheduling.fit import could_ever_fit
-from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
+from workflows.scheduling.model import AgentSlots, Request
+from workflows.scheduling.order import Rank, order
+from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.settings import Policy
 
 
-def stand(name: str, pool: PoolSnapshot, lost: Mapping[str, AgentSlots], holder: str) -> QueueFacts:
+def stand(name: str, pool: Pool, lost: Collection[AgentSlots], holder: str) -> QueueFacts:
     """The standing of the request of `holder` (a workflow's id), which has one at a time."""
-    grant = next((grant for grant in pool.grants.values() if grant.request.holder == holder), None)
+    snapshot = pool.snapshot
+    grant = next((grant for grant in snapshot.grants.values() if grant.request.holder == holder), None)
     if grant is not None:
         return QueueFacts(pool=name, is_queued=False, is_granted=True, slots=grant.request.slots)
-    place, request = next(
-        ((place, request) for place, request in enumerate(pool.queue, 1) if request.holder == holder), (0, None)
-    )
-    if request is None:
+    if all(request.holder != holder for request in snapshot.queue):
         return QueueFacts(pool=name, is_queued=False)
-    cap = request.max_slots
-    # those with slots and those without stand in lines of their own
-    first = next(other for other in pool.queue if (other.slots == 0) == (request.slots == 0))
-    return QueueFacts(
+    return next(facts for request, facts in standings(name, pool, lost) if request.holder == holder)
+
+
+def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple[Request, QueueFacts]]:
+    """How each request of the queue stands, the first in rank first."""
+    snapshot, settings = pool.snapshot, pool.settings
+    queue = order(pool).queue
+    draft = Draft(pool)
+    usual = QueueFacts(
         pool=name,
-        place=place,
-        waiting=len(pool.queue),
-        slots=request.slots,
-        free=_free(pool, request),
-        total=pool.total_slots(),
-        agents=len(pool.agents),
-        behind="" if first is request else first.name,
-        behind_slots=first.slots,
+        policy=settings.scheduler.value,
+        waiting=len(queue),
+        total=snapshot.total_slots(),
+        agents=len(snapshot.agents),
+        leaving=sum(grant.request.slots for grant in snapshot.grants.values() if grant.is_preempting),
         holders=_holders(pool),
-        fits_ever=could_ever_fit(pool, request),
-        fits_lost=could_ever_fit(pool, request, lost.values()),
-        is_capped=cap is not None and pool.slots_of_job(request.job_id) + request.slots > cap,
     )
+    first: dict[bool, tuple[Rank, Request]] = {}  # who holds up those with slots, and those without
+    found: list[tuple[Request, QueueFacts]] = []
+    for place, (rank, request) in enumerate(queue, 1):
+        line = request.slots > 0
+        is_capped, fits_ever = draft.is_capped(request), pool.fits_ever(request)
+        ahead = first.get(line) if settings.scheduler is Policy.PRIORITY else None
+        facts = usual.model_copy(
+            update={
+                "place": place,
+                "slots": request.slots,
+                "priority": rank.priority,
+                "free": _free(pool, request),
+                "behind": ahead[1].name if ahead else "",
+                "behind_slots": ahead[1].slots if ahead else 0,
+                "behind_priority": ahead[0].priority if ahead else 0,
+                "fits_ever": fits_ever,
+                "fits_lost": fits_ever or pool.could_hold(request, lost),
+                "is_capped": is_capped,
+                "is_borrowing": rank.is_borrowing,
+                "quota": _quota(pool, request) if rank.is_borrowing else "",
+                "lends": settings.quotas.borrowing,
+                "job_slots": pool.slots_of_job(request.job_id),
+            }
+        )
+        found.append((request, facts))
+        if not is_capped and fits_ever:
+            first.setdefault(line, (rank, request))
+    return found
 
 
-def _holders(pool: PoolSnapshot) -> dict[str, int]:
+def _holders(pool: Pool) -> dict[str, int]:
     held: Counter[str] = Counter()
-    for grant in pool.grants.values():
+    for grant in pool.snapshot.grants.values():
         if grant.request.slots:
             held[grant.request.name] += grant.request.slots
     return dict(held.most_common())
 
 
-def _free(pool: PoolSnapshot, request: Request) -> int:
-    return sum(
-        len(pool.free_slots(agent_id))
-        for agent_id, agent in pool.agents.items()
-        if agent.is_open and agent_id not in request.excluded_agents
-    )
+def _free(pool: Pool, request: Request) -> int:
+    return pool.room.free - sum(pool.room.free_of(agent_id) for agent_id in set(request.excluded_agents))
+
+
+def _quota(pool: Pool, request: Request) -> str:
+    of_user, of_workspace = pool.settings.quotas.of(request.user, request.workspace)
+    quotas = [
+        f"{kind} {who} has {slots} slot{'s' * (slots != 1)}"
+        for kind, who, slots in (("user", request.user, of_user), ("workspace", request.workspace, of_workspace))
+        if slots is not None
+    ]
+    return " and ".join(quotas)

@@ -15,6 +15,17 @@ class Placement(BaseModel):
     rank: int = 0
 
 
+class Claim(BaseModel):
+    """What a job may ask of its pool, and its place among the others."""
+
+    model_config = ConfigDict(frozen=True)
+
+    priority: int | None = None  # 1 to 99, 1 goes first; None: the pool's default
+    weight: float = 1.0  # of its share, where shares are fair
+    max_slots: int | None = None  # of the whole job at one time
+    position: int = 0  # in its priority, the smallest first: when it was submitted, in ns since 1970, unless moved
+
+
 class Request(BaseModel):
     """A wish for slots. `allocation_id` is its identity: asking twice is asking once."""
 
@@ -25,10 +36,17 @@ class Request(BaseModel):
     slots: int = Field(ge=0)
     job_id: str = ""
     name: str = ""
+    user: str = ""
+    workspace: str = ""
+    claim: Claim = Claim()
     is_preemptible: bool = True
     is_single_node: bool = False
-    max_slots: int | None = None  # of the whole job at one time
     excluded_agents: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, bool, tuple[str, ...]]:
+        """All that decides whether it fits somewhere."""
+        return self.slots, self.is_single_node, self.excluded_agents
 
 
 class Grant(BaseModel):
@@ -36,7 +54,8 @@ class Grant(BaseModel):
 
     request: Request
     placements: tuple[Placement, ...]
-    is_preempting: bool = False
+    is_backfilled: bool = False  # it passed one that comes first and did not fit
+    is_preempting: bool = False  # its holder was asked to leave
 
 
 class AgentSlots(BaseModel):
@@ -57,7 +76,11 @@ class AgentSlots(BaseModel):
     @property
     def serving_slots(self) -> list[int]:
         """The slots that are in service, ascending."""
-        return [slot for slot in self.slot_ids if slot not in self.disabled_slots]
+        return sorted(slot for slot in self.slot_ids if slot not in self.disabled_slots)
+
+    def at_best(self) -> AgentSlots:
+        """The same agent in reach and wholly in service."""
+        return self.model_copy(update={"is_available": True, "is_enabled": True, "disabled_slots": ()})
 
 
 class PoolSnapshot(BaseModel):
@@ -67,30 +90,22 @@ class PoolSnapshot(BaseModel):
     queue: list[Request] = Field(default_factory=list[Request])
     grants: dict[str, Grant] = Field(default_factory=dict[str, Grant])
 
-    def free_slots(self, agent_id: str) -> list[int]:
-        """Slot ids of the agent that are in service and that no grant holds, ascending."""
-        held = {
-            slot
-            for grant in self.grants.values()
-            for placement in grant.placements
-            if placement.agent_id == agent_id
-            for slot in placement.slot_ids
-        }
-        return [slot for slot in self.agents[agent_id].serving_slots if slot not in held]
-
-    def zero_slot_count(self, agent_id: str) -> int:
-        """How many allocations without slots sit on the agent."""
-        return sum(
-            1
-            for grant in self.grants.values()
-            for placement in grant.placements
-            if placement.agent_id == agent_id and not placement.slot_ids
-        )
-
-    def slots_of_job(self, job_id: str) -> int:
-        """Slots that the job holds now."""
-        return sum(grant.request.slots for grant in self.grants.values() if grant.request.job_id == job_id)
-
     def total_slots(self) -> int:
         """Slots of all agents, reachable or not."""
         return sum(len(agent.slot_ids) for agent in self.agents.values())
+
+
+class Leave(BaseModel):
+    """A holder that is to give its slots back at its next checkpoint, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    allocation_id: str
+    reason: str
+
+
+class Decision(BaseModel):
+    """What a policy decided: who starts, and who is asked to leave."""
+
+    starts: list[Grant] = Field(default_factory=list[Grant])
+    leaves: list[Leave] = Field(default_factory=list[Leave])

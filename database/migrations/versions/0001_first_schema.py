@@ -13,6 +13,7 @@ def upgrade() -> None:
     op.create_table('agents',
     sa.Column('id', sa.String(length=120), nullable=False),
     sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('address', sa.String(length=255), nullable=False),
     sa.Column('slot_ids', Document, nullable=False),
     sa.Column('is_connected', sa.Boolean(), nullable=False),
     sa.Column('is_enabled', sa.Boolean(), nullable=False),
@@ -92,6 +93,7 @@ def upgrade() -> None:
     op.create_table('resource_pools',
     sa.Column('name', sa.String(length=120), nullable=False),
     sa.Column('description', sa.Text(), nullable=False),
+    sa.Column('settings', Document, nullable=False),
     sa.PrimaryKeyConstraint('name', name=op.f('pk_resource_pools'))
     )
     op.create_table('task_logs',
@@ -333,6 +335,7 @@ def upgrade() -> None:
     sa.Column('max_length', sa.BigInteger(), nullable=True),
     sa.Column('resource_pool', sa.String(length=120), nullable=False),
     sa.Column('slots_per_trial', sa.Integer(), nullable=False),
+    sa.Column('queue_position', sa.BigInteger(), nullable=True),
     sa.Column('owner_id', sa.Integer(), nullable=False),
     sa.Column('project_id', sa.Integer(), nullable=False),
     sa.Column('parent_id', sa.Integer(), nullable=True),
@@ -472,11 +475,12 @@ def upgrade() -> None:
     sa.Column('state', sa.String(length=24), nullable=False),
     sa.Column('pool', sa.String(length=120), nullable=False),
     sa.Column('slots', sa.Integer(), nullable=False),
+    sa.Column('shared_secret', sa.String(length=64), nullable=False),
     sa.Column('placements', Document, nullable=False),
-    sa.Column('token_hash', sa.String(length=64), nullable=True),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ready_at', UtcTime(), nullable=True),
     sa.Column('preempt_requested_at', UtcTime(), nullable=True),
+    sa.Column('preempt_reason', sa.Text(), nullable=False),
     sa.Column('preempt_acked_at', UtcTime(), nullable=True),
     sa.Column('ended_at', UtcTime(), nullable=True),
     sa.Column('end_kind', sa.String(length=24), nullable=True),
@@ -485,8 +489,7 @@ def upgrade() -> None:
     sa.Column('exit_code', sa.Integer(), nullable=True),
     sa.Column('accelerators', Document, nullable=False),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_allocations_trial_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_allocations')),
-    sa.UniqueConstraint('token_hash', name=op.f('uq_allocations_token_hash'))
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_allocations'))
     )
     with op.batch_alter_table('allocations', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_allocations_task_id'), ['task_id'], unique=False)
@@ -530,6 +533,15 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_metrics_trial_id'), ['trial_id'], unique=False)
         batch_op.create_index('uq_metrics_current', ['trial_id', 'group_name', 'total_batches'], unique=True, sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
 
+    op.create_table('allocation_containers',
+    sa.Column('allocation_id', sa.String(length=100), nullable=False),
+    sa.Column('rank', sa.Integer(), autoincrement=False, nullable=False),
+    sa.Column('token_hash', sa.String(length=64), nullable=False),
+    sa.Column('arrived_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['allocation_id'], ['allocations.id'], name=op.f('fk_allocation_containers_allocation_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('allocation_id', 'rank', name=op.f('pk_allocation_containers')),
+    sa.UniqueConstraint('token_hash', name=op.f('uq_allocation_containers_token_hash'))
+    )
     op.create_table('log_policy_matches',
     sa.Column('allocation_id', sa.String(length=100), nullable=False),
     sa.Column('policy', sa.Integer(), autoincrement=False, nullable=False),
@@ -602,6 +614,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_log_policy_matches_trial_id'))
 
     op.drop_table('log_policy_matches')
+    op.drop_table('allocation_containers')
     with op.batch_alter_table('metrics', schema=None) as batch_op:
         batch_op.drop_index('uq_metrics_current', sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
         batch_op.drop_index(batch_op.f('ix_metrics_trial_id'))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SERVER_ERROR_LIMIT_S = 600.0
 # The master answers when all containers of the allocation are there.
 _RENDEZVOUS_TIMEOUT_S = 120.0
+_RENDEZVOUS_ANSWER_S = 60.0
 _RENDEZVOUS_WARNING_S = 600.0
 
 
@@ -70,7 +71,9 @@ def _unpack_context(session: Session, env: TaskEnvironment) -> None:
 
 
 def _rendezvous(session: Session, env: TaskEnvironment) -> dict[str, Any]:
+    # Answered earlier than the client gives up, so that it is said who is missing.
     path = api_path("allocations", env.allocation_id, "resources", env.resources_id, "rendezvous")
+    path += f"?timeoutSeconds={_RENDEZVOUS_ANSWER_S:g}"
     answer = _get(session, path, "the addresses of the other containers", _RENDEZVOUS_TIMEOUT_S)
     info: dict[str, Any] = answer.get("rendezvousInfo") or {}
     try:

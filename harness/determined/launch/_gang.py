@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # After the first worker has failed the others get so long for the framework's launcher to end them.
 END_WITHIN_S = 30.0
+_SIOCGIFADDR = 0x8915  # netdevice(7)
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
 
@@ -58,6 +59,37 @@ class Place:
     def chief_ip(self) -> str:
         """The address of the container of rank 0."""
         return self.addresses[0]
+
+    def network(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Variables that tell Gloo and NCCL by which interface other hosts reach this one.
+
+        Left to themselves they take the address of this host's name, which many images and hosts map to 127.0.0.1.
+        What `env` has already stays.
+        """
+        if len(self.addresses) == 1:
+            return {}
+        name = env.get("DET_INTER_NODE_NETWORK_INTERFACE") or _interface_of(self.addresses[self.rank])
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        return {variable: name for variable in names if name and variable not in env}
+
+
+def _interface_of(address: str) -> str:
+    """The network interface of this host that has an IPv4 address; empty if none has, or it can't be told."""
+    try:
+        import fcntl
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            for _, name in socket.if_nameindex():
+                asked = name.encode().ljust(256, b"\0")
+                try:
+                    answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+                except OSError:
+                    continue  # it has no IPv4 address
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    except (ImportError, OSError):
+        pass
+    return ""
 
 
 def arguments(launcher: str, argv: list[str]) -> tuple[list[str], list[str]]:

@@ -27,7 +27,8 @@ def main() -> None:
         *overrides,
         "--no_python",
     ]
-    _gang.run([*launcher, *_gang.wrapped(command)], {**os.environ, "DET_CHIEF_IP": place.chief_ip}, "accelerate")
+    env = {**os.environ, **place.network(os.environ), "DET_CHIEF_IP": place.chief_ip}
+    _gang.run([*launcher, *_gang.wrapped(command)], env, "accelerate")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def main() -> None:
         fail(f"PyTorch is not installed for {sys.executable}, the Python of this task: add torch to its image")
     place = _gang.Place()
     many = len(place.addresses) > 1
-    env = {**os.environ, "DET_CHIEF_IP": place.chief_ip, "USE_TORCH_DISTRIBUTED": "True"}
+    env = {**os.environ, **place.network(os.environ), "DET_CHIEF_IP": place.chief_ip, "USE_TORCH_DISTRIBUTED": "True"}
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(len(place.addresses))),

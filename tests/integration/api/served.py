@@ -207,23 +207,26 @@ class Served:
         run = Run(experiment_id, trial_id, task_id, request_id, f"{task_id}.0", self.nobody, 0)
         return await self.next_run(run, slots=slots)
 
-    async def next_run(self, old: Run, *, slots: int = 1) -> Run:
-        """The next allocation of a trial; the one before has ended."""
+    async def next_run(self, old: Run, *, slots: int = 1, hosts: tuple[str, ...] = ("agent-a",)) -> Run:
+        """The next allocation of a trial; the one before has ended. So many slots on each of the hosts."""
         if old.run_id:
             await asyncio.to_thread(self.records.close_allocation, CloseAllocation(allocation_id=old.allocation_id))
         run_id = old.run_id + 1
         allocation_id = f"{old.task_id}.{run_id}"
         order = OpenAllocation(
             allocation_id=allocation_id, trial_id=old.trial_id, task_id=old.task_id, run_id=run_id, pool="default",
-            slots=slots, placements=(Placement(agent_id="agent-a", slot_ids=tuple(range(slots))),),
+            slots=slots * len(hosts),
+            placements=tuple(
+                Placement(agent_id=host, slot_ids=tuple(range(slots)), rank=rank) for rank, host in enumerate(hosts)
+            ),
         )  # fmt: skip
         await asyncio.to_thread(self.records.open_allocation, order)
         container = await self.launch(allocation_id)
         return Run(old.experiment_id, old.trial_id, old.task_id, old.request_id, allocation_id, container, run_id)
 
-    async def launch(self, allocation_id: str) -> Caller:
-        """The container of an allocation, with the token of its launch order."""
-        launch = await self.agent.post(f"/api/v1/undeterred/allocations/{allocation_id}/containers/0/launch")
+    async def launch(self, allocation_id: str, rank: int = 0) -> Caller:
+        """A container of an allocation, with the token of its launch order."""
+        launch = await self.agent.post(f"/api/v1/undeterred/allocations/{allocation_id}/containers/{rank}/launch")
         token = launch["env"]["DET_SESSION_TOKEN"]
         return Caller(self.http, {"Grpc-Metadata-x-allocation-token": f"Bearer {token}"})
 

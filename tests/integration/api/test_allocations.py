@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from database.models import Allocation
-from tests.integration.api.served import Run, Served, until
-from workflows.messages import AllocationRef
+from tests.integration.api.served import Caller, Run, Served, until
+from workflows.messages import AllocationRef, RecordAgent
+from workflows.scheduling.model import AgentSlots
 
 
 def signals(run: Run) -> str:
@@ -97,6 +98,59 @@ async def test_rendezvous_is_the_container_itself_when_it_is_alone(api: Served, 
     path = f"/api/v1/allocations/{run.allocation_id}/resources/{run.allocation_id}-0/rendezvous"
     info = (await run.container.get(path))["rendezvousInfo"]
     assert info == {"addresses": ["127.0.0.1"], "rank": 0, "slots": [shown]}
+
+
+async def a_gang(api: Served) -> tuple[Run, Caller]:
+    """A run on two hosts, and its second container."""
+    first = await api.trial(api.user())
+    for name, address in (("agent-x", "10.0.0.8"), ("agent-y", "10.0.0.9")):
+        slots = AgentSlots(agent_id=name, slot_ids=(0, 1))
+        record = RecordAgent(
+            agent_id=name, revision=1, pool="elsewhere", slots=slots, address=address, is_connected=True
+        )  # fmt: skip
+        await asyncio.to_thread(api.records.record_agent, record)
+    run = await api.next_run(first, slots=2, hosts=("agent-x", "agent-y"))
+    return run, await api.launch(run.allocation_id, 1)
+
+
+def meeting(run: Run, rank: int) -> str:
+    """Where a container asks for the others."""
+    return f"/api/v1/allocations/{run.allocation_id}/resources/{run.allocation_id}-{rank}/rendezvous"
+
+
+async def test_rendezvous_is_answered_to_all_when_the_last_one_has_come(api: Served) -> None:
+    run, second = await a_gang(api)
+    first_asks = asyncio.create_task(run.container.get(meeting(run, 0)))
+    await asyncio.sleep(0.5)
+    assert not first_asks.done()
+    late = (await second.get(meeting(run, 1)))["rendezvousInfo"]
+    early = (await first_asks)["rendezvousInfo"]
+    assert early == {"addresses": ["10.0.0.8", "10.0.0.9"], "rank": 0, "slots": [2, 2]}
+    assert late == early | {"rank": 1}
+    assert (await run.container.get(meeting(run, 0)))["rendezvousInfo"] == early, "an answer may have been lost"
+
+
+async def test_rendezvous_names_who_is_missing_and_so_does_why(api: Served) -> None:
+    run, _ = await a_gang(api)
+    said = await run.container.refused(503, "GET", f"{meeting(run, 0)}?timeoutSeconds=0.1")
+    assert "rank 1 on agent-y did not come yet" in said
+    told = await api.user().get(f"/api/v1/undeterred/trials/{run.trial_id}/why")
+    assert "; its other containers wait for rank 1 on agent-y" in told["sentences"][0]
+
+
+async def test_rendezvous_is_refused_under_the_id_of_another_container(api: Served) -> None:
+    run, second = await a_gang(api)
+    assert "expected that of the container" in await second.refused(400, "GET", meeting(run, 0))
+
+
+async def test_containers_of_one_allocation_have_tokens_of_their_own_and_one_secret(api: Served) -> None:
+    run, second = await a_gang(api)
+    path = f"/api/v1/undeterred/allocations/{run.allocation_id}/containers"
+    first_order, second_order = [await api.agent.post(f"{path}/{rank}/launch") for rank in (0, 1)]
+    assert first_order["env"]["DET_SESSION_TOKEN"] != second_order["env"]["DET_SESSION_TOKEN"]
+    assert first_order["env"]["DET_DISTRIBUTED_TOKEN"] == second_order["env"]["DET_DISTRIBUTED_TOKEN"] != ""
+    assert first_order["isOfGang"]
+    await second.refused(401, "GET", meeting(run, 1))  # it was launched again, with another token
 
 
 async def test_newer_harness_can_start_when_it_announces_itself(api: Served) -> None:

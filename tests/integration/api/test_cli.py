@@ -487,6 +487,27 @@ async def test_tasks_and_jobs(api: Served, det: Det, user: Caller) -> None:
     await det(api.user(), "job", "update", job["jobId"], "-p", 1, code=3)
 
 
+async def test_settings_of_a_pool(det: Det, user: Caller, admin: Caller) -> None:
+    shown = (await det(user, "resource-pool", "settings", "default")).out
+    assert "scheduler: priority\n" in shown
+    words = ("preemption=true", "quotas.users.*=4", "quotas.users={ann.b: 2}")
+    try:
+        changed = await json_of(det, admin, "resource-pool", "settings", "default", *words[:2])
+        assert (changed["preemption"], changed["quotas"]["users"]) == (True, {"*": 4})
+        changed = await json_of(det, admin, "resource-pool", "settings", "default", words[2])
+        assert changed["quotas"]["users"] == {"*": 4, "ann.b": 2}
+        assert "scheduler: " in (await det(admin, "resource-pool", "settings", "default", "scheduler=x", code=1)).err
+        for wrong in ("preemption", "=true", "quotas.users={"):
+            assert "expected KEY=VALUE" in (
+                await det(admin, "resource-pool", "settings", "default", wrong, code=2)
+            ).err  # fmt: skip
+        await det(user, "resource-pool", "settings", "default", "preemption=false", code=3)
+        assert "ocean" in (await det(user, "resource-pool", "settings", "ocean", code=4)).err
+    finally:
+        back = await json_of(det, admin, "resource-pool", "settings", "default", "preemption=", "quotas=")
+    assert (back["preemption"], back["quotas"]["users"]) == (False, {})
+
+
 async def test_log_of_a_task(api: Served, det: Det, user: Caller, admin: Caller) -> None:
     run = await api.trial(user)
     lines = [{"taskId": run.task_id, "log": f"line {n}\n", "level": "LOG_LEVEL_INFO" if n else "LOG_LEVEL_ERROR",

@@ -11,8 +11,8 @@ from sqlalchemy import update
 from database.models import Agent, Allocation
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
-from workflows.messages import RecordAgent
-from workflows.scheduling.model import AgentSlots
+from workflows.messages import JobMove, PoolRun, RecordAgent
+from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, PoolSnapshot, Request
 
 
 async def an_agent(api: Served, name: str, slots: int = 2) -> str:
@@ -131,14 +131,106 @@ async def test_priority_and_weight_change_when_updated(api: Served) -> None:
     ):
         body = {"updates": [{"jobId": job} | update_]}
         assert message in await user.refused(400, "POST", "/api/v1/job-queues", body)
-    ahead = {"updates": [{"jobId": job, "aheadOf": job}]}
-    assert "not supported yet" in await user.refused(501, "POST", "/api/v1/job-queues", ahead)
+    elsewhere = {"updates": [{"jobId": job, "resourcePool": "default"}]}
+    assert "not supported yet" in await user.refused(501, "POST", "/api/v1/job-queues", elsewhere)
+    both = {"updates": [{"jobId": job, "aheadOf": job, "behindOf": job}]}
+    assert "not both" in await user.refused(400, "POST", "/api/v1/job-queues", both)
+    nobody = {"updates": [{"jobId": job, "aheadOf": "nobody"}]}
+    assert "job nobody not found" in await user.refused(404, "POST", "/api/v1/job-queues", nobody)
     mixed = {"updates": [{"jobId": job, "priority": 9}, {"jobId": "nothing", "priority": 9}]}
     assert "nothing: job nothing not found" in await user.refused(400, "POST", "/api/v1/job-queues", mixed)
     assert (await user.get(f"/api/v1/experiments/{experiment}"))["config"]["resources"]["priority"] == 9
     foreign = {"updates": [{"jobId": job, "priority": 1}]}
     await other.refused(403, "POST", "/api/v1/job-queues", foreign)
     assert "expected one or more" in await user.refused(400, "POST", "/api/v1/job-queues", {})
+
+
+async def test_moved_job_keeps_its_place_until_its_priority_changes(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = api.user()
+    experiment, other = await api.experiment(user), await api.experiment(user, resources={"priority": 7})
+    job, anchor = [
+        (await user.get(f"/api/v1/experiments/{each}"))["experiment"]["jobId"] for each in (experiment, other)
+    ]
+    moves: list[JobMove] = []
+
+    async def move_job(pool: str, move: JobMove) -> Claim:
+        moves.append(move)
+        return move.job.claim.model_copy(update={"priority": 7, "position": 123})
+
+    monkeypatch.setattr(api.commands, "move_job", move_job)
+    await user.post("/api/v1/job-queues", {"updates": [{"jobId": job, "behindOf": anchor}]})
+    [move] = moves
+    assert (move.job.job_id, move.anchor.job_id, move.is_ahead) == (job, anchor, False)
+    assert move.anchor.claim.priority == 7
+    assert move.job.claim.position < move.anchor.claim.position
+    shown = await user.get(f"/api/v1/experiments/{experiment}")
+    assert shown["config"]["resources"]["priority"] == 7
+    await user.patch(f"/api/v1/experiments/{experiment}", {"id": experiment, "resources": {"weight": 2}})
+    await user.post("/api/v1/job-queues", {"updates": [{"jobId": job, "priority": 8}]})
+    claims = [told["claim"] for told in api.posted("pool-default", "job_claim") if told["job_id"] == job]
+    assert [(claim["priority"], claim["position"]) for claim in claims] == [(7, 123), (8, move.job.claim.position)]
+
+
+_SETTINGS = "/api/v1/undeterred/resource-pools/default/settings"
+
+
+async def test_settings_of_a_pool_change_one_by_one(api: Served) -> None:
+    user, admin = api.user(), api.user(is_admin=True)
+    usual = (await user.get(_SETTINGS))["settings"]
+    assert (usual["scheduler"], usual["preemption"], usual["default_priority"]) == ("priority", False, 42)
+    try:
+        await admin.patch(_SETTINGS, {"settings": {"scheduler": "fair_share", "quotas": {"users": {"ann.b": 4}}}})
+        changed = await admin.patch(_SETTINGS, {"settings": {"quotas": {"users": {"*": 1}, "borrowing": False}}})
+        assert changed["settings"]["quotas"] == {"users": {"ann.b": 4, "*": 1}, "workspaces": {}, "borrowing": False}
+        assert api.posted("pool-default", "configure")[-1] == changed["settings"]
+        [shown] = [
+            pool for pool in (await user.get("/api/v1/resource-pools"))["resourcePools"] if pool["name"] == "default"
+        ]
+        assert (shown["schedulerType"], shown["details"]["priorityScheduler"]) == ("SCHEDULER_TYPE_FAIR_SHARE", None)
+        for wrong, message in (
+            ({"scheduler": "lottery"}, "scheduler: "),
+            ({"default_priority": 100}, "default_priority: "),
+            ({"quotas": {"users": {"ann": -1}}}, "quotas.users.ann: "),
+            ({"quota": {}}, "quota: "),
+        ):
+            said = await admin.refused(400, "PATCH", _SETTINGS, {"settings": wrong})
+            assert message in said
+        assert (await user.get(_SETTINGS)) == changed, "what is refused changes nothing"
+        await user.refused(403, "PATCH", _SETTINGS, {"settings": {"preemption": True}})
+        nowhere = _SETTINGS.replace("default", "ocean")
+        assert "'ocean' not found" in await admin.refused(404, "PATCH", nowhere, {"settings": {}})
+        back = await admin.patch(_SETTINGS, {"settings": {"scheduler": None, "quotas": None}})
+        assert back["settings"] == usual
+    finally:
+        await admin.patch(_SETTINGS, {"settings": dict.fromkeys(usual)})
+
+
+async def test_jobs_tell_why_and_about_how_long_they_wait(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = api.user()
+    run, waiting = await api.trial(user), await api.experiment(user, name="waits")
+    await api.end(run)
+    job = (await user.get(f"/api/v1/experiments/{waiting}"))["experiment"]["jobId"]
+    held = Request(allocation_id="held", holder="w", name="trial 1 of experiment 1", slots=2, job_id="held")
+    mine = Request(allocation_id="mine", holder="v", slots=2, job_id=job)
+    snapshot = PoolSnapshot(
+        agents={"a": AgentSlots(agent_id="a", slot_ids=(0, 1))},
+        grants={"held": Grant(request=held, placements=(Placement(agent_id="a", slot_ids=(0, 1)),))},
+        queue=[mine],
+    )
+
+    async def answer(name: str) -> PoolRun:
+        return PoolRun(name=name, snapshot=snapshot)
+
+    monkeypatch.setattr(api.commands, "pool", answer)
+    found = (await user.get("/api/v1/job-queues"))["jobs"]
+    [shown] = [each for each in found if each["jobId"] == job]
+    assert shown["waits"] == (
+        "waits for 2 slots of pool `default`: place 1 of 1 in the queue, 0 of 2 slots free; slots are held by trial 1 "
+        "of experiment 1 (2)"
+    )
+    assert 0 < shown["estimatedWaitSeconds"] <= 7200, "a slot came free in this hour"
 
 
 async def test_claims_to_slots_change_by_either_patch(api: Served) -> None:
@@ -153,8 +245,9 @@ async def test_claims_to_slots_change_by_either_patch(api: Served) -> None:
     assert old.status_code == 200
     resources = (await user.get(f"/api/v1/experiments/{experiment}"))["config"]["resources"]
     assert (resources["max_slots"], resources["priority"], resources["weight"]) == (2, 5, 3)
-    caps = [cap["max_slots"] for cap in api.posted("pool-default", "job_cap") if cap["job_id"] == job]
-    assert caps == [4, 2]
+    claims = [told["claim"] for told in api.posted("pool-default", "job_claim") if told["job_id"] == job]
+    assert [(claim["max_slots"], claim["priority"], claim["weight"]) for claim in claims] == [(4, 5, 1), (2, 5, 3)]
+    assert len({claim["position"] for claim in claims}) == 1
     wrong = {"resources": {"maxSlots": -1}}
     assert "maxSlots: -1" in await user.refused(400, "PATCH", f"/api/v1/experiments/{experiment}", wrong)
 

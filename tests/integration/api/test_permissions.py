@@ -340,6 +340,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/user/projects/activity", None, USERS),
     ("POST", "/api/v1/users/activity", {"entityId": "{project_id}"}, row("viewer")),
     ("GET", "/api/v1/resource-pools/{pool}/workspace-bindings", None, USERS),
+    ("GET", "/api/v1/undeterred/resource-pools/{pool}/settings", None, USERS),
+    ("PATCH", "/api/v1/undeterred/resource-pools/{pool}/settings", {"settings": {}}, ADMINS),
     ("POST", "/api/v1/resource-pools/{pool}/workspace-bindings", {"workspaceIds": ["{workspace_id}"]}, ADMINS),
     ("PUT", "/api/v1/resource-pools/{pool}/workspace-bindings", {}, ADMINS),
     ("DELETE", "/api/v1/resource-pools/{pool}/workspace-bindings", {}, ADMINS),

@@ -78,7 +78,24 @@ def test_queued_trial_names_its_place_and_the_slots() -> None:
         ({"agents": 0, "total": 0, "fits_ever": False}, "; the pool has no agents"),
         (
             {"behind": "trial 2 of experiment 1", "behind_slots": 8, "free": 4},
-            "; first in, first out: trial 2 of experiment 1 comes first, and needs 8 slots",
+            "; trial 2 of experiment 1 comes first, since it is older, and needs 8 slots",
+        ),
+        (
+            {"behind": "trial 2", "behind_slots": 8, "free": 4, "priority": 42, "behind_priority": 7},
+            "; trial 2 comes first, since its priority is 7, and needs 8 slots",
+        ),
+        (
+            {"leaving": 3, "holders": {"trial 2": 4}},
+            "; the holders of 3 slots were asked to leave; slots are held by trial 2",
+        ),
+        ({"policy": "fair_share", "job_slots": 2}, "; slots are shared by weight, and its experiment holds 2"),
+        (
+            {"is_borrowing": True, "quota": "user ann has 4 slots"},
+            "; user ann has 4 slots of this pool's, and they are in use: it may borrow what nobody else claims",
+        ),
+        (
+            {"is_borrowing": True, "quota": "user ann has 4 slots", "lends": False},
+            "and they are in use: this pool lends nothing beyond them",
         ),
         (
             {"behind": "trial 2", "holders": {f"trial {n}": 9 - n for n in range(1, 6)}},
@@ -129,6 +146,8 @@ def test_leaving_trial_says_since_when_and_when_it_is_killed() -> None:
         "there",
         "then it is paused by ada at 11:00:00",
     ]
+    preempted = asked.model_copy(update={"asked_to_leave_because": "trial 9 comes first"})
+    assert "at 11:58:00, since trial 9 comes first; it did not" in told(runs=[preempted])[0]
     answered = run(asked_to_leave_at=at(2), acknowledged_at=at(1), killed_at=NOW + timedelta(minutes=58))
     first, second, *_ = told(runs=[answered])
     assert "; it answered at 11:59:00, and is killed at 12:58:00" in first

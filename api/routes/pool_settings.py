@@ -1,0 +1,78 @@
+"""How a resource pool shares its slots: what an administrator sets while it runs. Ours; not part of the old wire."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api import outbox
+from api.deps import AdminDep, PartsDep, UserDep, body_as, parse_as
+from api.errors import NotFound
+from api.wire.base import answer
+from api.wire.queue import PatchPoolSettings
+from database.models import ResourcePool
+from workflows import names
+from workflows.scheduling.settings import PoolSettings
+
+router = APIRouter(tags=["resource pools"])
+_PATH = "/api/v1/undeterred/resource-pools/{pool}/settings"
+
+
+@router.get(_PATH)
+def settings(pool: str, parts: PartsDep, user: UserDep) -> Response:
+    """How the pool shares its slots: all settings, as documents spell them."""
+    with parts.database.read() as session:
+        return answer({"settings": _plain(_of(_row(session, pool)))})
+
+
+@router.patch(_PATH)
+async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Change settings: those that are given, by JSON merge patch (`null` takes one back to its default).
+
+    The pool decides by them from its next decision on; what is held stays until it wants it back.
+    """
+    wanted = await body_as(request, PatchPoolSettings)
+
+    def note() -> PoolSettings:
+        with parts.database.write() as session:
+            row = _row(session, pool)
+            changed = parse_as(PoolSettings, _merged(_plain(_of(row)), wanted.settings))
+            row.settings = _plain(changed)
+            outbox.post(session, names.pool_workflow(pool), "configure", row.settings)
+            return changed
+
+    changed = await run_in_threadpool(note)
+    parts.dispatcher.poke()
+    return answer({"settings": _plain(changed)})
+
+
+def _row(session: Session, pool: str) -> ResourcePool:
+    row = session.get(ResourcePool, pool)
+    if row is None:
+        raise NotFound(f"resource pool {pool!r} not found")
+    return row
+
+
+def _of(row: ResourcePool) -> PoolSettings:
+    return PoolSettings.model_validate(row.settings)
+
+
+def _plain(settings: PoolSettings) -> dict[str, Any]:
+    return settings.model_dump(mode="json")
+
+
+def _merged(target: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    merged: dict[str, Any] = dict(cast("dict[str, Any]", target)) if isinstance(target, dict) else {}
+    for key, value in cast("dict[str, Any]", patch).items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), value)
+    return merged

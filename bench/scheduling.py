@@ -1,0 +1,96 @@
+"""What a decision of a pool costs: pure, without a cluster. 10,000 slots on 1,250 agents, 5,000 requests that wait."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from bench.measure import Figure, repeat
+from workflows.scheduling.decide import decide
+from workflows.scheduling.model import AgentSlots, Claim, Decision, PoolSnapshot, Request
+from workflows.scheduling.pool import Pool
+from workflows.scheduling.settings import PoolSettings
+
+_AGENTS, _SLOTS_EACH, _WAITING = 1250, 8, 5000
+_GOAL_MS = 100.0
+_RUNS = 10
+_POLICIES: dict[str, dict[str, Any]] = {
+    "by priority": {},
+    "by priority with preemption": {"preemption": True},
+    "by priority with quotas": {"quotas": {"users": {"*": 1000}}},
+    "fair share": {"scheduler": "fair_share"},
+    "round robin": {"scheduler": "round_robin"},
+}
+
+
+def figures() -> Iterator[Figure]:
+    """For each policy a decision about an empty pool, and one about a full pool where one holder has left."""
+    for name, settings in _POLICIES.items():
+        for state, build in (("empty", _empty), ("full", _full)):
+            yield Figure(
+                f"a decision about {_AGENTS * _SLOTS_EACH:,} slots and {_WAITING:,} requests, {name}, {state} pool",
+                repeat(lambda build=build, settings=settings: _decision_ms(build(settings)), _RUNS),
+                "ms",
+                _GOAL_MS,
+                note="processor time",
+            )
+
+
+def _decision_ms(pool: Pool) -> float:
+    start = time.process_time()
+    decide(pool)
+    return (time.process_time() - start) * 1000
+
+
+def _empty(settings: dict[str, Any]) -> Pool:
+    agents = {f"a{number}": _agent(f"a{number}") for number in range(_AGENTS)}
+    pool = Pool(PoolSnapshot(agents=agents), PoolSettings.model_validate(settings))
+    _fill(pool, _WAITING, 0)
+    _ = pool.room.free, pool.fits_ever(pool.snapshot.queue[0])  # kept from decision to decision
+    return pool
+
+
+def _full(settings: dict[str, Any]) -> Pool:
+    pool = _empty(settings)
+    while pool.room.free:
+        before = pool.room.free
+        pool.apply(_all_that_fit(pool))
+        if pool.room.free == before:
+            break
+    pool.snapshot.queue.clear()
+    _fill(pool, _WAITING, 1)
+    pool.release(next(iter(pool.snapshot.grants)))
+    return pool
+
+
+def _all_that_fit(pool: Pool) -> Decision:
+    ones = [_request(random.Random(7), f"one-{number}", 1) for number in range(pool.room.free)]
+    pool.snapshot.queue[:0] = ones
+    usual = pool.settings
+    pool.settings = PoolSettings()
+    decide(pool)
+    pool.settings = usual
+    return Decision()
+
+
+def _fill(pool: Pool, count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    for number in range(count):
+        pool.snapshot.queue.append(
+            _request(rng, f"{seed}-{number}", rng.choices((1, 2, 4, 8, 16, 64), (50, 15, 10, 15, 7, 3))[0])
+        )
+
+
+def _request(rng: random.Random, name: str, slots: int) -> Request:
+    job = rng.randrange(500)
+    claim = Claim(priority=rng.choice((None, None, 10, 42, 60)), weight=rng.choice((1, 2)), position=job)
+    return Request(
+        allocation_id=name, holder=name, name=name, slots=slots, job_id=f"job-{job}", user=f"user-{job % 20}",
+        workspace=f"team-{job % 5}", claim=claim,
+    )  # fmt: skip
+
+
+def _agent(name: str) -> AgentSlots:
+    return AgentSlots(agent_id=name, slot_ids=tuple(range(_SLOTS_EACH)))

@@ -1,0 +1,205 @@
+"""Trials whose containers run on several hosts: they find each other, and start, leave, fail and restart as one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.embedded import TORCH_PYTHON
+from tests.hosts import Hosts, hosts_of
+from tests.platform import Platform, platform
+from tests.scripts import config
+
+TRAIN = """
+import json, os, sys, time
+import determined as det
+from determined import core
+
+info = det.get_cluster_info()
+rank, size = info.container_rank, len(info.container_addrs)
+print("addresses", json.dumps(info.container_addrs), "slots", json.dumps(info.container_slot_counts), flush=True)
+distributed = core.DistributedContext(
+    rank=rank, size=size, local_rank=0, local_size=1, cross_rank=rank, cross_size=size, chief_ip=info.container_addrs[0]
+)
+with core.init(distributed=distributed) as ctx:
+    step = 0
+    if info.latest_checkpoint:
+        with ctx.checkpoint.restore_path(info.latest_checkpoint) as path:
+            step = json.loads((path / "state.json").read_text())
+        print("resumed at", step, flush=True)
+    def save():
+        if rank == 0:
+            with ctx.checkpoint.store_path({"steps_completed": step}) as (path, _):
+                (path / "state.json").write_text(json.dumps(step))
+        ctx.distributed.allgather(None)
+    for op in ctx.searcher.operations():
+        while step < op.length:
+            time.sleep(info.trial.hparams.get("sleep", 0))
+            step += 1
+            total = sum(ctx.distributed.allgather(rank))
+            print("step", step, "total", total, flush=True)
+            if rank == 0:
+                ctx.train.report_validation_metrics(step, {"accuracy": float(total)})
+            if step == info.trial.hparams.get("die_at") and info.trial._trial_run_id == 1:
+                save()
+                if rank == size - 1:
+                    os.kill(os.getpid(), 9)
+                time.sleep(300)
+            if ctx.preempt.should_preempt():
+                save()
+                sys.exit(0)
+        save()
+        if rank == 0:
+            op.report_completed(float(step))
+"""
+
+
+@pytest.fixture
+async def hosts(temporal_address: str, database_url: str, tmp_path: Any) -> AsyncIterator[Hosts]:
+    """A platform without hosts, and a network for them."""
+    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="default")
+    async with running as cluster, hosts_of(cluster) as network:
+        yield network
+
+
+async def add(hosts: Hosts, count: int, **settings: Any) -> None:
+    """Start agents of one slot on hosts of their own."""
+    await asyncio.gather(*[hosts.add(f"host-{number}", **settings) for number in range(count)])
+
+
+async def start(cluster: Platform, slots: int, length: int, **hparams: Any) -> int:
+    """An experiment of one trial over so many hosts."""
+    wanted = config({"max_length": length}, hyperparameters=hparams, resources={"slots_per_trial": slots},
+                    max_restarts=2)  # fmt: skip
+    return await cluster.create(wanted, {"train.py": TRAIN})
+
+
+async def trial_of(cluster: Platform, experiment_id: int) -> dict[str, Any]:
+    """The only trial of an experiment."""
+    [trial] = await cluster.trials(experiment_id)
+    return trial
+
+
+async def test_containers_of_three_hosts_find_each_other(hosts: Hosts) -> None:
+    cluster = hosts.platform
+    await add(hosts, 2)
+    experiment_id = await start(cluster, 3, 3)
+    trials: list[dict[str, Any]] = []
+
+    async def waits() -> bool:
+        trials[:] = await cluster.trials(experiment_id)
+        return bool(trials) and "it never fits" in (
+            await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why")
+        )["sentences"][0]  # fmt: skip
+
+    await cluster.until(waits, what="the trial waits for a third host")
+    await hosts.add("host-2")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    log = await cluster.logs(trials[0]["id"])
+    said = {line for line in log if line.startswith("addresses")}
+    assert len(said) == 1, "all of them know the same"
+    [addresses] = [re.findall(r'"([\d.]+)"', line) for line in said]
+    assert sorted(addresses) == [f"{hosts.subnet}.{number}" for number in (2, 3, 4)]
+    assert "slots [1, 1, 1]" in said.pop()
+    assert [log.count(f"step {step} total 3") for step in (1, 2, 3)] == [3, 3, 3]
+
+
+async def test_gang_ends_and_restarts_as_one_when_one_of_it_dies(hosts: Hosts) -> None:
+    cluster = hosts.platform
+    await add(hosts, 2)
+    experiment_id = await start(cluster, 2, 6, die_at=3)
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    trial = await trial_of(cluster, experiment_id)
+    assert trial["restarts"] == 1
+    log = await cluster.logs(trial["id"])
+    assert log.count("resumed at 3") == 2
+    assert [log.count(f"step {step} total 1") for step in range(1, 7)] == [2] * 6, "nothing was trained twice"
+
+
+async def test_gang_leaves_and_goes_on_as_one_when_it_is_paused(hosts: Hosts) -> None:
+    cluster = hosts.platform
+    await add(hosts, 2)
+    experiment_id = await start(cluster, 2, 40, sleep=0.05)
+    await cluster.until_state(experiment_id, "RUNNING")
+    trial = await trial_of(cluster, experiment_id)
+
+    async def has_reported() -> bool:
+        return bool(await cluster.metrics(trial["id"]))
+
+    await cluster.until(has_reported, what="the trial has reported")
+    await cluster.command(experiment_id, "pause")
+
+    async def has_left() -> bool:
+        return all(agent["containers"] == {} for agent in (await cluster.get("/api/v1/agents"))["agents"])
+
+    await cluster.until(has_left, what="both containers have left")
+    await cluster.command(experiment_id, "activate")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert (await trial_of(cluster, experiment_id))["restarts"] == 0
+    log = await cluster.logs(trial["id"])
+    assert [log.count(f"step {step} total 1") for step in range(1, 41)] == [2] * 40
+
+
+async def test_gang_moves_on_when_a_host_is_cut_off(hosts: Hosts) -> None:
+    """The rest of it ends, it starts again on the hosts that are left, and no restart is counted."""
+    cluster = hosts.platform
+    await add(hosts, 2)
+    experiment_id = await start(cluster, 2, 100, sleep=0.05)
+    await cluster.until_state(experiment_id, "RUNNING")
+    trial = await trial_of(cluster, experiment_id)
+
+    async def has_reported() -> bool:
+        return bool(await cluster.metrics(trial["id"]))
+
+    await cluster.until(has_reported, what="the trial has reported")
+    await hosts.add("spare")
+    hosts.cut(0)
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    assert (await trial_of(cluster, experiment_id))["restarts"] == 0
+    hosts.mend(0)
+
+
+DDP = """
+import torch
+import torch.distributed as dist
+from determined import core
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+inputs, targets = torch.randn(16, 4), torch.randn(16, 1)
+model = torch.nn.Linear(4, 1)
+with core.init(distributed=core.DistributedContext.from_torch_distributed()) as ctx:
+    rank, size = ctx.distributed.rank, ctx.distributed.size
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    for op in ctx.searcher.operations():
+        loss = torch.nn.functional.mse_loss(parallel(inputs[rank::size]), targets[rank::size])
+        loss.backward()
+        if rank == 0:
+            metrics = {f"g{n}": value for n, value in enumerate(model.weight.grad[0].tolist())}
+            ctx.train.report_validation_metrics(1, {**metrics, "accuracy": 0.0, "workers": size})
+            op.report_completed(0.0)
+dist.destroy_process_group()
+"""
+
+
+async def test_gradients_over_two_and_four_hosts_are_those_of_one_process(hosts: Hosts) -> None:
+    cluster = hosts.platform
+    await add(hosts, 4, trial_python=TORCH_PYTHON)
+    found: dict[int, dict[str, float]] = {}
+    for slots in (1, 2, 4):
+        wanted = config({"max_length": 1}, hyperparameters={}, resources={"slots_per_trial": slots})
+        wanted["entrypoint"] = "python3 -m determined.launch.torch_distributed python3 train.py"
+        experiment_id = await cluster.create(wanted, {"train.py": DDP})
+        ended = await cluster.finish(experiment_id, 120)
+        trial = await trial_of(cluster, experiment_id)
+        assert ended["state"] == "STATE_COMPLETED", await cluster.logs(trial["id"])
+        [report] = await cluster.metrics(trial["id"])
+        found[slots] = report["metrics"].get("validation_metrics", report["metrics"])
+        assert found[slots]["workers"] == slots
+    gradients = {slots: [metrics[f"g{number}"] for number in range(4)] for slots, metrics in found.items()}
+    assert gradients[2] == pytest.approx(gradients[1], rel=1e-5, abs=1e-7)
+    assert gradients[4] == pytest.approx(gradients[1], rel=1e-5, abs=1e-7)

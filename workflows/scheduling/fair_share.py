@@ -1,0 +1,167 @@
+"""Shares by weight: each job is offered its part of the slots, gives back what it holds beyond, and starts what fits.
+
+Source: spec scheduling.md §3, fair_share.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from workflows.scheduling.model import Decision, Grant, Request
+from workflows.scheduling.order import Order, Rank, order
+from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.shares import served
+
+
+@dataclass
+class _Job:
+    """A job's part in the sharing. All numbers are slots."""
+
+    job_id: str
+    weight: float = 1.0
+    cap: int | None = None
+    position: int = 0
+    held: list[Grant] = field(default_factory=list[Grant])
+    waiting: list[Request] = field(default_factory=list[Request])
+    fixed: int = 0  # what it holds and can't be asked to give back
+    offer: int = 0
+    is_disabled: bool = False
+
+    @cached_property
+    def active(self) -> int:
+        return sum(grant.request.slots for grant in self.held)
+
+    @cached_property
+    def demand(self) -> int:
+        wanted = self.active + sum(request.slots for request in self.waiting)
+        return wanted if self.cap is None else min(wanted, self.cap)
+
+    @cached_property
+    def smallest(self) -> int:
+        """Of the requests that wait; 0 if none does."""
+        return min((request.slots for request in self.waiting), default=0)
+
+    @property
+    def is_offered_too_little(self) -> bool:
+        """Whether its offer is of no use to it: not even the smallest request that waits fits into it."""
+        return bool(self.waiting) and self.smallest > self.offer - self.active
+
+
+def schedule(pool: Pool) -> Decision:
+    """Decide who starts and who is asked to leave. Requests without slots start in their order while they fit."""
+    ranks = order(pool)
+    draft = Draft(pool)
+    for _, request in served(pool, draft, ranks, has_slots=False)[0]:
+        if draft.is_capped(request):
+            continue
+        placements = draft.fit(request)
+        if placements is None:
+            break
+        draft.start(request, placements)
+    for waiting in served(pool, draft, ranks, has_slots=True):
+        is_lent = any(rank.is_borrowing for rank, _ in waiting)
+        jobs = _jobs(draft, ranks, waiting, is_lent=is_lent)
+        _offer(jobs, _capacity(pool))
+        for job in jobs:
+            if job.offer < job.active:
+                _give_back(job, draft)
+            else:
+                _start(job, draft)
+        started = {grant.request.allocation_id for grant in draft.decision.starts}
+        if draft.decision.leaves or any(r.allocation_id not in started and not draft.is_capped(r) for _, r in waiting):
+            break
+    return draft.done()
+
+
+def _jobs(draft: Draft, ranks: Order, waiting: list[tuple[Rank, Request]], *, is_lent: bool) -> list[_Job]:
+    jobs: dict[str, _Job] = {}
+    for rank, request in [(rank, grant.request) for rank, grant in ranks.grants] + ranks.queue:
+        claim = request.claim
+        jobs.setdefault(
+            request.job_id,
+            _Job(request.job_id, weight=claim.weight, cap=claim.max_slots, position=rank.position),
+        )
+    for rank, grant in ranks.grants:
+        if grant.request.slots and not grant.is_preempting:
+            job = jobs[grant.request.job_id]
+            job.held.append(grant)
+            # who is within his quota gives nothing back to those who borrow
+            if not grant.request.is_preemptible or (is_lent and not rank.is_borrowing):
+                job.fixed += grant.request.slots
+    for grant in draft.decision.starts:
+        if grant.request.slots:
+            jobs[grant.request.job_id].held.append(grant)
+            jobs[grant.request.job_id].fixed += grant.request.slots
+    for _, request in waiting:
+        jobs[request.job_id].waiting.append(request)
+    return sorted(jobs.values(), key=lambda job: (job.demand, job.position, job.job_id))
+
+
+def _capacity(pool: Pool) -> int:
+    """Slots that there are to share: in service, or out of reach with somebody on them."""
+    agents = pool.snapshot.agents
+    held: dict[str, set[int]] = defaultdict(set)
+    for grant in pool.snapshot.grants.values():
+        for place in grant.placements:
+            held[place.agent_id].update(place.slot_ids)
+    return sum(
+        len(held[agent.agent_id].union(agent.serving_slots if agent.is_open else ())) for agent in agents.values()
+    )
+
+
+def _offer(jobs: list[_Job], capacity: int) -> None:
+    """Progressive filling: slots go to all that want more, by weight, until there are none or nobody wants any."""
+    left = capacity
+    for job in jobs:
+        job.offer = min(job.fixed, job.demand)
+        left -= job.offer
+    while True:
+        left = _fill(jobs, left)
+        if left > 0:
+            return
+        useless = [job for job in jobs if not job.is_disabled and job.is_offered_too_little]
+        if not useless:
+            return
+        youngest = max(useless, key=lambda job: (job.position, job.job_id))
+        youngest.is_disabled = True
+        kept = min(youngest.offer, youngest.active)  # what runs goes on
+        left += youngest.offer - kept
+        youngest.offer = kept
+
+
+def _fill(jobs: list[_Job], left: int) -> int:
+    while left > 0:
+        wanting = [job for job in jobs if not job.is_disabled and job.offer < job.demand]
+        if not wanting:
+            break
+        at_start, weights = left, sum(job.weight for job in wanting)
+        for job in wanting:
+            part = max(1, int(at_start * job.weight / weights)) if weights else 1
+            part = min(part, left, job.demand - job.offer)
+            job.offer += part
+            left -= part
+    return left
+
+
+def _give_back(job: _Job, draft: Draft) -> None:
+    active = job.active
+    reason = f"its job holds {active} slots, and its fair share is {job.offer}"
+    for grant in job.held:
+        if active <= job.offer:
+            break
+        if grant.request.is_preemptible:
+            draft.leave(grant, reason)
+            active -= grant.request.slots
+
+
+def _start(job: _Job, draft: Draft) -> None:
+    active = job.active
+    for request in job.waiting:
+        if active + request.slots > job.offer or draft.is_capped(request):
+            continue
+        placements = draft.fit(request)
+        if placements is not None:
+            draft.start(request, placements)
+            active += request.slots

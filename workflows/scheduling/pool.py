@@ -1,0 +1,205 @@
+"""The state of a pool as policies use it: who asks, who holds, and what is free, kept up to date change by change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from workflows.scheduling.model import AgentSlots, Claim, Decision, Grant, Leave, Placement, PoolSnapshot, Request
+from workflows.scheduling.room import Room
+from workflows.scheduling.settings import Fitting, PoolSettings
+
+
+class Pool:
+    """A pool's agents, queue and grants. Changes go through its methods; `snapshot` is what is kept of it.
+
+    Args:
+        snapshot: where it goes on; it is changed in place.
+        settings: how it shares its slots.
+    """
+
+    def __init__(self, snapshot: PoolSnapshot, settings: PoolSettings | None = None) -> None:
+        self.snapshot = snapshot
+        self.settings = settings or PoolSettings()
+        self._queued = {request.allocation_id for request in snapshot.queue}
+        self._held = Counter[str]()
+        for grant in snapshot.grants.values():
+            self._held[grant.request.job_id] += grant.request.slots
+        self._room: Room | None = None
+        self._idle: Room | None = None
+        self._fits_idle: dict[tuple[int, bool, tuple[str, ...]], bool] = {}
+
+    # -- what changes it -----------------------------------------------------------------------------------------------
+
+    def configure(self, settings: PoolSettings) -> None:
+        """Share the slots in another way from now on. What is held stays, until the policy wants it back."""
+        self.settings = settings
+        self._forget_room()
+
+    def ask(self, request: Request) -> bool:
+        """Queue a request. False if it is known already."""
+        if request.allocation_id in self.snapshot.grants or request.allocation_id in self._queued:
+            return False
+        self.snapshot.queue.append(request)
+        self._queued.add(request.allocation_id)
+        return True
+
+    def release(self, allocation_id: str) -> bool:
+        """The request is over, or no longer wanted. False if it is not known."""
+        grant = self.snapshot.grants.pop(allocation_id, None)
+        if grant is not None:
+            self._held[grant.request.job_id] -= grant.request.slots
+            if self._room is not None:
+                self._room.give(grant.placements)
+            return True
+        if allocation_id not in self._queued:
+            return False
+        self._queued.remove(allocation_id)
+        self.snapshot.queue = [queued for queued in self.snapshot.queue if queued.allocation_id != allocation_id]
+        return True
+
+    def claim(self, job_id: str, claim: Claim) -> None:
+        """What a job may ask for has changed, also for what it asks and holds already."""
+        snapshot = self.snapshot
+        snapshot.queue = [
+            each.model_copy(update={"claim": claim}) if each.job_id == job_id else each for each in snapshot.queue
+        ]
+        for grant in snapshot.grants.values():
+            if grant.request.job_id == job_id:
+                grant.request = grant.request.model_copy(update={"claim": claim})
+
+    def put_agent(self, agent: AgentSlots) -> None:
+        """An agent joins, or offers something else than before."""
+        self.snapshot.agents[agent.agent_id] = agent
+        self._forget_room()
+
+    def remove_agent(self, agent_id: str) -> list[Grant]:
+        """An agent is gone, and with it what ran there: these grants are no more."""
+        self.snapshot.agents.pop(agent_id, None)
+        gone = [
+            grant
+            for grant in self.snapshot.grants.values()
+            if any(place.agent_id == agent_id for place in grant.placements)
+        ]
+        for grant in gone:
+            del self.snapshot.grants[grant.request.allocation_id]
+            self._held[grant.request.job_id] -= grant.request.slots
+        self._forget_room()
+        return gone
+
+    def take_hopeless(self, lost: Collection[AgentSlots] = ()) -> list[Request]:
+        """Take from the queue what could be held only by agents that it excludes, whoever comes back.
+
+        A request that would not fit without its exclusions either stays: agents of that size may still join.
+        """
+        hopeless = [
+            request
+            for request in self.snapshot.queue
+            if request.excluded_agents
+            and not self.could_hold(request, lost)
+            and self.could_hold(request.model_copy(update={"excluded_agents": ()}), lost)
+        ]
+        for request in hopeless:
+            self.release(request.allocation_id)
+        return hopeless
+
+    def apply(self, decision: Decision) -> None:
+        """Note what was decided. The room has it already, see `Draft`."""
+        if decision.starts:
+            started = {grant.request.allocation_id: grant for grant in decision.starts}
+            self.snapshot.queue = [each for each in self.snapshot.queue if each.allocation_id not in started]
+            self.snapshot.grants |= started
+            self._queued.difference_update(started)
+            for grant in decision.starts:
+                self._held[grant.request.job_id] += grant.request.slots
+        for leave in decision.leaves:
+            self.snapshot.grants[leave.allocation_id].is_preempting = True
+
+    # -- what it tells -------------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> Room:
+        """What is free now."""
+        if self._room is None:
+            self._room = self.new_room(self.snapshot.agents.values(), self.snapshot.grants.values())
+        return self._room
+
+    def new_room(self, agents: Iterable[AgentSlots], grants: Iterable[Grant] = ()) -> Room:
+        """Room on agents, as this pool's settings fit requests into it."""
+        settings = self.settings
+        return Room(agents, grants, fitting=Fitting(settings.fitting_policy), mixed=settings.allow_heterogeneous_fits)
+
+    def slots_of_job(self, job_id: str) -> int:
+        """Slots that the job holds now."""
+        return self._held[job_id]
+
+    def fits_ever(self, request: Request) -> bool:
+        """Whether the pool's agents could hold the request, all idle, in reach and in service."""
+        shape = request.shape
+        if shape not in self._fits_idle:
+            if self._idle is None:
+                self._idle = self.new_room([agent.at_best() for agent in self.snapshot.agents.values()])
+            self._fits_idle[shape] = self._idle.fit(request) is not None
+        return self._fits_idle[shape]
+
+    def could_hold(self, request: Request, lost: Iterable[AgentSlots] = ()) -> bool:
+        """The same with the agents that were lost, if they came back."""
+        if self.fits_ever(request):
+            return True
+        agents = {agent.agent_id: agent for agent in (*lost, *self.snapshot.agents.values())}
+        return self.new_room([agent.at_best() for agent in agents.values()]).fit(request) is not None
+
+    def _forget_room(self) -> None:
+        self._room = self._idle = None
+        self._fits_idle.clear()
+
+
+class Draft:
+    """A decision in the making: what starts takes its slots at once, so that the next request sees what is left."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.room = pool.room
+        self.decision = Decision()
+        self._pool = pool
+        self._started = Counter[str]()
+        self._unfit: set[tuple[int, bool, tuple[str, ...]]] = set()
+        self._reserved: list[Placement] = []
+
+    def fit(self, request: Request) -> tuple[Placement, ...] | None:
+        """Where the request fits now; None if it does not."""
+        # Until the decision is done there is ever less room: what did not fit once is not tried again.
+        if request.shape in self._unfit:
+            return None
+        placements = self.room.fit(request)
+        if placements is None:
+            self._unfit.add(request.shape)
+        return placements
+
+    def is_capped(self, request: Request) -> bool:
+        """Whether its own job's `max_slots` keeps the request waiting, which is no reason for others to wait."""
+        cap = request.claim.max_slots
+        return cap is not None and request.slots > 0 and self.slots_of_job(request.job_id) + request.slots > cap
+
+    def slots_of_job(self, job_id: str) -> int:
+        """Slots that the job holds, with those that this decision gives it."""
+        return self._pool.slots_of_job(job_id) + self._started[job_id]
+
+    def start(self, request: Request, placements: tuple[Placement, ...], *, is_backfilled: bool = False) -> None:
+        """Give the request these slots."""
+        self.room.take(placements)
+        self._started[request.job_id] += request.slots
+        self.decision.starts.append(Grant(request=request, placements=placements, is_backfilled=is_backfilled))
+
+    def reserve(self, placements: Iterable[Placement]) -> None:
+        """Keep what is free of these slots from those that come later in this decision."""
+        self._reserved += self.room.take_free(placements)
+
+    def leave(self, grant: Grant, reason: str) -> None:
+        """Ask a holder to give its slots back."""
+        self.decision.leaves.append(Leave(allocation_id=grant.request.allocation_id, reason=reason))
+
+    def done(self) -> Decision:
+        """The decision. What was reserved is free again: the next decision begins anew."""
+        self.room.give(self._reserved)
+        self._reserved = []
+        return self.decision

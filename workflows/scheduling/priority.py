@@ -1,0 +1,155 @@
+"""By priority: the first in rank starts first, and nothing passes a request that waits for room, unless it can be made
+to leave again. Source: spec scheduling.md §3.
+
+With preemption, a request that does not fit makes those of lower rank leave, the last one first, and no more of them
+than it needs; smaller work that can be made to leave may pass it meanwhile ("backfilled"). Without, slots that were
+lent beyond a quota are still asked back by those who are within theirs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from workflows.scheduling.model import Decision, Grant, Placement, Request
+from workflows.scheduling.order import Rank, order
+from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.room import Room
+
+
+def schedule(pool: Pool) -> Decision:
+    """Decide who starts and who is asked to leave."""
+    ranks = order(pool)
+    draft = Draft(pool)
+    # those with slots and those without don't compete: each kind has a line of its own
+    for has_slots in (False, True):
+        queue = [entry for entry in ranks.queue if (entry[1].slots > 0) is has_slots]
+        grants = [entry for entry in ranks.grants if entry[1].request.slots > 0] if has_slots else []
+        _serve(pool, draft, queue, _Reclaim(pool, draft, grants))
+    return draft.done()
+
+
+def _serve(pool: Pool, draft: Draft, queue: list[tuple[Rank, Request]], reclaim: _Reclaim) -> None:
+    may_pass = pool.settings.preemption
+    waits = False
+    for rank, request in queue:
+        if rank.is_borrowing and not pool.settings.quotas.borrowing:
+            break
+        # what its own job's cap keeps waiting, or waits for agents to join, holds nobody up
+        if draft.is_capped(request) or not pool.fits_ever(request):
+            continue
+        if waits and not (may_pass and request.is_preemptible):
+            if may_pass:
+                continue
+            break
+        placements = draft.fit(request)
+        if placements is None:
+            waits = True
+            reclaim.make_room(rank, request)
+        elif draft.decision.leaves:
+            draft.reserve(placements)  # nothing starts while slots are asked back: the next decision sees more
+            reclaim.given(placements)
+        else:
+            draft.start(request, placements, is_backfilled=waits)
+            reclaim.given(placements)
+
+
+class _Reclaim:
+    """Finds holders that can be made to leave for a request of a better rank."""
+
+    def __init__(self, pool: Pool, draft: Draft, grants: list[tuple[Rank, Grant]]) -> None:
+        self._pool = pool
+        self._draft = draft
+        self._grants = grants
+        self._end = len(grants)  # behind it, all are leaving
+        self._leaving: set[str] = set()
+        self._later: Room | None = None
+        self._in_vain: set[tuple[int, bool, tuple[str, ...]]] = set()
+
+    def given(self, placements: tuple[Placement, ...]) -> None:
+        """Slots were given away meanwhile, or will be next time."""
+        if self._later is not None:
+            self._later.take(placements)
+
+    def make_room(self, rank: Rank, request: Request) -> None:
+        """Keep room for the request that will be free soon, and ask for more where that does not do."""
+        first = self._first_victim(rank)
+        if first is None:
+            return
+        if request.shape in self._in_vain:
+            return
+        later = self._room()
+        placements, victims = later.fit(request), []
+        if placements is None:
+            placements, victims = self._search(first, request, later)
+        if placements is None:
+            return
+        later.take(placements)
+        self._draft.reserve(placements)
+        for victim_rank, victim in victims:
+            self._leaving.add(victim.request.allocation_id)
+            self._draft.leave(victim, self._reason(rank, request, victim_rank))
+
+    def _first_victim(self, rank: Rank) -> int | None:
+        """Index of the first holder who has to leave for somebody of this rank; None if there never is any."""
+        settings = self._pool.settings
+        if settings.preemption:
+            # in the same priority only those of jobs whose place is behind
+            return bisect_right(self._grants, (rank.is_borrowing, rank.priority, rank.position), key=_standing)
+        if settings.quotas and not rank.is_borrowing:
+            return bisect_right(self._grants, False, key=lambda entry: entry[0].is_borrowing)
+        return None
+
+    def _search(
+        self, first: int, request: Request, later: Room
+    ) -> tuple[tuple[Placement, ...] | None, list[tuple[Rank, Grant]]]:
+        while self._end > 0 and self._is_leaving(self._grants[self._end - 1][1]):
+            self._end -= 1
+        asked: list[tuple[Rank, Grant]] = []
+        placements = None
+        for index in range(self._end - 1, first - 1, -1):
+            entry = self._grants[index]
+            if not entry[1].request.is_preemptible or self._is_leaving(entry[1]):
+                continue
+            later.give(entry[1].placements)
+            asked.append(entry)
+            placements = later.fit(request)
+            if placements is not None:
+                break
+        if placements is None:
+            # Who comes later in rank has fewer to choose from, and less room.
+            self._in_vain.add(request.shape)
+        needed = _slots(placements or ())
+        victims = [entry for entry in asked if not needed.isdisjoint(_slots(entry[1].placements))]
+        if victims:
+            self._in_vain.clear()  # they may leave more than was needed
+        for entry in asked:
+            if entry not in victims:
+                later.take(entry[1].placements)  # it would leave without helping
+        return placements, victims
+
+    def _room(self) -> Room:
+        """What is free when all have left that were asked to."""
+        if self._later is None:
+            self._later = self._draft.room.copy()  # nothing is reserved yet: that begins here
+            for grant in self._pool.snapshot.grants.values():
+                if grant.is_preempting:
+                    self._later.give(grant.placements)
+        return self._later
+
+    def _is_leaving(self, grant: Grant) -> bool:
+        return grant.is_preempting or grant.request.allocation_id in self._leaving
+
+    def _reason(self, rank: Rank, request: Request, victim: Rank) -> str:
+        if victim.is_borrowing and not rank.is_borrowing:
+            return f"its slots were borrowed beyond the quota, and {request.name} is within its own"
+        if rank.priority != victim.priority:
+            return f"{request.name} comes first: its priority is {rank.priority}, not {victim.priority}"
+        return f"{request.name} comes first in the queue of priority {rank.priority}"
+
+
+def _standing(entry: tuple[Rank, Grant]) -> tuple[bool, int, int]:
+    return entry[0][:3]
+
+
+def _slots(placements: tuple[Placement, ...]) -> set[tuple[str, int]]:
+    return {(place.agent_id, slot) for place in placements for slot in place.slot_ids}
