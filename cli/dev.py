@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli import render, session
 from cli.group import new_app
+from cli.options import Json
 
 app = new_app("For who works with the API itself.", shortest={"curl": "c"})
 
@@ -51,6 +53,31 @@ def curl(
     finally:
         os.close(reader)
     raise typer.Exit(code)
+
+
+@app.command("simulate-pool")
+def simulate_pool(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="Agents, settings and jobs, a YAML file.", show_default=False)
+    ],
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare",
+            help="Show also what it were with this in the settings: scheduler=fair_share, or several: "
+            "scheduler=priority,preemption=true. May be given more than once.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Draw utilization, waits and shares into this file, .png or .svg."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay jobs through a resource pool's scheduler, and show use, waits and fairness. Nothing is sent anywhere."""
+    from cli import simulate
+
+    simulate.run(trace, compare or [], plot, as_json)
 
 
 def _token() -> str:
