@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.simulate import read_trace
+from cli.trace import read_trace
 from tests.unit.cli.conftest import Det
 
 REPOSITORY = Path(__file__).resolve().parents[3]
