@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.platform import AGENT_TOKEN, Platform
+from tests.servers import ip_program
 
 _numbers = itertools.count(1)
 
@@ -67,7 +68,7 @@ class Hosts:
         environment = {f"UNDETERRED_{key.upper()}": str(value) for key, value in wanted.items()}
         with (self.platform.folder / f"{agent_id}.log").open("ab") as log:
             self.agents[agent_id] = subprocess.Popen(  # noqa: ASYNC220 - it lives longer than this call
-                ["ip", "netns", "exec", namespace, sys.executable, "-m", "workers.agent"],
+                [ip_program(), "netns", "exec", namespace, sys.executable, "-m", "workers.agent"],
                 env=os.environ | environment, cwd=Path(__file__).parent.parent, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -92,7 +93,8 @@ async def hosts_of(platform: Platform) -> AsyncIterator[Hosts]:
     """A network for hosts of a platform; all of it is gone at the end, with what runs there."""
     number = next(_numbers)
     bridge = f"un{os.getpid() % 100_000}b{number}"
-    hosts = Hosts(platform, bridge, f"10.{64 + os.getpid() % 64}.{number % 256}")
+    # of this process alone: tests run side by side
+    hosts = Hosts(platform, bridge, f"10.{os.getpid() // 256 % 256}.{os.getpid() % 256}")
     ports = [platform.port, int(platform.temporal.service_client.config.target_host.rpartition(":")[2])]
     _ip("link", "add", bridge, "type", "bridge")
     try:
@@ -136,6 +138,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([ip_program(), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
     return done.stdout

@@ -176,6 +176,11 @@ def faketime_library() -> str:
     return _program("libfaketime", "faketime", find)
 
 
+def ip_program() -> str:
+    """The program that makes networks for hosts of tests."""
+    return _program("ip", "iproute2")
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody has now, another one at each call.
 
@@ -283,4 +288,5 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: _program("dockerd", "docker.io"),
     lambda: _postgres_program("postgres"),
     faketime_library,
+    ip_program,
 )

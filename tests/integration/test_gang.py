@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,8 @@ from tests.embedded import TORCH_PYTHON
 from tests.hosts import Hosts, hosts_of
 from tests.platform import Platform, platform
 from tests.scripts import config
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
 TRAIN = """
 import json, os, sys, time

@@ -224,8 +224,7 @@ async def test_jobs_tell_why_and_about_how_long_they_wait(api: Served, monkeypat
         return PoolRun(name=name, snapshot=snapshot)
 
     monkeypatch.setattr(api.commands, "pool", answer)
-    found = (await user.get("/api/v1/job-queues"))["jobs"]
-    [shown] = [each for each in found if each["jobId"] == job]
+    [shown] = [each for each in await jobs(user) if each["jobId"] == job]
     assert shown["waits"] == (
         "waits for 2 slots of pool `default`: place 1 of 1 in the queue, 0 of 2 slots free; slots are held by trial 1 "
         "of experiment 1 (2)"
