@@ -25,7 +25,7 @@ class Hosts:
     """The hosts of a platform, by the ids of their agents."""
 
     platform: Platform
-    bridge: str
+    switch: str  # the namespace of the bridge that joins them
     subnet: str  # the first three parts of their addresses
     agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
     namespaces: list[str] = field(default_factory=list[str])
@@ -38,11 +38,24 @@ class Hosts:
     async def add(self, name: str, **settings: Any) -> str:
         """Start an agent on a host of its own; returns its id."""
         number = len(self.namespaces) + 2
-        namespace = f"{self.bridge}h{number}"
+        namespace = f"{self.switch}h{number}"
         _ip("netns", "add", namespace)
         self.namespaces.append(namespace)
-        _ip("link", "add", f"{self.bridge}v{number}", "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        _ip("link", "set", f"{self.bridge}v{number}", "master", self.bridge, "up")
+        _ip(
+            "-n",
+            self.switch,
+            "link",
+            "add",
+            f"port{number}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            namespace,
+        )
+        _ip("-n", self.switch, "link", "set", f"port{number}", "master", "bridge", "up")
         _ip("-n", namespace, "addr", "add", f"{self.subnet}.{number}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _ip("-n", namespace, "link", "set", device, "up")
@@ -81,25 +94,30 @@ class Hosts:
 
     def cut(self, number: int) -> None:
         """A host's cable is pulled; hosts count from 0."""
-        _ip("link", "set", f"{self.bridge}v{number + 2}", "down")
+        _ip("-n", self.switch, "link", "set", f"port{number + 2}", "down")
 
     def mend(self, number: int) -> None:
         """It is plugged in again."""
-        _ip("link", "set", f"{self.bridge}v{number + 2}", "up")
+        _ip("-n", self.switch, "link", "set", f"port{number + 2}", "up")
 
 
 @contextlib.asynccontextmanager
 async def hosts_of(platform: Platform) -> AsyncIterator[Hosts]:
     """A network for hosts of a platform; all of it is gone at the end, with what runs there."""
-    number = next(_numbers)
-    bridge = f"un{os.getpid() % 100_000}b{number}"
+    # In a namespace of its own, where no packet filter stands between the hosts: Docker's engine has this machine
+    # forward nothing that is not its own, bridged or not.
+    switch = f"un{os.getpid()}s{next(_numbers)}"
     # of this process alone: tests run side by side
-    hosts = Hosts(platform, bridge, f"10.{os.getpid() // 256 % 256}.{os.getpid() % 256}")
+    hosts = Hosts(platform, switch, f"10.{os.getpid() // 256 % 256}.{os.getpid() % 256}")
     ports = [platform.port, int(platform.temporal.service_client.config.target_host.rpartition(":")[2])]
-    _ip("link", "add", bridge, "type", "bridge")
+    _ip("netns", "add", switch)
     try:
-        _ip("addr", "add", f"{hosts.gateway}/24", "dev", bridge)
-        _ip("link", "set", bridge, "up")
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        _ip("link", "add", switch, "type", "veth", "peer", "name", "uplink", "netns", switch)
+        _ip("-n", switch, "link", "set", "uplink", "master", "bridge", "up")
+        _ip("addr", "add", f"{hosts.gateway}/24", "dev", switch)
+        _ip("link", "set", switch, "up")
         async with contextlib.AsyncExitStack() as stack:
             for port in ports:
                 relay = await asyncio.start_server(lambda r, w, port=port: _relay(r, w, port), hosts.gateway, port)
@@ -115,7 +133,7 @@ async def hosts_of(platform: Platform) -> AsyncIterator[Hosts]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             _ip("netns", "del", namespace)
-        _ip("link", "del", bridge)
+        _ip("netns", "del", switch)
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:

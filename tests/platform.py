@@ -151,6 +151,17 @@ class Platform:
 
         await self.until(is_there, timeout_s, what=f"experiment {experiment_id} is {' or '.join(states)}")
 
+    async def until_reported(self, experiment_id: int) -> int:
+        """Wait until the first trial of an experiment trains; returns its id."""
+        await self.until_state(experiment_id, "RUNNING")
+        trial_id: int = (await self.trials(experiment_id))[0]["id"]
+
+        async def has_reported() -> bool:
+            return bool(await self.metrics(trial_id))
+
+        await self.until(has_reported, what="the trial has reported")
+        return trial_id
+
     async def until(self, condition: Callable[[], Any], timeout_s: float = 30, *, what: str = "it is so") -> None:
         """Wait for a condition, with a limit."""
         deadline = time.monotonic() + timeout_s

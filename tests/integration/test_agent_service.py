@@ -13,14 +13,7 @@ async def start(cluster: Platform) -> tuple[int, int]:
     experiment_id = await cluster.create(
         config({"max_length": 30}, hyperparameters={"sleep": 0.05}), {"train.py": TRAIN}
     )
-    await cluster.until_state(experiment_id, "RUNNING")
-    trial_id = (await cluster.trials(experiment_id))[0]["id"]
-
-    async def has_reported() -> bool:
-        return bool(await cluster.metrics(trial_id))
-
-    await cluster.until(has_reported, what="the trial has reported")
-    return experiment_id, trial_id
+    return experiment_id, await cluster.until_reported(experiment_id)
 
 
 async def test_trial_moves_on_when_its_agent_leaves_service(cluster: Platform) -> None:

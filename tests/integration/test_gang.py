@@ -101,7 +101,7 @@ async def test_containers_of_three_hosts_find_each_other(hosts: Hosts) -> None:
 
     await cluster.until(waits, what="the trial waits for a third host")
     await hosts.add("host-2")
-    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
     log = await cluster.logs(trials[0]["id"])
     said = {line for line in log if line.startswith("addresses")}
     assert len(said) == 1, "all of them know the same"
@@ -115,7 +115,7 @@ async def test_gang_ends_and_restarts_as_one_when_one_of_it_dies(hosts: Hosts) -
     cluster = hosts.platform
     await add(hosts, 2)
     experiment_id = await start(cluster, 2, 6, die_at=3)
-    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
     trial = await trial_of(cluster, experiment_id)
     assert trial["restarts"] == 1
     log = await cluster.logs(trial["id"])
@@ -127,13 +127,7 @@ async def test_gang_leaves_and_goes_on_as_one_when_it_is_paused(hosts: Hosts) ->
     cluster = hosts.platform
     await add(hosts, 2)
     experiment_id = await start(cluster, 2, 40, sleep=0.05)
-    await cluster.until_state(experiment_id, "RUNNING")
-    trial = await trial_of(cluster, experiment_id)
-
-    async def has_reported() -> bool:
-        return bool(await cluster.metrics(trial["id"]))
-
-    await cluster.until(has_reported, what="the trial has reported")
+    trial_id = await cluster.until_reported(experiment_id)
     await cluster.command(experiment_id, "pause")
 
     async def has_left() -> bool:
@@ -141,9 +135,9 @@ async def test_gang_leaves_and_goes_on_as_one_when_it_is_paused(hosts: Hosts) ->
 
     await cluster.until(has_left, what="both containers have left")
     await cluster.command(experiment_id, "activate")
-    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
     assert (await trial_of(cluster, experiment_id))["restarts"] == 0
-    log = await cluster.logs(trial["id"])
+    log = await cluster.logs(trial_id)
     assert [log.count(f"step {step} total 1") for step in range(1, 41)] == [2] * 40
 
 
@@ -152,16 +146,10 @@ async def test_gang_moves_on_when_a_host_is_cut_off(hosts: Hosts) -> None:
     cluster = hosts.platform
     await add(hosts, 2)
     experiment_id = await start(cluster, 2, 100, sleep=0.05)
-    await cluster.until_state(experiment_id, "RUNNING")
-    trial = await trial_of(cluster, experiment_id)
-
-    async def has_reported() -> bool:
-        return bool(await cluster.metrics(trial["id"]))
-
-    await cluster.until(has_reported, what="the trial has reported")
+    await cluster.until_reported(experiment_id)
     await hosts.add("spare")
     hosts.cut(0)
-    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    assert (await cluster.finish(experiment_id, 200))["state"] == "STATE_COMPLETED"
     assert (await trial_of(cluster, experiment_id))["restarts"] == 0
     hosts.mend(0)
 
@@ -197,7 +185,7 @@ async def test_gradients_over_two_and_four_hosts_are_those_of_one_process(hosts:
         wanted = config({"max_length": 1}, hyperparameters={}, resources={"slots_per_trial": slots})
         wanted["entrypoint"] = "python3 -m determined.launch.torch_distributed python3 train.py"
         experiment_id = await cluster.create(wanted, {"train.py": DDP})
-        ended = await cluster.finish(experiment_id, 120)
+        ended = await cluster.finish(experiment_id, 200)
         trial = await trial_of(cluster, experiment_id)
         assert ended["state"] == "STATE_COMPLETED", await cluster.logs(trial["id"])
         [report] = await cluster.metrics(trial["id"])

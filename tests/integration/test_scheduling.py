@@ -28,18 +28,6 @@ async def set_pool(cluster: Platform, **settings: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def until_reported(cluster: Platform, experiment_id: int) -> int:
-    """Wait until the experiment's trial trains; returns its id."""
-    await cluster.until_state(experiment_id, "RUNNING")
-    trial_id = (await cluster.trials(experiment_id))[0]["id"]
-
-    async def has_reported() -> bool:
-        return bool(await cluster.metrics(trial_id))
-
-    await cluster.until(has_reported, what="the trial has reported")
-    return trial_id
-
-
 async def until_waits(cluster: Platform, experiment_id: int, text: str) -> None:
     """Wait until an experiment's trial waits, and `why` says so with these words."""
 
@@ -67,7 +55,7 @@ async def test_better_priority_makes_a_trial_leave_and_it_goes_on_where_it_was(c
     await one_slot(cluster)
     await set_pool(cluster, preemption=True)
     low = await start(cluster, priority=60)
-    trial_id = await until_reported(cluster, low)
+    trial_id = await cluster.until_reported(low)
     high = await start(cluster, length=10, priority=10)
     assert (await cluster.finish(high))["state"] == "STATE_COMPLETED"
     [trial] = await cluster.trials(low)
@@ -83,7 +71,7 @@ async def test_better_priority_makes_a_trial_leave_and_it_goes_on_where_it_was(c
 async def test_moved_job_starts_before_the_one_that_it_was_behind(cluster: Platform) -> None:
     await one_slot(cluster)
     first = await start(cluster)
-    await until_reported(cluster, first)
+    await cluster.until_reported(first)
     second, third = await start(cluster, length=4), await start(cluster, length=4)
     await until_waits(cluster, second, "place 1 of ")
     await until_waits(cluster, third, "place 2 of 2 in the queue")
@@ -124,7 +112,7 @@ async def test_borrowed_slots_come_back_to_whom_they_belong(cluster: Platform) -
     await one_slot(cluster)
     await set_pool(cluster, quotas={"users": {"admin": 0, "*": 1}})
     borrowing = await start(cluster)
-    await until_reported(cluster, borrowing)
+    await cluster.until_reported(borrowing)
     second = await start(cluster, length=4)
     await until_waits(cluster, second, "user admin has 0 slots of this pool's, and they are in use: it may borrow")
     await set_pool(cluster, quotas={"users": {"admin": 1}})
