@@ -17,7 +17,7 @@ from api.auth import token_hash
 from bench.measure import Figure
 from bench.served import serving
 from database.migrate import migrate, seed
-from database.models import Allocation, Experiment, Trial, User
+from database.models import Allocation, AllocationContainer, Experiment, Trial, User
 from database.session import Database
 from tests.servers import postgres_server
 
@@ -86,9 +86,13 @@ def _prepare(database: Database) -> None:
             session.add(
                 Allocation(
                     id=f"t{number}.1", task_id=f"t{number}", trial_id=trial.id, run_id=1, state="RUNNING",
-                    pool="default", slots=1, placements=[], token_hash=token_hash(f"token{number}"),
+                    pool="default", slots=1, placements=[],
                 )
             )  # fmt: skip
+            session.flush()
+            session.add(
+                AllocationContainer(allocation_id=f"t{number}.1", rank=0, token_hash=token_hash(f"token{number}"))
+            )
         session.execute(update(Trial).values(summary={}))
 
 

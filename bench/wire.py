@@ -277,9 +277,13 @@ def _running_polls(url: str) -> list[str]:
         ids = [f"poll.{n}" for n in range(_POLLS)]
         with connection.cursor() as cursor:
             cursor.executemany(
-                "INSERT INTO allocations (id, task_id, trial_id, run_id, state, pool, slots, placements, token_hash,"
-                " started_at, end_message, accelerators)"
-                " VALUES (%s, %s, %s, 1, 'RUNNING', 'default', 1, '[]', %s, now(), '', '{}')",
-                [(id_, trial[1], trial[0], token_hash(f"poll{n}")) for n, id_ in enumerate(ids)],
+                "INSERT INTO allocations (id, task_id, trial_id, run_id, state, pool, slots, placements,"
+                " started_at, end_message, accelerators, shared_secret, preempt_reason)"
+                " VALUES (%s, %s, %s, 1, 'RUNNING', 'default', 1, '[]', now(), '', '{}', '', '')",
+                [(id_, trial[1], trial[0]) for id_ in ids],
+            )
+            cursor.executemany(
+                "INSERT INTO allocation_containers (allocation_id, rank, token_hash) VALUES (%s, 0, %s)",
+                [(id_, token_hash(f"poll{n}")) for n, id_ in enumerate(ids)],
             )
     return ids

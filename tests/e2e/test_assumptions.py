@@ -104,8 +104,8 @@ def test_list_of_agents_is_short(cluster: Embedded) -> None:
     """Hundreds of agents: the list is JSON, whole, and there before anybody gives up."""
     with sqlite3.connect(cluster.folder / "undeterred.db", timeout=30) as database:
         database.executemany(
-            "INSERT INTO agents (id, pool, slot_ids, is_connected, is_enabled, is_draining, disabled_slots, revision, "
-            "registered_at) SELECT ?, pool, '[0, 1, 2, 3, 4, 5, 6, 7]', 1, 1, 0, '[]', 0, registered_at FROM agents LIMIT 1",
+            "INSERT INTO agents (id, pool, address, slot_ids, is_connected, is_enabled, is_draining, disabled_slots, revision, "
+            "registered_at) SELECT ?, pool, '', '[0, 1, 2, 3, 4, 5, 6, 7]', 1, 1, 0, '[]', 0, registered_at FROM agents LIMIT 1",
             [(f"host-{n:04}",) for n in range(500)],
         )
     began = time.monotonic()
