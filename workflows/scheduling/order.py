@@ -31,9 +31,8 @@ class Order:
 def order(pool: Pool) -> Order:
     """Rank all that hold or want slots, of those that want or hold slots; what needs none borrows nothing."""
     snapshot, settings = pool.snapshot, pool.settings
-    plain = settings.default_priority
-    grants = [(_rank(grant.request, number, plain), grant) for number, grant in enumerate(snapshot.grants.values())]
-    queue = [(_rank(request, number, plain), request) for number, request in enumerate(snapshot.queue)]
+    grants = [(_rank(grant.request, number, settings), grant) for number, grant in enumerate(snapshot.grants.values())]
+    queue = [(_rank(request, number, settings), request) for number, request in enumerate(snapshot.queue)]
     grants.sort(key=_first)
     queue.sort(key=_first)
     if settings.quotas:
@@ -43,9 +42,8 @@ def order(pool: Pool) -> Order:
         ranked: list[tuple[Rank, Request]] = []
         for rank, request in queue:
             # what can't start whatever is free uses up nothing of the quota
-            cap, job = request.claim.max_slots, request.job_id
-            is_kept = cap is not None and pool.slots_of_job(job) + held[job] + request.slots > cap
-            waits = not is_kept and pool.fits_ever(request)
+            job = request.job_id
+            waits = not pool.is_capped(request, held[job]) and pool.fits_ever(request)
             rank = own.ranked(rank, request, counts=waits)
             if waits and not rank.is_borrowing:
                 held[job] += request.slots
@@ -82,9 +80,8 @@ class _Quotas:
         return rank
 
 
-def _rank(request: Request, arrival: int, default_priority: int) -> Rank:
-    claim = request.claim
-    return Rank(False, claim.priority or default_priority, claim.position, arrival)
+def _rank(request: Request, arrival: int, settings: PoolSettings) -> Rank:
+    return Rank(False, priority_of(request, settings), request.claim.position, arrival)
 
 
 def _first(pair: tuple[Rank, object]) -> Rank:

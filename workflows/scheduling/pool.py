@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from workflows.scheduling.model import AgentSlots, Claim, Decision, Grant, Leave, Placement, PoolSnapshot, Request
 from workflows.scheduling.room import Room
-from workflows.scheduling.settings import Fitting, PoolSettings
+from workflows.scheduling.settings import PoolSettings
 
 
 class Pool:
@@ -127,11 +127,16 @@ class Pool:
     def new_room(self, agents: Iterable[AgentSlots], grants: Iterable[Grant] = ()) -> Room:
         """Room on agents, as this pool's settings fit requests into it."""
         settings = self.settings
-        return Room(agents, grants, fitting=Fitting(settings.fitting_policy), mixed=settings.allow_heterogeneous_fits)
+        return Room(agents, grants, fitting=settings.fitting_policy, mixed=settings.allow_heterogeneous_fits)
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds now."""
         return self._held[job_id]
+
+    def is_capped(self, request: Request, more: int = 0) -> bool:
+        """Whether `max_slots` keeps the request waiting, if its job held so many slots more than now."""
+        cap = request.claim.max_slots
+        return cap is not None and request.slots > 0 and self.slots_of_job(request.job_id) + more + request.slots > cap
 
     def fits_ever(self, request: Request) -> bool:
         """Whether the pool's agents could hold the request, all idle, in reach and in service."""
@@ -177,8 +182,7 @@ class Draft:
 
     def is_capped(self, request: Request) -> bool:
         """Whether its own job's `max_slots` keeps the request waiting, which is no reason for others to wait."""
-        cap = request.claim.max_slots
-        return cap is not None and request.slots > 0 and self.slots_of_job(request.job_id) + request.slots > cap
+        return self._pool.is_capped(request, self._started[request.job_id])
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds, with those that this decision gives it."""
