@@ -9,14 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 from temporalio import activity
-from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from activities.launchers.base import ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
 from database.types import utc_now
-from workflows import names
 from workflows.lifecycle.trial import ContainerResult
-from workflows.messages import AgentSeen, ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
+from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
 
 log = structlog.get_logger()
 
@@ -183,20 +181,28 @@ async def _beating(work: Coroutine[Any, Any, T], beat_s: float) -> T:
         task.cancel()
 
 
+class PresenceReport(Protocol):
+    """Where an agent says that it is there: the API."""
+
+    async def present(self) -> bool:
+        """Say it. False: it could not be told, try again later."""
+        ...
+
+
 class AgentPresence:
     """The activity by whose heartbeat an agent is known to live."""
 
-    def __init__(self, client: Client, seen: AgentSeen) -> None:
-        self._client = client
-        self._seen = seen
+    def __init__(self, report: PresenceReport) -> None:
+        self._report = report
 
     @activity.defn
     async def presence(self, order: Presence) -> None:
         """Say that the agent is there, then heartbeat until it leaves. Heartbeat time-out: as the workflow sets it."""
         info = activity.info()
         beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 5.0) / 4
-        handle = self._client.get_workflow_handle(names.agent_workflow(order.agent_id))
-        await handle.signal("present", self._seen)
+        is_told = False
         while True:
+            # an API that is away keeps new work from this agent, and nothing more: it is watched already
+            is_told = is_told or await _beating(self._report.present(), beat)
             activity.heartbeat()
             await asyncio.sleep(beat)

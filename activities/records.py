@@ -173,7 +173,7 @@ class Records:
 
     @activity.defn
     def record_agent(self, record: RecordAgent) -> None:
-        """Write what is known of an agent, keyed by its id."""
+        """Write what is known of an agent; nothing of one that an operator removed."""
         values = {
             "pool": record.pool,
             "slot_ids": list(record.slots.slot_ids),
@@ -182,12 +182,8 @@ class Records:
             "revision": record.revision,
         }
         with self._database.write() as session:
-            statement = insert(session, Agent).values(id=record.agent_id, **values)
-            session.execute(
-                statement.on_conflict_do_update(
-                    index_elements=["id"], set_=values, where=Agent.revision <= record.revision
-                )
-            )
+            mine = Agent.id == record.agent_id, Agent.revision <= record.revision
+            session.execute(update(Agent).where(*mine).values(**values))
 
 
 def _update_experiment(session: Session, record: RecordExperiment) -> bool:

@@ -45,6 +45,7 @@ from api.routes import (
     experiments,
     groups,
     jobs,
+    joining,
     labels,
     log_retention,
     master,
@@ -127,6 +128,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     modules = (
         cluster,
         agent_slots,
+        joining,
         pools,
         jobs,
         usage,

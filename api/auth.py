@@ -25,7 +25,7 @@ from starlette.requests import Request
 from api.errors import Forbidden, Unauthenticated, Unavailable
 from api.login import LoginGate
 from database.audit import asking
-from database.models import Allocation, AllocationContainer, Experiment, Trial, User, UserToken
+from database.models import Agent, Allocation, AllocationContainer, Experiment, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
 
@@ -39,6 +39,8 @@ _CHECKED_AT_ONCE, _WAITING_AT_MOST = 4, 100
 _NOTED_EVERY = timedelta(minutes=1)
 _KEPT_AFTER_DEATH = timedelta(days=7)
 USER_SESSION, ACCESS_TOKEN = "USER_SESSION", "ACCESS_TOKEN"
+#: How the credentials of agents begin that joined.
+AGENT_CREDENTIAL = "agent-"
 FULL, READ_ONLY = "full", "read-only"
 _hasher = PasswordHasher()
 
@@ -79,7 +81,13 @@ class AllocationPrincipal:
 
 @dataclass(frozen=True)
 class AgentPrincipal:
-    """An agent of this cluster."""
+    """An agent of this cluster: one that joined, by its own credential, and of which pool it is.
+
+    None: any agent, of any pool. The cluster's agent token says so, which the operator gives to agents that he starts.
+    """
+
+    agent_id: str | None = None
+    pool: str = ""
 
 
 Principal = UserPrincipal | AllocationPrincipal | AgentPrincipal
@@ -206,12 +214,12 @@ class Authenticator:
         found = self.remembered(token, is_allocation=is_allocation)
         if found is not None:
             return found
-        if hmac.compare_digest(token.encode(), self._agent_token.encode()):
+        if self._agent_token and hmac.compare_digest(token.encode(), self._agent_token.encode()):
             principal: Principal = AgentPrincipal()
         elif is_allocation:
             principal = self._allocation(token)
         else:
-            principal = self._user(token)
+            principal = self._joined_agent(token) if token.startswith(AGENT_CREDENTIAL) else self._user(token)
         if len(self._known) > 10_000:
             self._known.clear()
         self._known[token, is_allocation] = (time.monotonic() + _CACHE_S, principal)
@@ -251,6 +259,13 @@ class Authenticator:
             token_id=token_id,
             is_read_only=scope != FULL,
         )
+
+    def _joined_agent(self, credential: str) -> AgentPrincipal:
+        with self._database.read() as session:
+            row = session.scalar(select(Agent).where(Agent.credential_hash == token_hash(credential)))
+        if row is None:
+            raise Unauthenticated("no agent of this cluster has this credential: it was removed, or is of another")
+        return AgentPrincipal(row.id, row.pool)
 
     def _allocation(self, token: str) -> AllocationPrincipal:
         with self._database.read() as session:

@@ -66,6 +66,8 @@ _RIGHTS = ("/api/v1/users", "/users", "/api/v1/tokens", "/api/v1/auth/logout", "
 #: What agents ask and report while they work; an enrolment is not among it.
 _AGENT_REPORTS = (
     "/api/v1/undeterred/allocations/",
+    "/api/v1/undeterred/agents/{agent_id}/hello",
+    "/api/v1/undeterred/agents/{agent_id}/present",
     "/api/v1/undeterred/agents/{agent_id}/reconcile",
     "/api/v1/task/logs",
     "/task-logs",
@@ -109,7 +111,7 @@ def admit(request: Request, principal: Principal) -> None:
     elif route.startswith(_AGENT_REPORTS):
         return
     else:
-        current.actor = "agent"
+        current.actor = f"agent {principal.agent_id or ''}".strip()
     current.route = route
 
 

@@ -18,6 +18,7 @@ from workflows.attributes import FIRST, STEP_LIMIT, search_attributes
 from workflows.converter import CONVERTER
 from workflows.lifecycle.experiment import Command
 from workflows.messages import (
+    AgentRun,
     CleanupOrder,
     CommandResult,
     DeliveryOrder,
@@ -133,6 +134,22 @@ class Commands:
                 static_summary=f"scheduler of resource pool “{name}”",
                 priority=FIRST,
                 task_timeout=STEP_LIMIT,
+                rpc_timeout=_DEADLINE,
+            )
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def start_agent(self, run: AgentRun) -> None:
+        """Start an agent's workflow unless it runs. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "Agent",
+                run,
+                id=names.agent_workflow(run.agent_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=f"agent “{run.agent_id}”",
                 rpc_timeout=_DEADLINE,
             )
         except RPCError as error:

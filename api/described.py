@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from typing_extensions import TypedDict
 
 from api.routes import users_of_old as old
-from api.wire import access, master, queue, registry, templates, webhooks, workspaces
+from api.wire import access, agents, master, queue, registry, templates, webhooks, workspaces
 from api.wire import messages as wire
 from api.wire.base import Pagination
 from workflows.scheduling.settings import PoolSettings
@@ -28,9 +28,10 @@ class Body(NamedTuple):
 
 
 class Drain(TypedDict, total=False):
-    """Whether what runs there may stay until it ends."""
+    """Whether what runs there may stay until it ends, or at least for so many seconds."""
 
     drain: bool
+    graceSeconds: float
 
 
 class Enabled(TypedDict):
@@ -287,6 +288,12 @@ BODIES: dict[str, Body] = {
     "POST /api/v1/agents/{agent_id}/disable": Body(Drain, {"drain": True}),
     "POST /api/v1/agents/{agent_id}/slots/{slot_id}/disable": Body(Drain, {"drain": True}),
     "PATCH /agents/{agent_id}/slots/{slot_id}": Body(Enabled, {"enabled": True}),
+    "POST /api/v1/undeterred/agent-join-tokens": Body(
+        agents.PostJoinToken, {"pool": "default", "uses": 4, "lifespan": "24h", "description": "rack 7"}
+    ),
+    "POST /api/v1/undeterred/agents/join": Body(
+        agents.JoinAgent, {"token": "…", "agentId": "rack-7-host-1", "credential": f"agent-{'0' * 64}"}
+    ),
     "POST /api/v1/job-queues": Body(queue.UpdateJobQueue, {"updates": [{"jobId": _UUID, "priority": 10}]}),
     "PATCH /api/v1/undeterred/resource-pools/{pool}/settings": Body(
         queue.PatchPoolSettings, {"settings": {"preemption": True, "quotas": {"users": {"*": 4}}}}

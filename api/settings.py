@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 
 from workflows.messages import Timing
 
@@ -24,6 +24,12 @@ class ApiSettings(BaseModel):
     cluster_name: str = Field(default="undeterred", description="name shown to clients")
     admin_password: SecretStr | None = Field(default=None, description="password of `admin` on the first start")
     agent_token: SecretStr = Field(min_length=1, description="secret that agents authenticate with")
+    gateway: str = Field(
+        default="",
+        description="where agents of other hosts reach the gateway: host:port, or :port at the API's host; "
+        "empty: none may join",
+        pattern=r"^([^\s:/]*|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$|^$",
+    )
     storage_path: str | None = Field(default=None, description="host folder for checkpoints when a config names none")
     default_pool: str = Field(default="default", description="resource pool when a config names none")
     trial_image: str = Field(default="undeterred/trial:dev", description="container image when a config names none")
@@ -46,6 +52,7 @@ def from_environment(model: type[Any], environment: Mapping[str, str] | None = N
         if text is None:
             continue
         kind: Any = info.annotation
-        is_structured = isinstance(kind, type) and issubclass(kind, BaseModel)
-        values[name] = cast("type[BaseModel]", kind).model_validate_json(text) if is_structured else text
+        outer: Any = get_origin(kind) or kind
+        is_structured = isinstance(outer, type) and issubclass(outer, (BaseModel, list, dict))
+        values[name] = TypeAdapter(kind).validate_json(text) if is_structured else text
     return model.model_validate(values)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from api.auth import ACCESS_TOKEN, FULL, READ_ONLY, UserPrincipal, new_token, token_hash
-from api.durations import parse_duration
+from api.durations import expiry_of
 from api.errors import BadRequest, FailedPrecondition, Forbidden, NotFound
 from api.people import user_by_id, user_by_name
 from api.wire import access as wire
@@ -18,8 +18,6 @@ from database.models import UserToken
 from database.types import utc_now
 
 _DEFAULT_LIFE = timedelta(days=30)
-#: When a token expires that only ends by being revoked.
-NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 _LONGEST_DESCRIPTION = 1000
 _MOST = 1000
 
@@ -92,7 +90,7 @@ def create(session: Session, wanted: wire.PostAccessTokenRequest, caller: UserPr
         kind=ACCESS_TOKEN,
         scope=wanted.scope,
         description=_description(wanted.description),
-        expires_at=_expiry(wanted.lifespan),
+        expires_at=expiry_of(wanted.lifespan, _DEFAULT_LIFE),
     )
     session.add(row)
     session.flush()
@@ -113,15 +111,6 @@ def patch(
         row.revoked_at = utc_now()
     session.flush()
     return token_info(row)
-
-
-def _expiry(lifespan: str) -> datetime:
-    life = parse_duration("lifespan", lifespan) if lifespan not in ("", "-1") else _DEFAULT_LIFE
-    if lifespan == "-1" or life < timedelta(0):
-        return NEVER
-    if life < timedelta(seconds=1):
-        raise BadRequest(f"lifespan: {lifespan[:40]!r}: expected at least a second, or a negative one for no end")
-    return utc_now() + life
 
 
 def _description(wanted: str) -> str:

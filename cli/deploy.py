@@ -22,14 +22,17 @@ app = new_app("A cluster on this machine.")
 local_app = new_app("A cluster on this machine: cluster-up, cluster-down.")
 app.add_typer(local_app, name="local")
 
-PARTS = ("temporal", "api", "orchestrator", "agent")
+PARTS = ("temporal", "api", "orchestrator", "gateway", "agent")
 
 Port = Annotated[int | None, typer.Option("--master-port", min=1, max=65535, help="Port of the API (8080).")]
-Slots = Annotated[int | None, typer.Option("--slots", min=0, help="Slots of this machine (its cores).")]
+Slots = Annotated[int | None, typer.Option("--slots", min=0, help="Slots of this machine (its GPUs, else its cores).")]
 LauncherOption = Annotated[str | None, typer.Option("--launcher", help="auto, process or docker.")]
+Host = Annotated[str | None, typer.Option("--host", help="Listen there for other hosts as well (0.0.0.0).")]
 ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="A name for people.")]
 Password = Annotated[str | None, typer.Option("--initial-user-password", help="Of admin, at the first start.")]
-Part = Annotated[str, typer.Argument(metavar="PART", help="temporal, api, orchestrator or agent.", show_default=False)]
+Part = Annotated[
+    str, typer.Argument(metavar="PART", help="temporal, api, orchestrator, gateway or agent.", show_default=False)
+]
 
 
 def command() -> Any:
@@ -43,6 +46,7 @@ def up(
     master_port: Port = None,
     slots: Slots = None,
     launcher: LauncherOption = None,
+    host: Host = None,
     cluster_name: ClusterName = None,
     initial_user_password: Password = None,
 ) -> None:
@@ -51,6 +55,7 @@ def up(
         "--master-port": master_port,
         "--slots": slots,
         "--launcher": launcher,
+        "--host": host,
         "--cluster-name": cluster_name,
         "--initial-user-password": initial_user_password,
     }

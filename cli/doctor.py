@@ -84,8 +84,8 @@ def _client() -> Finding:
 
 def _machine(folder: Path, cluster: Mapping[str, Any]) -> Iterator[Finding]:
     """The cluster of this machine, as far as its folder and its processes tell."""
-    is_external = not cluster.get("temporal_port")
-    pids = {part: _pid(folder, part) for part in PARTS if not (is_external and part == "temporal")}
+    own = {"temporal": cluster.get("temporal_port"), "gateway": cluster.get("gateway_port")}
+    pids = {part: _pid(folder, part) for part in PARTS if own.get(part, True)}
     gone = [part for part, pid in pids.items() if pid is None]
     if not os.access(folder, os.W_OK | os.X_OK):
         yield Finding("embedded", "problem", f"{folder} can't be written", "make it writable for you")
@@ -96,7 +96,7 @@ def _machine(folder: Path, cluster: Mapping[str, Any]) -> Iterator[Finding]:
     else:
         fix = f"start it again with `det up`; `det logs {gone[0]}` may tell why it ended"
         yield Finding("embedded", "problem", f"{', '.join(gone)} of the cluster in {folder} does not run", fix)
-    for part, key in (("api", "port"), ("temporal", "temporal_port")):
+    for part, key in (("api", "port"), ("temporal", "temporal_port"), ("gateway", "gateway_port")):
         if part in pids and cluster.get(key):
             yield _port(part, int(cluster[key]), is_running=pids[part] is not None)
     yield _disk(folder)
@@ -123,7 +123,7 @@ def _port(part: str, port: int, *, is_running: bool) -> Finding:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         is_taken = probe.connect_ex(("127.0.0.1", port)) == 0
-    variable = "UNDETERRED_PORT" if part == "api" else "UNDETERRED_TEMPORAL_PORT"
+    variable = "UNDETERRED_PORT" if part == "api" else f"UNDETERRED_{part.upper()}_PORT"
     if is_taken and not is_running:
         what = f"{port}, which {part} needs, is in use by something else"
         return Finding("port", "problem", what, f"end that, or choose another with {variable} for `det up`")

@@ -5,6 +5,7 @@ Alembic is loaded only when there is something to migrate: every start of the AP
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None
     """Create the rows that every cluster has. True if this was the first start."""
     is_first = session.scalar(select(Cluster.id)) is None
     if is_first:
-        session.add(Cluster(id=1, cluster_id=str(uuid.uuid4()), name=cluster_name))
+        session.add(Cluster(id=1, cluster_id=str(uuid.uuid4()), secret=secrets.token_hex(32), name=cluster_name))
         admin = User(username="admin", is_admin=True, password_hash=admin_password_hash)
         session.add(admin)
         session.flush()

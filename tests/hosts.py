@@ -88,7 +88,7 @@ class Hosts:
         async def is_there() -> bool:
             assert self.agents[agent_id].poll() is None, (self.platform.folder / f"{agent_id}.log").read_text()
             agents = (await self.platform.get("/api/v1/agents"))["agents"]
-            return any(agent["id"] == agent_id for agent in agents)
+            return any(agent["id"] == agent_id and agent["enabled"] for agent in agents)
 
         await self.platform.until(is_there, 60, what=f"agent {agent_id} is connected")
 

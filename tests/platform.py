@@ -49,6 +49,7 @@ class Platform:
     http: httpx.AsyncClient
     agents: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict[str, Any])
     launcher: str = "process"
+    gateway_port: int = 0
 
     @property
     def url(self) -> str:
@@ -206,8 +207,9 @@ async def platform(
     Without an orchestrator the test runs its own, in processes that can be killed.
     """
     configure_logging()
-    port = free_port()
+    port, gateway_port = free_port(), free_port()
     settings = ApiSettings(
+        gateway=f":{gateway_port}",
         database_url=database_url,
         temporal_address=temporal_address,
         port=port,
@@ -236,7 +238,7 @@ async def platform(
         login = {"username": "admin", "password": client_hash(ADMIN_PASSWORD), "isHashed": True}
         token = (await http.post("/api/v1/auth/login", json=login)).json()["token"]
         http.headers["Authorization"] = f"Bearer {token}"
-        running = Platform(folder, client, database, port, pool, http)
+        running = Platform(folder, client, database, port, pool, http, gateway_port=gateway_port)
         try:
             yield running
         finally:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +14,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import structlog
-from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
 
 from activities.containers import AgentPresence, Containers
@@ -26,77 +22,18 @@ from activities.launchers.base import ContainerSpec, Launcher, LaunchError, Moun
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.process import ProcessLauncher
 from activities.log_shipper import LogShipper
-from activities.spool import Answer, SpoolDelivery
+from activities.spool import SpoolDelivery
 from activities.storage import Storage
-from workers.connect import connect, mark_ready
+from workers.agent_api import ApiClient, Refused
+from workers.connect import GivenUp, connect, mark_ready
 from workers.connect import run as run_process
 from workers.settings import AgentSettings
 from workflows import names
-from workflows.messages import AgentRun, AgentSeen, RunContainer
-from workflows.scheduling.model import AgentSlots
+from workflows.messages import RunContainer
 
 log = structlog.get_logger()
 
 _RECONCILE_EVERY_S = 10.0
-
-
-class ApiClient:
-    """The API as an agent sees it."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        token = settings.agent_token.get_secret_value()
-        self._agent_id = settings.agent_id
-        self._http = httpx.AsyncClient(
-            base_url=settings.api_url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(15.0, connect=3.0),
-        )
-        # without the agent's token: for what is sent in the name of a container
-        self._anonymous = httpx.AsyncClient(base_url=settings.api_url, timeout=httpx.Timeout(60.0, connect=3.0))
-
-    async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
-        """Everything about a container but what only this host knows."""
-        path = f"/api/v1/undeterred/allocations/{order.allocation_id}/containers/{order.rank}/launch"
-        response = await self._http.post(path)
-        if response.status_code in (400, 404):  # the allocation ended meanwhile: trying again is pointless
-            raise LaunchError("start_failed", response.json().get("message", response.text))
-        response.raise_for_status()
-        return response.json()
-
-    async def report_running(self, order: RunContainer) -> bool:
-        """The container runs. A courtesy for people: an API that is away does not hold the trial up."""
-        try:
-            response = await self._http.post(f"/api/v1/undeterred/allocations/{order.allocation_id}/running")
-        except httpx.HTTPError as error:
-            log.info("could not report a running container", container_id=order.container_id, error=str(error))
-            return False
-        return response.status_code < 500
-
-    async def send_logs(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Deliver lines; raises if the API did not take them."""
-        response = await self._http.post("/api/v1/task/logs", json={"logs": list(lines)})
-        if response.status_code in (400, 413):  # for good: to repeat it would hold up every later line
-            log.error("lines were refused and are left out", count=len(lines), answer=response.text[:500])
-            return
-        response.raise_for_status()
-
-    async def post_as_container(self, path: str, token: str, body: bytes) -> Answer:
-        """Send a container's own report. Raises: httpx.HTTPError if there is no answer."""
-        headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {token}"}
-        response = await self._anonymous.post(path, content=body, headers=headers)
-        return Answer(response.status_code, response.text)
-
-    async def ended(self, allocations: Sequence[str]) -> set[str]:
-        """Which of these allocations are over."""
-        body = {"allocations": list(allocations)}
-        response = await self._http.post(f"/api/v1/undeterred/agents/{self._agent_id}/reconcile", json=body)
-        response.raise_for_status()
-        return set(response.json()["ended"])
-
-    async def close(self) -> None:
-        """Close connections."""
-        await self._http.aclose()
-        await self._anonymous.aclose()
 
 
 def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
@@ -132,6 +69,9 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             # `python3` and the tools beside it are those of the trial's environment
             beside = Path(python if "/" in python else usual_python).parent
             env["PATH"] = os.pathsep.join([str(beside), os.environ.get("PATH", os.defpath)])
+            slot_ids: list[int] = launch["slotIds"]
+            if any(device.kind == "cuda" for device in settings.devices):  # of its own slots, and no other
+                env["CUDA_VISIBLE_DEVICES"] = ",".join(settings.devices[slot].uuid for slot in slot_ids)
         for mount in launch["mounts"]:
             # processes make it themselves, on their first checkpoint, unless they run as somebody who may not
             if mount["isStorage"] and (launcher.name == "docker" or launch["user"]):
@@ -177,10 +117,17 @@ def _make_storage(path: Path) -> None:
 
 
 async def reconcile(launcher: Launcher, api: ApiClient, shipper: LogShipper, spools: SpoolDelivery) -> None:
-    """End copies that were given up, and remove what is over and delivered. Runs until cancelled."""
+    """End copies that were given up, and remove what is over and delivered. Runs until cancelled.
+
+    Raises: Refused, when an operator removed this agent: all that it ran was given up, and is ended.
+    """
     while True:
         try:
             await _reconcile_once(launcher, api, shipper, spools)
+        except Refused:
+            for status in await launcher.list():
+                await launcher.kill(status.container_id, 2.0)
+            raise
         except (httpx.HTTPError, LaunchError) as error:
             log.info("reconciliation waits", error=str(error))
         await asyncio.sleep(_RECONCILE_EVERY_S)
@@ -203,7 +150,7 @@ async def _reconcile_once(launcher: Launcher, api: ApiClient, shipper: LogShippe
 
 
 async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Work until asked to stop. Containers stay."""
+    """Work until asked to stop. Containers stay. Raises: GivenUp."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     launcher: Launcher
@@ -214,20 +161,17 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     try:
         await launcher.check()
     except LaunchError as error:
-        log.error("this agent can't launch containers", launcher=settings.launcher, error=str(error))
-        sys.exit(1)
-    client = await connect(settings.temporal_address, settings.temporal_namespace, stop)
+        raise GivenUp(f"this agent can't launch containers ({settings.launcher}): {error}") from None
+    credential = settings.agent_token.get_secret_value() if settings.is_behind_gateway else None
+    client = await connect(settings.temporal_address, settings.temporal_namespace, stop, credential=credential)
     if client is None:
         return
     api = ApiClient(settings)
     shipper = LogShipper(launcher, api.send_logs, folder / "shipping")
     shipper.resume()
-    slots = AgentSlots(agent_id=settings.agent_id, slot_ids=tuple(range(settings.slots)))
-    address = settings.address or address_towards(settings.api_url)
-    seen = AgentSeen(agent_id=settings.agent_id, pool=settings.pool, slots=slots, address=address)
     spools = SpoolDelivery(launcher, api.post_as_container)
     containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools)
-    presence = AgentPresence(client, seen)
+    presence = AgentPresence(api)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,
@@ -246,48 +190,48 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
         max_concurrent_activities=2,
     )
     loops = [asyncio.create_task(shipper.run()), asyncio.create_task(reconcile(launcher, api, shipper, spools))]
-    async with worker, storage:
-        await _announce(client, settings, seen)
-        mark_ready()
-        log.info("agent is ready", agent_id=settings.agent_id, slots=settings.slots, launcher=launcher.name)
-        await stop.wait()
-    for loop in loops:
-        loop.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*loops)
-    await spools.close()
-    await api.close()
-
-
-def address_towards(url: str) -> str:
-    """This host's address on its way to a server: what hosts that reach the same server most likely reach as well."""
-    parts = urlsplit(url)
     try:
-        target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(target[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(target[4])  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
+        async with worker, storage:
+            if await _greet(api, stop):
+                mark_ready()
+                log.info("agent is ready", agent_id=settings.agent_id, slots=settings.slots, launcher=launcher.name)
+                await _first_end(stop, loops)
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.wait(loops)
+        await spools.close()
+        await api.close()
 
 
-async def _announce(client: Client, settings: AgentSettings, seen: AgentSeen) -> None:
-    run = AgentRun(
-        agent_id=settings.agent_id,
-        pool=settings.pool,
-        slots=seen.slots,
-        address=seen.address,
-        heartbeat_s=settings.heartbeat_s,
-        reconnect_wait_s=settings.reconnect_wait_s,
-    )
-    await client.start_workflow(
-        "Agent",
-        run,
-        id=names.agent_workflow(settings.agent_id),
-        task_queue=names.ORCHESTRATOR_QUEUE,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        static_summary=f"agent “{settings.agent_id}” on {socket.gethostname()}",
-    )
+async def _first_end(stop: asyncio.Event, loops: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until asked to stop. Loops run for ever: one that ends says by its exception why."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        ended, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        stopping.cancel()
+
+
+async def _greet(api: ApiClient, stop: asyncio.Event) -> bool:
+    """Say that this agent starts, however long the API takes to answer; what runs here is looked after meanwhile.
+
+    False if it was asked to stop before.
+    """
+    pause = 0.05
+    while not stop.is_set():
+        try:
+            await api.hello()
+            return True
+        except httpx.HTTPError as error:
+            log.info("the API does not answer yet", error=str(error))
+        try:
+            await asyncio.wait_for(stop.wait(), pause)
+        except TimeoutError:
+            pause = min(5.0, pause * 1.2)
+    return False
 
 
 def run() -> NoReturn:

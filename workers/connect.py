@@ -31,12 +31,20 @@ _TYPES = {
 }
 
 
-async def connect(address: str, namespace: str, stop: asyncio.Event) -> Client | None:
-    """The connected client, however long Temporal takes to answer; None if asked to stop before."""
+class GivenUp(Exception):
+    """A worker process has no use. The message says why, for whoever started it."""
+
+
+async def connect(address: str, namespace: str, stop: asyncio.Event, *, credential: str | None = None) -> Client | None:
+    """The connected client, however long Temporal takes to answer; None if asked to stop before.
+
+    A credential is shown with every call, to a gateway: Temporal itself asks for none.
+    """
+    metadata = {} if credential is None else {"authorization": f"Bearer {credential}"}
     pause = 0.05
     while not stop.is_set():
         try:
-            return await Client.connect(address, namespace=namespace, data_converter=CONVERTER)
+            return await Client.connect(address, namespace=namespace, data_converter=CONVERTER, rpc_metadata=metadata)
         except RuntimeError as error:
             log.info("Temporal does not answer yet", address=address, error=str(error))
         try:
@@ -79,6 +87,17 @@ def run(
             name = "_".join(str(part) for part in problem["loc"]).upper()
             print(f"UNDETERRED_{name}: {problem['msg']}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    run_until_signal(main, settings, loop_factory=loop_factory)
+
+
+def run_until_signal(
+    main: Callable[[Any, asyncio.Event], Coroutine[Any, Any, None]],
+    settings: Any,
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> NoReturn:
+    """Run `main`, which leaves when its event is set, until SIGTERM or SIGINT; ends this process."""
+    configure_logging()
 
     async def with_signals() -> None:
         stop = asyncio.Event()
@@ -86,13 +105,18 @@ def run(
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
         await main(settings, stop)
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(with_signals())
+    code = 0
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(with_signals())
+    except GivenUp as error:
+        log.error("this process ends", reason=str(error))
+        code = 1
     # the SDK's native objects must go while the interpreter is whole, or the process may abort at its end
     gc.collect()
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def mark_ready() -> None:

@@ -24,20 +24,21 @@ import asyncio
 import contextlib
 import fcntl
 import http.client
+import json
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from workers.choice import choose_launcher
+from workers.devices import NoSuchDevices, devices_of_host
 from workers.processes import Process, holder_of_port
 from workers.temporal_server import NoTemporal, command, find_or_get
 
-_PARTS = ("temporal", "api", "orchestrator", "agent")
+_EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
 
 
@@ -53,12 +54,31 @@ class ClusterState(BaseModel):
     temporal_address: str = ""
     temporal_port: int = 0
     ui_port: int = 0
+    host: str = ""  # where other hosts reach it, if they may
+    gateway_port: int = 0
     launcher: str = "process"
     slots: int
     cluster_name: str = "undeterred"
     agent_id: str
     agent_token: str = Field(default_factory=lambda: secrets.token_hex(32))
     is_initialized: bool = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hosts reach it, and may become agents."""
+        return any(host not in ("", "127.0.0.1", "localhost", "::1") for host in self.host.split(","))
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of its processes."""
+        wanted = {"temporal": bool(self.temporal_port), "gateway": self.is_shared}
+        return [name for name in ("temporal", "api", "orchestrator", "gateway", "agent") if wanted.get(name, True)]
+
+    def listens_at(self, network: str | None) -> str:
+        """The addresses of the API: of this machine, of the containers' network, and that for other hosts."""
+        if self.host in _EVERYWHERE:
+            return self.host
+        return ",".join(dict.fromkeys(filter(None, ["127.0.0.1", network, *self.host.split(",")])))
 
 
 def home() -> Path:
@@ -150,7 +170,7 @@ class Cluster:
         host = "".join(c if c.isalnum() or c in "-_." else "-" for c in socket.gethostname()).strip("-.") or "host"
         return ClusterState(
             port=8080,
-            slots=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            slots=len(devices_of_host("auto", None)),
             agent_id=f"{host}-1",
             cluster_name=wanted.cluster_name or "undeterred",
         )
@@ -166,7 +186,12 @@ class Cluster:
         if wanted.slots is not None:
             state.slots = wanted.slots
         if wanted.launcher or not state.is_initialized:
-            state.launcher = _choose_launcher(wanted.launcher or "auto")
+            state.launcher = choose_launcher(wanted.launcher or "auto")
+        state.host = wanted.host or os.environ.get("UNDETERRED_HOST") or state.host
+        if state.is_shared and not state.gateway_port:
+            state.gateway_port = _free_port(
+                _port("UNDETERRED_GATEWAY_PORT", os.environ.get("UNDETERRED_GATEWAY_PORT") or "8090")
+            )
         external = os.environ.get("TEMPORAL_ADDRESS", "")
         if external:
             state.temporal_address, state.temporal_port, state.ui_port = external, 0, 0
@@ -186,6 +211,8 @@ class Cluster:
                 ("temporal", state.temporal_port, "UNDETERRED_TEMPORAL_PORT"),
                 ("temporal", state.ui_port, "UNDETERRED_TEMPORAL_UI_PORT"),
             ]
+        if state.is_shared:
+            ports.append(("gateway", state.gateway_port, "UNDETERRED_GATEWAY_PORT"))
         for name, port, variable in ports:
             if self.process(name).pid() is None and not _is_free(port):
                 holder = holder_of_port(port)
@@ -201,6 +228,10 @@ class Cluster:
         temporal = {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
         records = {"UNDETERRED_DATABASE_URL": database}
         agent_token = {"UNDETERRED_AGENT_TOKEN": state.agent_token}
+        try:
+            devices = devices_of_host("auto", state.slots)
+        except NoSuchDevices as error:
+            raise ClusterError(str(error)) from None
         password = None
         first_start: dict[str, str] = {}
         if not state.is_initialized:
@@ -224,16 +255,24 @@ class Cluster:
             base | temporal | records | agent_token | first_start | _given("UNDETERRED_TIMING")
             | {
                 "UNDETERRED_PORT": str(state.port),
-                "UNDETERRED_HOST": os.environ.get("UNDETERRED_HOST") or ",".join(filter(None, ["127.0.0.1", network])),
+                "UNDETERRED_HOST": state.listens_at(network),
+                "UNDETERRED_GATEWAY": f":{state.gateway_port}" if state.is_shared else "",
                 "UNDETERRED_CLUSTER_NAME": state.cluster_name,
                 "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),
             },
         )  # fmt: skip
         given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PRIVATE_WEBHOOKS")
         self._start_part("orchestrator", base | temporal | records | given)
+        if state.is_shared:
+            listens = {
+                "UNDETERRED_HOST": state.host.split(",")[0],
+                "UNDETERRED_PORT": str(state.gateway_port),
+            }
+            self._start_part("gateway", base | temporal | records | listens)
         agent = {
             "UNDETERRED_AGENT_ID": state.agent_id,
             "UNDETERRED_SLOTS": str(state.slots),
+            "UNDETERRED_DEVICES": json.dumps([device.model_dump() for device in devices]),
             "UNDETERRED_API_URL": f"http://127.0.0.1:{state.port}",
             "UNDETERRED_FOLDER": str(self.folder / "agent"),
             "UNDETERRED_LAUNCHER": state.launcher,
@@ -266,8 +305,7 @@ class Cluster:
 
     def _wait(self, state: ClusterState) -> None:
         deadline = time.monotonic() + _READY_WITHIN_S
-        names = _PARTS if state.temporal_port else _PARTS[1:]
-        waiting = list(names)
+        waiting = state.parts
         while waiting:
             for name in list(waiting):
                 process = self.process(name)
@@ -302,6 +340,8 @@ class Cluster:
         _say(f"  API          http://localhost:{state.port}   (REST: http://localhost:{state.port}/docs/rest-api)")
         if state.ui_port:
             _say(f"  Temporal UI  http://localhost:{state.ui_port}")
+        if state.is_shared:
+            _say(f"  other hosts  join through port {state.gateway_port}: `det agent join-token create` says how")
         _say(f"  data, logs   {self.folder}")
         if password is not None:
             if not _login(state.port, password):
@@ -322,7 +362,7 @@ class Cluster:
         with self._locked():
             self.process("agent").stop(10)
             stopped = asyncio.run(_stop_containers(self.folder, state))
-            for name in ("orchestrator", "api", "temporal"):
+            for name in ("gateway", "orchestrator", "api", "temporal"):
                 self.process(name).stop(15)
         _say(f"stopped. {stopped} running trials go on from their latest checkpoints after `det up`.")
 
@@ -332,7 +372,7 @@ class Cluster:
         if state is None:
             _say(f"there is no cluster in {self.folder}: start one with `det up`")
             return 1
-        pids = {name: self.process(name).pid() for name in (_PARTS if state.temporal_port else _PARTS[1:])}
+        pids = {name: self.process(name).pid() for name in state.parts}
         for name, pid in pids.items():
             _say(f"{name:13} {'runs, pid ' + str(pid) if pid else 'does not run':20} {self.process(name).log}")
         return 0 if all(pids.values()) else 1
@@ -355,29 +395,6 @@ async def _stop_containers(folder: Path, state: ClusterState) -> int:
         _say(f"containers could not be stopped: {error}")
         return 0
     return len(running)
-
-
-def _choose_launcher(wanted: str) -> str:
-    """`auto`: Docker where an engine answers and has the trial image, else plain processes."""
-    if wanted != "auto":
-        return wanted
-    if not _docker_has_image():
-        return "process"
-    return "docker"
-
-
-def _docker_has_image() -> bool:
-    if shutil.which("docker") is None and not Path("/var/run/docker.sock").exists():
-        return False
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        client: Any = docker.from_env(timeout=3)
-        client.images.get("undeterred/trial:dev")
-    except (DockerException, OSError):
-        return False
-    return True
 
 
 def _docker_gateway() -> str | None:
@@ -441,6 +458,7 @@ def main(arguments: list[str] | None = None) -> int:
     up.add_argument("--master-port", type=int, help="port of the API (default 8080, or UNDETERRED_PORT)")
     up.add_argument("--slots", type=int, help="slots that this machine offers (default: its cores)")
     up.add_argument("--launcher", choices=["auto", "process", "docker"], help="how trials are run")
+    up.add_argument("--host", help="address to listen on for other hosts as well, such as 0.0.0.0")
     up.add_argument("--cluster-name", help="name shown to clients")
     up.add_argument("--initial-user-password", help="password of admin on the first start")
     commands.add_parser("down", help="stop the cluster")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from workers.devices import Device
 
 
 class OrchestratorSettings(BaseModel):
@@ -24,6 +26,18 @@ class OrchestratorSettings(BaseModel):
     max_cached_workflows: int = Field(default=1000, ge=0, description="workflows kept in memory between decisions")
 
 
+class GatewaySettings(BaseModel):
+    """What a gateway for agents of other hosts needs to know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
+    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
+    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8090, ge=1, le=65535, description="port to listen on")
+
+
 class AgentSettings(BaseModel):
     """What an agent needs to know."""
 
@@ -35,14 +49,25 @@ class AgentSettings(BaseModel):
         default="", description="address of this host for containers of other hosts; empty: the one towards the API"
     )
     slots: int = Field(ge=0, description="slots that it offers")
+    devices: list[Device] = Field(default_factory=list[Device], description="what they are, as JSON; empty: cores")
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+    is_behind_gateway: bool = Field(
+        default=False, description="whether temporal_address is a gateway's, which is told the agent_token"
+    )
     api_url: str = Field(description="where this agent reaches the API")
     container_api_url: str | None = Field(default=None, description="where its containers reach the API, if elsewhere")
-    agent_token: SecretStr = Field(description="secret that agents authenticate with")
+    agent_token: SecretStr = Field(description="the cluster's agent token, or this agent's own credential")
+    labels: dict[str, str] = Field(default_factory=dict, description="what people should know of this host, as JSON")
     folder: str = Field(description="where containers' files and log positions are kept")
     launcher: str = Field(default="process", description="process or docker", pattern="^(process|docker)$")
     trial_python: str | None = Field(default=None, description="interpreter of process containers; default: this one")
     memory_mib: int | None = Field(default=None, gt=0, description="memory limit of a Docker container, in MiB a slot")
     heartbeat_s: float = Field(default=5.0, gt=0, description="silence after which this agent counts as away")
     reconnect_wait_s: float = Field(default=25.0, gt=0, description="further silence after which it counts as lost")
+
+    @model_validator(mode="after")
+    def _a_device_each(self) -> AgentSettings:
+        if self.devices and len(self.devices) != self.slots:
+            raise ValueError(f"devices: {len(self.devices)} of them: expected one for each of the {self.slots} slots")
+        return self

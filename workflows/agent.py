@@ -19,15 +19,16 @@ _LATE = timedelta(seconds=5)
 
 @workflow.defn(name="Agent", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class Agent:
-    """Id `agent-<id>`. Closes never by itself; an operator ends it for an agent that is gone for good.
+    """Id `agent-<id>`. Closes when an operator removes the agent.
 
-    Messages: `present` (signal) from the agent whenever it takes up the presence activity.
+    Messages, signals from the API: `present` whenever the agent takes up the presence activity; `retire`.
     """
 
     @workflow.init
     def __init__(self, run: AgentRun) -> None:
         self._agent = run
         self._seen: AgentSeen | None = None
+        self._is_retired = False
 
     @workflow.run
     async def run(self, run: AgentRun) -> None:
@@ -38,8 +39,13 @@ class Agent:
             watch = asyncio.create_task(self._watch())
             while not watch.done():
                 await workflow.wait_condition(
-                    lambda watch=watch: self._seen is not None or watch.done() or self._is_old()
+                    lambda watch=watch: self._is_retired or self._seen is not None or watch.done() or self._is_old()
                 )
+                if self._is_retired:
+                    watch.cancel()
+                    await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen())
+                    self._say("removed by an operator")
+                    return
                 if self._seen is not None:
                     await self._join()
                 elif self._is_old() and not watch.done():
@@ -61,14 +67,21 @@ class Agent:
         """The agent is there, with these slots."""
         self._seen = seen
 
+    @workflow.signal
+    def retire(self) -> None:
+        """An operator removed the agent: what it held goes elsewhere, and it is not waited for any more."""
+        self._is_retired = True
+
     async def _join(self) -> None:
         agent = self._agent
         assert self._seen is not None
         seen, self._seen = self._seen, None
+        if seen.pool != agent.pool:
+            await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen())
         agent.pool, agent.slots, agent.address, agent.is_lost = seen.pool, seen.slots, seen.address, False
         await self._mark(connected=True)
         pause = 0.2
-        while not await tell(names.pool_workflow(agent.pool), "agent_joined", seen):
+        while not await tell(names.pool_workflow(agent.pool), "agent_joined", seen) and not self._is_retired:
             self._say(f"waits for `pool-{agent.pool}`, which does not run yet")
             await workflow.sleep(pause, summary="until the pool runs")
             pause = min(60.0, pause * 2)

@@ -217,6 +217,7 @@ class AgentService(BaseModel):
     is_enabled: bool = True
     disabled_slots: tuple[int, ...] = ()
     is_draining: bool = False  # what runs on the rest may stay until it ends
+    leave_at: datetime | None = None  # or until then, if it is draining with a grace
 
 
 class JobClaim(BaseModel):

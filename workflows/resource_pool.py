@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -53,7 +54,10 @@ class ResourcePool:
         """Decide whenever something changed: any number of messages, one decision."""
         while True:
             self._say_who_waits()
-            await workflow.wait_condition(lambda: self._dirty or self._is_old())
+            try:
+                await workflow.wait_condition(lambda: self._dirty or self._is_old(), timeout=self._shortest_grace())
+            except TimeoutError:
+                self._end_graces()
             self._dirty = False
             while self._lost:
                 await _tell("agent_lost", *self._lost.pop(0))
@@ -136,13 +140,8 @@ class ResourcePool:
             return
         self._pool.put_agent(self._in_service(agent))
         self._dirty = True
-        if service.is_draining:
-            return
-        for grant in self._pool.snapshot.grants.values():
-            if not grant.is_preempting and any(_is_out(service, place) for place in grant.placements):
-                grant.is_preempting = True
-                reason = f"an operator took agent {service.agent_id}, or slots of it, out of service"
-                self._preempted.append((grant.request.holder, _notice(grant.request, reason)))
+        if not service.is_draining:
+            self._ask_to_leave(service, f"an operator took agent {service.agent_id}, or slots of it, out of service")
 
     @workflow.signal
     def job_claim(self, change: JobClaim) -> None:
@@ -187,6 +186,24 @@ class ResourcePool:
         return self._run
 
     # -- in common -----------------------------------------------------------------------------------------------------
+
+    def _ask_to_leave(self, service: AgentService, reason: str) -> None:
+        """Whoever holds what is out of service leaves at the next checkpoint."""
+        for grant in self._pool.snapshot.grants.values():
+            if not grant.is_preempting and any(_is_out(service, place) for place in grant.placements):
+                grant.is_preempting = True
+                self._preempted.append((grant.request.holder, _notice(grant.request, reason)))
+
+    def _shortest_grace(self) -> timedelta | None:
+        """Until the next drained agent is to be left; None if none has a grace."""
+        ends = [service.leave_at for service in self._run.services.values() if service.leave_at is not None]
+        return max(min(ends) - workflow.now(), timedelta(0)) if ends else None
+
+    def _end_graces(self) -> None:
+        for agent_id, service in self._run.services.items():
+            if service.leave_at is not None and service.leave_at <= workflow.now():
+                self._run.services[agent_id] = service.model_copy(update={"is_draining": False, "leave_at": None})
+                self._ask_to_leave(service, f"agent {agent_id} is drained, and its grace is over")
 
     def _claim(self, job_id: str, claim: Claim) -> None:
         _remember(self._run.claims, job_id, claim, _MOST_CLAIMS)

@@ -15,6 +15,8 @@ from api.errors import NotFound
 from api.wire.base import rfc3339
 from database.models import Agent, Allocation, AllocationContainer, Experiment, Project, Trial
 
+_KINDS = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA"}
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -96,12 +98,13 @@ def agent(
         "slots": slots if with_slots else {},
         "containers": {id_: _container(each) for id_, each in allocations.items()} if with_containers else {},
         "resourcePools": [row.pool],
-        "addresses": [],
+        "addresses": [row.address] if row.address else [],
         "enabled": row.is_connected and row.is_enabled,
         "draining": row.is_draining,
-        "version": version,
-        "label": "",
-        "slotStats": {"typeStats": {"TYPE_CPU": stats}, "brandStats": {}},
+        "version": row.version or version,
+        "label": label(row),
+        "labels": row.labels,
+        "slotStats": {"typeStats": {_KINDS[_device_of(row, 0)["kind"]]: stats}, "brandStats": {}},
     }
 
 
@@ -119,7 +122,22 @@ def slot(row: Agent, slot_id: int, held: Holders) -> dict[str, Any]:
 
 def device(row: Agent, slot_id: int) -> dict[str, Any]:
     """v1Device."""
-    return {"id": slot_id, "brand": "", "uuid": f"{row.id}-{slot_id}", "type": "TYPE_CPU"}
+    found = _device_of(row, slot_id)
+    return {
+        "id": slot_id,
+        "brand": found["brand"],
+        "uuid": found["uuid"] or f"{row.id}-{slot_id}",
+        "type": _KINDS[found["kind"]],
+    }
+
+
+def label(row: Agent) -> str:
+    """What it says of itself, in one line."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(row.labels.items()))
+
+
+def _device_of(row: Agent, slot_id: int) -> dict[str, str]:
+    return row.devices[slot_id] if slot_id < len(row.devices) else {"kind": "cpu", "uuid": "", "brand": ""}
 
 
 def _container(holder: Holder) -> dict[str, Any]:
@@ -141,7 +159,7 @@ def agent_of_old(row: Agent, held: Holders, version: str) -> dict[str, Any]:
             "enabled": each["enabled"],
             "draining": each["draining"],
             "container": None if each["container"] is None else {"id": each["container"]["id"]},
-            "device": each["device"] | {"type": "cpu"},
+            "device": each["device"] | {"type": _device_of(row, int(slot_id))["kind"]},
         }
         for slot_id, each in shown["slots"].items()
     }
@@ -151,9 +169,9 @@ def agent_of_old(row: Agent, held: Holders, version: str) -> dict[str, Any]:
         "resource_pool": row.pool,
         "registered_time": rfc3339(row.registered_at),
         "num_containers": len(shown["containers"]),
-        "label": "",
-        "addresses": "",
-        "version": version,
+        "label": shown["label"],
+        "addresses": row.address,
+        "version": shown["version"],
         "enabled": shown["enabled"],
         "draining": shown["draining"],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -19,10 +20,13 @@ from api.paging import WindowDep, chosen, rows_of
 from api.queries import agents
 from api.wire.base import answer
 from database.models import Agent
+from database.types import utc_now
 from workflows import names
 from workflows.messages import AgentService
 
 router = APIRouter(tags=["cluster"])
+
+_LONGEST_GRACE_S = 30 * 86400
 
 _SORT: dict[str, Any] = {
     "": Agent.id,
@@ -90,11 +94,16 @@ def get_slot(agent_id: str, slot_id: str, parts: PartsDep, user: UserDep) -> Res
 
 @router.post("/api/v1/agents/{agent_id}/disable")
 async def disable_agent(agent_id: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
-    """Take an agent out of service. What runs there is asked to leave; with `drain` it may stay until it ends."""
-    is_draining = _drain(await json_object(request))
+    """Take an agent out of service. What runs there is asked to leave; with `drain` it may stay until it ends.
+
+    With `graceSeconds` as well it may stay that long, and is asked to leave then.
+    """
+    body = await json_object(request)
+    is_draining, grace = _drain(body), _grace(body)
 
     def change(row: Agent) -> None:
         row.is_enabled, row.is_draining = False, is_draining
+        row.leave_at = None if grace is None else utc_now() + grace
 
     return await _changed(parts, admin, agent_id, change)
 
@@ -104,7 +113,7 @@ async def enable_agent(agent_id: str, parts: PartsDep, admin: AdminDep) -> Respo
     """Put an agent back into service, with all of its slots."""
 
     def change(row: Agent) -> None:
-        row.is_enabled, row.is_draining, row.disabled_slots = True, False, []
+        row.is_enabled, row.is_draining, row.leave_at, row.disabled_slots = True, False, None, []
 
     return await _changed(parts, admin, agent_id, change)
 
@@ -139,6 +148,17 @@ def _drain(body: dict[str, Any]) -> bool:
     if not isinstance(drain, bool):
         raise BadRequest(f"drain: {drain!r}: expected true or false")
     return drain
+
+
+def _grace(body: dict[str, Any]) -> timedelta | None:
+    seconds = body.get("graceSeconds")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_GRACE_S:
+        raise BadRequest(f"graceSeconds: {seconds!r}: expected a number from 0 to {_LONGEST_GRACE_S}")
+    if body.get("drain") is not True:
+        raise BadRequest("graceSeconds: expected only with drain: what is not drained is asked to leave at once")
+    return timedelta(seconds=seconds)
 
 
 async def _slot_changed(
@@ -181,5 +201,6 @@ def _tell_pool(session: Session, row: Agent) -> None:
         is_enabled=row.is_enabled,
         disabled_slots=tuple(row.disabled_slots),
         is_draining=row.is_draining,
+        leave_at=row.leave_at,
     )
     outbox.post(session, names.pool_workflow(row.pool), "agent_service", service.model_dump(mode="json"))

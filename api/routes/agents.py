@@ -4,16 +4,50 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.deps import AgentDep, PartsDep, json_object, parse_as
+from api import joining
+from api.auth import AgentPrincipal
+from api.deps import AgentDep, PartsDep, body_as, json_object, parse_as
+from api.errors import NotFound
 from api.launch import launch_order
+from api.wire import agents as wire
 from api.wire.base import answer
 from database.models import Allocation
+from workflows import names
 from workflows.lifecycle.allocation import AllocationState, before
+from workflows.messages import AgentRun, AgentSeen
 
 router = APIRouter(tags=["agents (internal)"], include_in_schema=False)
+
+
+@router.post("/api/v1/undeterred/agents/{agent_id}/hello")
+async def hello(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
+    """An agent starts. Its workflow starts with it, if it does not run yet."""
+    report = await body_as(request, wire.AgentReport)
+
+    def note() -> AgentRun:
+        with parts.database.write() as session:
+            return joining.note_report(session, agent, agent_id, report)
+
+    run = await run_in_threadpool(note)
+    await parts.commands.start_agent(run)
+    return answer(joining.welcome(agent_id, run.pool, parts.settings))
+
+
+@router.post("/api/v1/undeterred/agents/{agent_id}/present")
+async def present(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
+    """An agent has taken up the activity by which its workflow watches it."""
+    report = await body_as(request, wire.AgentReport)
+
+    def look() -> AgentSeen:
+        with parts.database.read() as session:
+            return joining.seen(session, agent, agent_id, report)
+
+    await parts.commands.signal(names.agent_workflow(agent_id), "present", await run_in_threadpool(look))
+    return answer()
 
 
 @router.post("/api/v1/undeterred/allocations/{allocation_id}/containers/{rank}/launch")
@@ -22,6 +56,7 @@ async def launch(allocation_id: str, rank: int, parts: PartsDep, agent: AgentDep
 
     def order() -> dict[str, object]:
         with parts.database.write() as session:
+            _own_container(session, agent, allocation_id, rank)
             return launch_order(session, allocation_id, rank, default_image=parts.settings.trial_image)
 
     return answer(await run_in_threadpool(order))
@@ -33,6 +68,7 @@ async def running(allocation_id: str, parts: PartsDep, agent: AgentDep) -> Respo
 
     def note() -> None:
         with parts.database.write() as session:
+            joining.own_allocations(session, agent, {allocation_id})
             session.execute(
                 update(Allocation)
                 .where(Allocation.id == allocation_id, Allocation.state.in_(before(AllocationState.RUNNING)))
@@ -46,6 +82,7 @@ async def running(allocation_id: str, parts: PartsDep, agent: AgentDep) -> Respo
 @router.post("/api/v1/undeterred/agents/{agent_id}/reconcile")
 async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
     """Which of these allocations are over: their containers are leftovers, or copies that were given up."""
+    joining.own(agent, agent_id)
     ids: list[str] = parse_as(list[str], (await json_object(request)).get("allocations"))
 
     def ended() -> list[str]:
@@ -54,3 +91,12 @@ async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: Age
             return sorted(set(ids) - set(live))
 
     return answer({"ended": await run_in_threadpool(ended)})
+
+
+def _own_container(session: Session, agent: AgentPrincipal, allocation_id: str, rank: int) -> None:
+    """An agent that joined gets orders, and with them tokens, for its own containers only. Raises: NotFound."""
+    if agent.agent_id is None:
+        return
+    places = session.scalar(select(Allocation.placements).where(Allocation.id == allocation_id)) or []
+    if not any(place["agent_id"] == agent.agent_id and place["rank"] == rank for place in places):
+        raise NotFound(f"allocation {allocation_id} has no container {rank} on agent {agent.agent_id!r}")

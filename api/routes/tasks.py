@@ -13,9 +13,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.access import readable_task, readable_trial
-from api.auth import AllocationPrincipal, UserPrincipal
+from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.deps import Parts, PartsDep, PrincipalDep, UserDep, body_as, json_body, parse_as
 from api.errors import BadRequest, Forbidden, NotFound
+from api.joining import own_allocations
 from api.log_policies import SentLine
 from api.paging import Window
 from api.queries import logs
@@ -107,6 +108,9 @@ def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
         with parts.database.read() as session:
             for task_id in {entry.task_id for entry in entries}:
                 of_unmanaged(session, caller, readable_task(session, task_id, caller).id)
+    elif isinstance(caller, AgentPrincipal):
+        with parts.database.read() as session:
+            own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
     lines = [
         # what a container says of allocation and agent is not asked for: a match has consequences
         SentLine(own or entry.allocation_id or "", "" if own else entry.agent_id or "", entry.log)

@@ -6,7 +6,7 @@ write of an activity can be an upsert.
 
 from database.models.audit import AuditEntry
 from database.models.base import Base, BigId
-from database.models.cluster import Agent, Cluster, ClusterMessage, Outbox, ResourcePool
+from database.models.cluster import Agent, AgentJoinToken, Cluster, ClusterMessage, Outbox, ResourcePool
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
 from database.models.organization import PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
 from database.models.people import (
@@ -25,6 +25,7 @@ from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
 
 __all__ = [
     "Agent",
+    "AgentJoinToken",
     "Allocation",
     "AllocationContainer",
     "AnsweredRequest",

@@ -19,6 +19,7 @@ class Cluster(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     cluster_id: Mapped[str] = mapped_column(String(36))
+    secret: Mapped[str] = mapped_column(String(64))  # what gateways seal with; nobody is told
     name: Mapped[str] = mapped_column(String(120))
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     log_level: Mapped[str] = mapped_column(String(12), default="INFO")  # from which on the API's processes tell
@@ -59,9 +60,31 @@ class Agent(Base):
     is_connected: Mapped[bool] = mapped_column(default=False)
     is_enabled: Mapped[bool] = mapped_column(default=True)  # what operators say of it, not the agent
     is_draining: Mapped[bool] = mapped_column(default=False)
+    leave_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it is draining, but not for ever
     disabled_slots: Mapped[list[int]] = mapped_column(Document, default=list)
     revision: Mapped[int] = mapped_column(BigInteger, default=0)
     registered_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    # what it says of itself, of no consequence for who gets its slots
+    version: Mapped[str] = mapped_column(String(40), default="")
+    labels: Mapped[dict[str, str]] = mapped_column(Document, default=dict)
+    devices: Mapped[list[dict[str, str]]] = mapped_column(Document, default=list)  # one a slot, in the slots' order
+    credential_hash: Mapped[str | None] = mapped_column(String(64), unique=True)  # if it joined by a token
+
+
+class AgentJoinToken(Base):
+    """What a new host shows once to become an agent of a pool. Only its hash is kept."""
+
+    __tablename__ = "agent_join_tokens"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    pool: Mapped[str] = mapped_column(ForeignKey("resource_pools.name", ondelete="CASCADE"))
+    description: Mapped[str] = mapped_column(Text, default="")
+    uses_left: Mapped[int | None]  # None: any number of hosts
+    created_by: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    expires_at: Mapped[datetime] = mapped_column(UtcTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcTime)
 
 
 class Outbox(Base):

@@ -15,21 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from sqlalchemy import func, select
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
 
 from activities.containers import AgentPresence
 from database.models import Allocation, Experiment, Metric, SearchDecision, Trial
 from tests.chaos import mortal
 from tests.chaos.instant import InstantContainers
-from tests.platform import QUICK, TERMINAL, Platform, platform
+from tests.platform import AGENT_TOKEN, QUICK, TERMINAL, Platform, platform
 from tests.servers import temporal_server
+from workers.agent_api import ApiClient
+from workers.settings import AgentSettings
 from workflows import names
 from workflows.converter import CONVERTER
-from workflows.messages import AgentRun, AgentSeen, PoolRun
-from workflows.scheduling.model import AgentSlots
+from workflows.messages import PoolRun
 
 _AGENT = "instant"
 #: A host that is busy must not look like one that is gone.
@@ -190,29 +191,32 @@ async def lane(folder: Path) -> AsyncIterator[Lane]:
             timing=_TIMING, has_orchestrator=False,
         ) as running:  # fmt: skip
             containers = InstantContainers(running)
-            slots = AgentSlots(agent_id=_AGENT, slot_ids=(0, 1))
-            seen = AgentSeen(agent_id=_AGENT, pool="default", slots=slots)
             client = await Client.connect(address, data_converter=CONVERTER)
-            presence = AgentPresence(client, seen)
+            api = ApiClient(
+                AgentSettings(
+                    agent_id=_AGENT,
+                    slots=2,
+                    api_url=running.url,
+                    agent_token=SecretStr(AGENT_TOKEN),
+                    folder=str(folder),
+                    heartbeat_s=60.0,
+                )
+            )
+            presence = AgentPresence(api)
             agent = Worker(
                 client,
                 task_queue=names.agent_queue(_AGENT),
                 activities=[containers.run_container, containers.kill_container, presence.presence],
             )
             async with agent:
-                await client.start_workflow(
-                    "Agent",
-                    AgentRun(agent_id=_AGENT, pool="default", slots=slots, heartbeat_s=60.0),
-                    id=names.agent_workflow(_AGENT),
-                    task_queue=names.ORCHESTRATOR_QUEUE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                )
+                await api.hello()
                 started = Lane(folder, address, running, containers)
                 watching = asyncio.create_task(started.watch())
                 try:
                     yield started
                 finally:
                     watching.cancel()
+                    await api.close()
                     with contextlib.suppress(asyncio.CancelledError):
                         await watching
                     await containers.close()

@@ -474,6 +474,11 @@ def test_later_record_stands_when_earlier_ones_are_repeated(database: Database) 
 
 def test_agent_is_as_last_recorded_when_recorded_again(database: Database) -> None:
     records = Records(database)
+    records.record_agent(an_agent(9, (0,), True))
+    with database.read() as session:
+        assert session.get(Agent, "a") is None, "an agent that was removed does not come back by a late record"
+    with database.write() as session:
+        session.add(Agent(id="a", pool="default", slot_ids=[]))
     for revision, connected, slots in ((1, True, (0, 1)), (2, True, (0, 1)), (2, False, (0,)), (1, True, (0, 1))):
         records.record_agent(an_agent(revision, slots, connected))
     agent = row(database, Agent, "a")

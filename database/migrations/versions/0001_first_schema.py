@@ -18,10 +18,16 @@ def upgrade() -> None:
     sa.Column('is_connected', sa.Boolean(), nullable=False),
     sa.Column('is_enabled', sa.Boolean(), nullable=False),
     sa.Column('is_draining', sa.Boolean(), nullable=False),
+    sa.Column('leave_at', UtcTime(), nullable=True),
     sa.Column('disabled_slots', Document, nullable=False),
     sa.Column('revision', sa.BigInteger(), nullable=False),
     sa.Column('registered_at', UtcTime(), nullable=False),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_agents'))
+    sa.Column('version', sa.String(length=40), nullable=False),
+    sa.Column('labels', Document, nullable=False),
+    sa.Column('devices', Document, nullable=False),
+    sa.Column('credential_hash', sa.String(length=64), nullable=True),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_agents')),
+    sa.UniqueConstraint('credential_hash', name=op.f('uq_agents_credential_hash'))
     )
     op.create_table('answered_requests',
     sa.Column('key', sa.String(length=120), nullable=False),
@@ -58,6 +64,7 @@ def upgrade() -> None:
     op.create_table('cluster',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('cluster_id', sa.String(length=36), nullable=False),
+    sa.Column('secret', sa.String(length=64), nullable=False),
     sa.Column('name', sa.String(length=120), nullable=False),
     sa.Column('created_at', UtcTime(), nullable=False),
     sa.Column('log_level', sa.String(length=12), nullable=False),
@@ -131,6 +138,21 @@ def upgrade() -> None:
     sa.Column('last_auth_at', UtcTime(), nullable=True),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_users')),
     sa.UniqueConstraint('username', name=op.f('uq_users_username'))
+    )
+    op.create_table('agent_join_tokens',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('token_hash', sa.String(length=64), nullable=False),
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('description', sa.Text(), nullable=False),
+    sa.Column('uses_left', sa.Integer(), nullable=True),
+    sa.Column('created_by', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('expires_at', UtcTime(), nullable=False),
+    sa.Column('revoked_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['created_by'], ['users.id'], name=op.f('fk_agent_join_tokens_created_by')),
+    sa.ForeignKeyConstraint(['pool'], ['resource_pools.name'], name=op.f('fk_agent_join_tokens_pool'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_agent_join_tokens')),
+    sa.UniqueConstraint('token_hash', name=op.f('uq_agent_join_tokens_token_hash'))
     )
     op.create_table('cluster_messages',
     sa.Column('id', sa.Integer(), nullable=False),
@@ -695,6 +717,7 @@ def downgrade() -> None:
 
     op.drop_table('group_members')
     op.drop_table('cluster_messages')
+    op.drop_table('agent_join_tokens')
     op.drop_table('users')
     with op.batch_alter_table('task_logs', schema=None) as batch_op:
         batch_op.drop_index('ix_task_logs_task_id_id')

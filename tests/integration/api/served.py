@@ -27,12 +27,12 @@ from api.auth import hash_password, new_token, token_hash
 from api.commands import Commands
 from api.deps import Parts
 from api.errors import Unavailable
-from database.models import Outbox, Trial, User, UserToken
+from database.models import Agent, Outbox, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import CloseAllocation, NewTrial, OpenAllocation, RecordExperiment, RecordTrial
+from workflows.messages import CloseAllocation, NewTrial, OpenAllocation, RecordAgent, RecordExperiment, RecordTrial
 from workflows.scheduling.model import Placement
 
 AGENT_TOKEN = "agent-token-of-the-tests"
@@ -184,6 +184,13 @@ class Served:
             "searcher": SINGLE,
             "checkpoint_storage": {"type": "shared_fs", "host_path": str(self.folder)},
         } | changes
+
+    def agent(self, record: RecordAgent) -> None:
+        """An agent that said what it offers, and is as its workflow records it."""
+        with self.database.write() as session:
+            if session.get(Agent, record.agent_id) is None:
+                session.add(Agent(id=record.agent_id, pool=record.pool, slot_ids=[]))
+        self.records.record_agent(record)
 
     async def experiment(self, owner: Caller, **changes: Any) -> int:
         """A recorded experiment."""

@@ -391,6 +391,16 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/undeterred/allocations/{spare_id}/containers/{rank}/launch", None, AGENT),
     ("POST", "/api/v1/undeterred/allocations/{allocation_id}/running", None, AGENT),
     ("POST", "/api/v1/undeterred/agents/{agent_id}/reconcile", {"allocations": []}, AGENT),
+    ("POST", "/api/v1/undeterred/agents/{agent_id}/hello", {"pool": "default", "devices": []},
+     AGENT.replace("200", "503")),
+    ("POST", "/api/v1/undeterred/agents/{agent_id}/present", {"pool": "default", "devices": []},
+     AGENT.replace("200", "503")),
+    ("POST", "/api/v1/undeterred/agents/join", {"token": "wrong", "agentId": "x", "credential": "agent-" + "0" * 64},
+     " ".join(["401"] * 12)),
+    ("GET", "/api/v1/undeterred/agent-join-tokens", None, row("cluster admin", owner="403", foreign="403")),
+    ("POST", "/api/v1/undeterred/agent-join-tokens", {}, ADMINS),
+    ("DELETE", "/api/v1/undeterred/agent-join-tokens/{last_join_token_id}", None, ADMINS),
+    ("DELETE", "/api/v1/undeterred/agents/{spare_agent_id}", None, ADMINS),
 ]  # fmt: skip
 
 
@@ -478,7 +488,7 @@ class World:
         spare = await api.another_trial(run.experiment_id)
         slots = AgentSlots(agent_id="agent-a", slot_ids=(0, 1))
         recorded = RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True)
-        await asyncio.to_thread(api.records.record_agent, recorded)
+        await asyncio.to_thread(api.agent, recorded)
         self._container = run.container
         checkpoint = str(uuid.uuid4())
         folder = api.folder / checkpoint
@@ -513,6 +523,12 @@ class World:
             self.fields[name] = made["group"]["groupId"]
 
         await self._furnish(run.container, workspace_id)
+        # of nobody's workspace, and seen by all
+        spare = RecordAgent(agent_id=f"agent-{uuid.uuid4()}", revision=1, pool="default",
+                            slots=slots.model_copy(update={"slot_ids": ()}), is_connected=False)  # fmt: skip
+        await asyncio.to_thread(api.agent, spare)
+        made = await self.cluster_admin.post("/api/v1/undeterred/agent-join-tokens", {})
+        self.fields |= {"spare_agent_id": spare.agent_id, "last_join_token_id": made["tokenId"]}
 
     async def _furnish(self, container: Caller, workspace_id: int) -> None:
         """What is registered in the workspace by its administrators, and spare things that rows may use up."""

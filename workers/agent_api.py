@@ -1,0 +1,137 @@
+"""The API as an agent sees it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import structlog
+
+from activities.launchers.base import LaunchError
+from activities.spool import Answer
+from workers.connect import GivenUp
+from workers.devices import Device
+from workers.settings import AgentSettings
+from workflows.messages import RunContainer
+
+log = structlog.get_logger()
+
+
+class Refused(GivenUp):
+    """The API wants nothing of this agent, and says why: it was removed, or its settings are wrong."""
+
+
+class ApiClient:
+    """The API as an agent sees it."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        token = settings.agent_token.get_secret_value()
+        self._mine = f"/api/v1/undeterred/agents/{settings.agent_id}"
+        self._report = {
+            "pool": settings.pool,
+            "devices": [device.model_dump() for device in settings.devices or [Device()] * settings.slots],
+            "address": settings.address or address_towards(settings.api_url),
+            "labels": settings.labels,
+            "version": version("undeterred"),
+            "heartbeatS": settings.heartbeat_s,
+            "reconnectWaitS": settings.reconnect_wait_s,
+        }
+        self._http = httpx.AsyncClient(
+            base_url=settings.api_url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(15.0, connect=3.0),
+        )
+        # without the agent's token: for what is sent in the name of a container
+        self._anonymous = httpx.AsyncClient(base_url=settings.api_url, timeout=httpx.Timeout(60.0, connect=3.0))
+
+    async def hello(self) -> Mapping[str, str]:
+        """Say that this agent starts, and what it offers; returns what it must know of its cluster.
+
+        Raises: httpx.HTTPError, Refused.
+        """
+        return (await self._tell("hello")).json()
+
+    async def present(self) -> bool:
+        """Say that this agent is there, for whoever watches it. False: the API could not be told, try again later."""
+        try:
+            await self._tell("present")
+        except httpx.HTTPError as error:
+            log.info("could not say that this agent is there", error=str(error))
+            return False
+        return True
+
+    async def _tell(self, what: str) -> httpx.Response:
+        response = await self._http.post(f"{self._mine}/{what}", json=self._report)
+        if 400 <= response.status_code < 500 and response.status_code not in (408, 429):
+            raise Refused(message_of(response))
+        return response.raise_for_status()
+
+    async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
+        """Everything about a container but what only this host knows."""
+        path = f"/api/v1/undeterred/allocations/{order.allocation_id}/containers/{order.rank}/launch"
+        response = await self._http.post(path)
+        if response.status_code in (400, 404):  # the allocation ended meanwhile: trying again is pointless
+            raise LaunchError("start_failed", message_of(response))
+        response.raise_for_status()
+        return response.json()
+
+    async def report_running(self, order: RunContainer) -> bool:
+        """The container runs. A courtesy for people: an API that is away does not hold the trial up."""
+        try:
+            response = await self._http.post(f"/api/v1/undeterred/allocations/{order.allocation_id}/running")
+        except httpx.HTTPError as error:
+            log.info("could not report a running container", container_id=order.container_id, error=str(error))
+            return False
+        return response.status_code < 500
+
+    async def send_logs(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Deliver lines; raises if the API did not take them."""
+        response = await self._http.post("/api/v1/task/logs", json={"logs": list(lines)})
+        if response.status_code in (400, 413):  # for good: to repeat it would hold up every later line
+            log.error("lines were refused and are left out", count=len(lines), answer=response.text[:500])
+            return
+        response.raise_for_status()
+
+    async def post_as_container(self, path: str, token: str, body: bytes) -> Answer:
+        """Send a container's own report. Raises: httpx.HTTPError if there is no answer."""
+        headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {token}"}
+        response = await self._anonymous.post(path, content=body, headers=headers)
+        return Answer(response.status_code, response.text)
+
+    async def ended(self, allocations: Sequence[str]) -> set[str]:
+        """Which of these allocations are over. Raises: httpx.HTTPError; Refused, if this agent was removed."""
+        body = {"allocations": list(allocations)}
+        response = await self._http.post(f"{self._mine}/reconcile", json=body)
+        if response.status_code == 401:
+            raise Refused(message_of(response))
+        response.raise_for_status()
+        return set(response.json()["ended"])
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._http.aclose()
+        await self._anonymous.aclose()
+
+
+def message_of(response: httpx.Response) -> str:
+    """What the API says is wrong."""
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):  # something else answered in its place
+        return f"{response.status_code} {response.reason_phrase}: {response.text[:200]}"
+
+
+def address_towards(url: str) -> str:
+    """This host's address on its way to a server: what hosts that reach the same server most likely reach as well."""
+    parts = urlsplit(url)
+    try:
+        target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(target[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(target[4])  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
