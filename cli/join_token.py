@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -29,6 +30,8 @@ def create(
     body = {"pool": pool, "description": description, "lifespan": lifespan, "uses": uses}
     made = session.get().post(f"/api/v1/{_PATH}", body).json()
     render.note(f"join token {made['tokenId']}; on the new host:")
+    if urlsplit(session.master_url()).hostname in ("localhost", "127.0.0.1", "::1"):
+        render.note("(with an address of this machine, as the new host reaches it, in place of the local one)")
     render.say(f"det -m {session.master_url()} agent run --join-token {made['token']}")
 
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from api.settings import ApiSettings
 from docs import cli_page, compatibility_page, config_page
-from workers.settings import AgentSettings, OrchestratorSettings
+from workers.settings import AgentSettings, GatewaySettings, OrchestratorSettings
 from workflows.config import experiment_config_json_schema
 from workflows.lifecycle import allocation, experiment, trial
 
@@ -49,7 +49,12 @@ def states() -> str:
 def settings() -> str:
     """The settings of the server processes."""
     lines = ["# Settings", "", "Generated from the settings models. Each is an environment variable.", ""]
-    for title, model in (("API", ApiSettings), ("Orchestrator", OrchestratorSettings), ("Agent", AgentSettings)):
+    for title, model in (
+        ("API", ApiSettings),
+        ("Orchestrator", OrchestratorSettings),
+        ("Gateway", GatewaySettings),
+        ("Agent", AgentSettings),
+    ):
         lines += [f"## {title}", "", "| variable | default | meaning |", "| --- | --- | --- |"]
         for name, info in model.model_fields.items():
             if info.default_factory is not None:

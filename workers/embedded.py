@@ -265,7 +265,7 @@ class Cluster:
         self._start_part("orchestrator", base | temporal | records | given)
         if state.is_shared:
             listens = {
-                "UNDETERRED_HOST": state.host.split(",")[0],
+                "UNDETERRED_HOST": state.listens_at(None),
                 "UNDETERRED_PORT": str(state.gateway_port),
             }
             self._start_part("gateway", base | temporal | records | listens)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -36,7 +36,7 @@ from api.auth import AgentPrincipal, Authenticator
 from api.errors import Unauthenticated
 from database.models import Cluster
 from database.session import Database
-from workers.connect import mark_ready
+from workers.connect import GivenUp, mark_ready
 from workers.connect import run as run_process
 from workers.settings import GatewaySettings
 from workflows import names
@@ -181,11 +181,15 @@ class Gateway(grpc.GenericRpcHandler):
         return hmac.digest(self._secret, f"{agent.agent_id}\n".encode() + token, hashlib.sha256)
 
 
-async def serve(gateway: Gateway, listen: str) -> aio.Server:
-    """A started server. Raises: RuntimeError if the address can't be listened on."""
-    server = aio.server(options=_OPTIONS)
+async def serve(gateway: Gateway, addresses: Sequence[str]) -> aio.Server:
+    """A started server. Raises: GivenUp, if one of the addresses can't be listened on."""
+    server = aio.server(options=[*_OPTIONS, ("grpc.so_reuseport", 0)])  # a second one on a port is told so
     server.add_generic_rpc_handlers([gateway])
-    server.add_insecure_port(listen)
+    for address in addresses:
+        try:
+            server.add_insecure_port(address)
+        except RuntimeError:
+            raise GivenUp(f"{address} can't be listened on: is it this host's, and its port free?") from None
     await server.start()
     return server
 
@@ -199,7 +203,7 @@ async def main(settings: GatewaySettings, stop: asyncio.Event) -> None:
     auth = Authenticator(database, agent_token="", session_days=1)
     async with aio.insecure_channel(settings.temporal_address, options=_OPTIONS) as upstream:
         gateway = Gateway(upstream, settings.temporal_namespace, auth, secret)
-        server = await serve(gateway, f"{settings.host}:{settings.port}")
+        server = await serve(gateway, [f"{host.strip()}:{settings.port}" for host in settings.host.split(",")])
         mark_ready()
         log.info("gateway is ready", host=settings.host, port=settings.port)
         await stop.wait()

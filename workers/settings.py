@@ -34,7 +34,7 @@ class GatewaySettings(BaseModel):
     database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
-    host: str = Field(default="127.0.0.1", description="address to listen on")
+    host: str = Field(default="127.0.0.1", description="addresses to listen on, with commas between them")
     port: int = Field(default=8090, ge=1, le=65535, description="port to listen on")
 
 

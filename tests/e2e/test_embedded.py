@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 
 from tests.embedded import PARTS, Embedded
 from tests.scripts import TRAIN
-from tests.servers import REPOSITORY
+from tests.servers import REPOSITORY, free_port
 
 CONFIG = """
 name: e2e
@@ -264,6 +264,34 @@ def test_damaged_state_can_be_moved_away(shared: Shared) -> None:
 
 
 # -- starts that fail, or are interrupted -----------------------------------------------------------------------------
+
+
+def test_other_host_joins_by_the_command_that_the_token_came_with(fresh: Embedded, tmp_path: Path) -> None:
+    fresh.environment["UNDETERRED_GATEWAY_PORT"] = str(free_port())
+    told = _ok(_det(fresh, "up", "--launcher", "process", "--slots", "0", "--host", "127.0.0.2"))
+    assert f"join through port {fresh.environment['UNDETERRED_GATEWAY_PORT']}" in told
+    refused = _det(fresh, "agent", "run", "--name", "second", "--folder", str(tmp_path / "second"))
+    assert refused.returncode == 1
+    assert "det agent join-token create" in refused.stderr
+    command = _ok(_det(fresh, "agent", "join-token", "create", "--uses", "1")).splitlines()[-1].split()
+    assert command[0] == "det"
+    with (tmp_path / "agent.log").open("w") as log:
+        given = ("--name", "second", "--slots", "1", "--label", "rack=7", "--launcher", "process",
+                 "--folder", str(tmp_path / "second"), "--trial-python", sys.executable)  # fmt: skip
+        agent = _start_command(fresh, log, str(DET), *command[1:], *given)
+
+        def is_there() -> bool:
+            assert agent.poll() is None, (tmp_path / "agent.log").read_text()
+            agents = json.loads(_ok(_det(fresh, "agent", "list", "--json")))
+            return any(each["id"] == "second" and each["enabled"] and each["labels"] == "rack=7" for each in agents)
+
+        fresh.until(is_there, 60, "the agent is there")
+        experiment = fresh.create(CONFIG.format(sleep=0, length=3), TRAIN)
+        assert "COMPLETED" in _ok(_det(fresh, "experiment", "wait", str(experiment), "--polling-interval", "0.2"))
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(30) == 0
+    fresh.until(lambda: _det(fresh, "agent", "remove", "second").returncode == 0, 60, "it is away, and removed")
+    assert "second" not in _ok(_det(fresh, "agent", "list"))
 
 
 def test_port_in_use_names_the_port_its_holder_and_the_variable(fresh: Embedded) -> None:

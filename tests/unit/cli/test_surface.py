@@ -192,6 +192,7 @@ def test_what_lists_has_every_form_of_output() -> None:
 
 
 LOCAL = (
+    "agent run",
     "up",
     "down",
     "status",
