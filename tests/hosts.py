@@ -28,6 +28,7 @@ class Hosts:
     switch: str  # the namespace of the bridge that joins them
     subnet: str  # the first three parts of their addresses
     agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
+    of: dict[str, str] = field(default_factory=dict[str, str])  # the namespace of each agent
     namespaces: list[str] = field(default_factory=list[str])
 
     @property
@@ -60,6 +61,7 @@ class Hosts:
         for device in ("lo", "eth0"):
             _ip("-n", namespace, "link", "set", device, "up")
         agent_id = f"{self.platform.pool}-{name}"
+        self.of[agent_id] = namespace
         await self.start(agent_id, namespace, **settings)
         return agent_id
 
@@ -92,6 +94,13 @@ class Hosts:
 
         await self.platform.until(is_there, 60, what=f"agent {agent_id} is connected")
 
+    def die(self, agent_id: str) -> None:
+        """The host's power is gone: nothing that ran there runs any more."""
+        for pid in _ip("netns", "pids", self.of[agent_id]).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        self.agents.pop(agent_id).wait(30)
+
     def cut(self, number: int) -> None:
         """A host's cable is pulled; hosts count from 0."""
         _ip("-n", self.switch, "link", "set", f"port{number + 2}", "down")
@@ -102,14 +111,17 @@ class Hosts:
 
 
 @contextlib.asynccontextmanager
-async def hosts_of(platform: Platform) -> AsyncIterator[Hosts]:
-    """A network for hosts of a platform; all of it is gone at the end, with what runs there."""
+async def hosts_of(platform: Platform, *further_ports: int) -> AsyncIterator[Hosts]:
+    """A network for hosts of a platform; all of it is gone at the end, with what runs there.
+
+    They reach the ports of its API and of its Temporal, and further ones.
+    """
     # In a namespace of its own, where no packet filter stands between the hosts: Docker's engine has this machine
     # forward nothing that is not its own, bridged or not.
     switch = f"un{os.getpid()}s{next(_numbers)}"
     # of this process alone: tests run side by side
     hosts = Hosts(platform, switch, f"10.{os.getpid() // 256 % 256}.{os.getpid() % 256}")
-    ports = [platform.port, int(platform.temporal.service_client.config.target_host.rpartition(":")[2])]
+    ports = [platform.port, int(platform.temporal.service_client.config.target_host.rpartition(":")[2]), *further_ports]
     _ip("netns", "add", switch)
     try:
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")

@@ -133,20 +133,42 @@ async def reconcile(launcher: Launcher, api: ApiClient, shipper: LogShipper, spo
         await asyncio.sleep(_RECONCILE_EVERY_S)
 
 
+class Fenced:
+    """Says that this agent is there, once nothing that was given up runs here: its slots are given anew then."""
+
+    def __init__(self, launcher: Launcher, api: ApiClient) -> None:
+        self._launcher = launcher
+        self._api = api
+
+    async def present(self) -> bool:
+        """See `activities.containers.PresenceReport`."""
+        try:
+            await _end_given_up(self._launcher, self._api)
+        except (httpx.HTTPError, LaunchError) as error:
+            log.info("this agent can't say yet that it is there", error=str(error))
+            return False
+        return await self._api.present()
+
+
+async def _end_given_up(launcher: Launcher, api: ApiClient) -> list[str]:
+    """End what runs for allocations that are over; returns all containers of such, which run no more."""
+    by_id = {each.container_id: each for each in await launcher.list()}
+    allocations = {id_: each.labels.get("ai.undeterred.allocation", "") for id_, each in by_id.items()}
+    ended = await api.ended([allocation for allocation in allocations.values() if allocation])
+    over = [id_ for id_, allocation in allocations.items() if allocation in ended]
+    for container_id in over:
+        if by_id[container_id].running:
+            log.warning("ends a container that was given up", container_id=container_id)
+            await launcher.kill(container_id, 2.0)
+    return over
+
+
 async def _reconcile_once(launcher: Launcher, api: ApiClient, shipper: LogShipper, spools: SpoolDelivery) -> None:
-    containers = list(await launcher.list())
-    by_id = {status.container_id: status.labels.get("ai.undeterred.allocation", "") for status in containers}
-    ended = await api.ended([allocation for allocation in by_id.values() if allocation])
-    for status in containers:
-        if by_id[status.container_id] not in ended:
-            continue
-        if status.running:
-            log.warning("ends a container that was given up", container_id=status.container_id)
-            await launcher.kill(status.container_id, 2.0)
-        if await shipper.drained(status.container_id, 0.5):
-            shipper.forget(status.container_id)
-            spools.forget(status.container_id)
-            await launcher.remove(status.container_id)
+    for container_id in await _end_given_up(launcher, api):
+        if await shipper.drained(container_id, 0.5):
+            shipper.forget(container_id)
+            spools.forget(container_id)
+            await launcher.remove(container_id)
 
 
 async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
@@ -171,7 +193,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
     containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools)
-    presence = AgentPresence(api)
+    presence = AgentPresence(Fenced(launcher, api))
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,

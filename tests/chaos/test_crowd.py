@@ -1,0 +1,249 @@
+"""Three users share four hosts of eight slots through two APIs and two orchestrators, and everything happens to hosts.
+
+Hosts die, lose their cable, are drained and added; an orchestrator and an API are killed. Every experiment must end as it
+would have, no slot may ever be given twice, and each user gets his share. The figures are printed (`pytest -s`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.scale import IS_LONG, chosen
+from tests.hosts import Hosts, hosts_of
+from tests.integration.test_gang import TRAIN
+from tests.platform import ADMIN_PASSWORD, AGENT_TOKEN, QUICK, Platform, platform
+from tests.scripts import config
+from tests.servers import free_port
+from workflows import names
+from workflows.messages import PoolRun
+
+EXPERIMENTS = chosen(21, 60)
+USERS = ("ann", "bob", "cem")
+#: Slots of an experiment's trial; each user has the same mix. The largest takes two hosts.
+SIZES = (1, 4, 2, 8, 1, 2, 16)
+STEPS = chosen(25, 60)
+
+
+@dataclass
+class Watch:
+    """What the pool was seen to give, and what was seen to run."""
+
+    seen: int = 0
+    doubles: list[str] = field(default_factory=list[str])
+    contested: int = 0  # looks at which every user had something that waits
+    held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(USERS, 0.0))  # slots, summed over all looks
+    ideal: dict[str, float] = field(default_factory=lambda: dict.fromkeys(USERS, 0.0))
+
+    def note(self, pool: PoolRun, running: Mapping[tuple[str, int], set[str]]) -> None:
+        """One look."""
+        self.seen += 1
+        held: dict[tuple[str, int], str] = {}
+        for grant in pool.snapshot.grants.values():
+            for place in grant.placements:
+                for slot in place.slot_ids:
+                    other = held.setdefault((place.agent_id, slot), grant.request.allocation_id)
+                    if other != grant.request.allocation_id:
+                        self.doubles.append(f"given twice: {place.agent_id} {slot}: {other}, {grant.request}")
+        self.doubles += [f"used twice: {slot}: {used}" for slot, used in running.items() if len(used) > 1]
+        self._share(pool)
+
+    def _share(self, pool: PoolRun) -> None:
+        """What each user has, and what would be fair: equal parts for experiments, of which none gets more than it wants."""
+        wants: dict[str, int] = {}
+        users: dict[str, str] = {}
+        for request in [*pool.snapshot.queue, *(grant.request for grant in pool.snapshot.grants.values())]:
+            wants[request.job_id] = wants.get(request.job_id, 0) + request.slots
+            users[request.job_id] = request.user
+        self.contested += len({request.user for request in pool.snapshot.queue}) == len(USERS)
+        for grant in pool.snapshot.grants.values():
+            self.held[grant.request.user] += grant.request.slots
+        there = sum(len(agent.slot_ids) for agent in pool.snapshot.agents.values())
+        for job, part in equal_parts(wants, min(there, sum(wants.values()))).items():
+            self.ideal[users[job]] += part
+
+    def shares(self) -> dict[str, float]:
+        """What each user had of what was held, over what would have been his."""
+        return {user: self.held[user] / sum(self.held.values()) / (self.ideal[user] / sum(self.ideal.values()))
+                for user in USERS}  # fmt: skip
+
+
+def equal_parts(wants: Mapping[str, int], slots: float) -> dict[str, float]:
+    """Max-min fairness: what nobody wants of his part is shared among the others."""
+    parts: dict[str, float] = {}
+    for number, (job, wanted) in enumerate(sorted(wants.items(), key=lambda item: item[1])):
+        parts[job] = min(wanted, slots / (len(wants) - number))
+        slots -= parts[job]
+    return parts
+
+
+def used_slots() -> dict[tuple[str, int], set[str]]:
+    """Which allocations' training processes run on which slots, by what the processes themselves have been told."""
+    used: dict[tuple[str, int], set[str]] = {}
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            words = (environ.parent / "cmdline").read_bytes().split(b"\0")
+            pairs = environ.read_bytes().split(b"\0")
+        except OSError:  # it ended while we looked
+            continue
+        if not any(word.endswith(b"train.py") for word in words):
+            continue
+        told = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
+        for slot in told.get("DET_SLOT_IDS", "[]").strip("[]").split(","):
+            if slot.strip() and told.get("DET_AGENT_ID", "").startswith("crowd"):
+                used.setdefault((told["DET_AGENT_ID"], int(slot)), set()).add(told["DET_ALLOCATION_ID"])
+    return used
+
+
+@contextlib.contextmanager
+def process(module: str, log: Path, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the control plane, killed at the end."""
+    environment = os.environ | {f"UNDETERRED_{key.upper()}": str(value) for key, value in settings.items()}
+    with log.open("ab") as output:
+        running = subprocess.Popen([sys.executable, "-m", module], env=environment, stdout=output, stderr=output)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+@dataclass
+class Crowd:
+    """The cluster, and its further processes."""
+
+    hosts: Hosts
+    orchestrators: list[subprocess.Popen[bytes]]
+    second_api: subprocess.Popen[bytes]
+    second_port: int
+    records: Mapping[str, Any]
+
+    @property
+    def cluster(self) -> Platform:
+        """The platform, by its first API."""
+        return self.hosts.platform
+
+
+@pytest.fixture
+async def crowd(temporal_address: str, postgres_database: str, tmp_path: Path) -> AsyncIterator[Crowd]:
+    """Two APIs, two orchestrators, no hosts."""
+    records = {"database_url": postgres_database, "temporal_address": temporal_address}
+    second_port = free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(
+            platform(temporal_address=temporal_address, database_url=postgres_database, folder=tmp_path,
+                     pool="crowd", has_orchestrator=False)
+        )  # fmt: skip
+        second_api = stack.enter_context(
+            process("workers.api", tmp_path / "api.log", **records, port=second_port, agent_token=AGENT_TOKEN,
+                    admin_password=ADMIN_PASSWORD, default_pool="crowd", timing=QUICK.model_dump_json(),
+                    storage_path=tmp_path / "checkpoints")
+        )  # fmt: skip
+        orchestrators = [
+            stack.enter_context(process("workers.orchestrator", tmp_path / f"orchestrator-{n}.log", **records))
+            for n in range(2)
+        ]
+        hosts = await stack.enter_async_context(hosts_of(cluster, second_port))
+        yield Crowd(hosts, orchestrators, second_api, second_port, records)
+
+
+async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd: Crowd, tmp_path: Path) -> None:
+    cluster, hosts = crowd.cluster, crowd.hosts
+    answer = await cluster.http.patch(
+        "/api/v1/undeterred/resource-pools/crowd/settings", json={"settings": {"scheduler": "fair_share"}}
+    )
+    assert answer.status_code == 200, answer.text
+    # every other host speaks to the second API
+    urls = [{}, {"api_url": f"http://{hosts.gateway}:{crowd.second_port}"}]
+    ids = list(await asyncio.gather(*[hosts.add(f"host-{n}", slots=8, **urls[n % 2]) for n in range(4)]))
+    users = {user: await a_user(cluster, user) for user in USERS}
+    began = time.monotonic()
+    experiments: list[int] = []
+    for number in range(EXPERIMENTS):
+        user = USERS[number % len(USERS)]
+        size = SIZES[number // len(USERS) % len(SIZES)]
+        experiments.append(await submit(cluster, users[user], size))
+
+    watch = Watch()
+    stop = asyncio.Event()
+    watching = asyncio.create_task(look(cluster, watch, stop))
+    with contextlib.ExitStack() as further:
+        await asyncio.sleep(4)
+        hosts.die(ids[0])
+        crowd.orchestrators[0].kill()
+        await asyncio.sleep(2)
+        hosts.cut(1)
+        await cluster.post(f"/api/v1/agents/{ids[2]}/disable", {"drain": True, "graceSeconds": 2})
+        further.enter_context(process("workers.orchestrator", tmp_path / "orchestrator-2.log", **crowd.records))
+        ids.append(await hosts.add("host-4", slots=8))
+        await asyncio.sleep(6)
+        hosts.mend(1)
+        crowd.second_api.kill()
+        await cluster.post(f"/api/v1/agents/{ids[2]}/enable")
+        await hosts.start(ids[0], hosts.of[ids[0]], slots=8)
+        further.enter_context(
+            process("workers.api", tmp_path / "api-2.log", **crowd.records, port=crowd.second_port,
+                    agent_token=AGENT_TOKEN, default_pool="crowd", timing=QUICK.model_dump_json(),
+                    storage_path=tmp_path / "checkpoints")
+        )  # fmt: skip
+        ended = [await cluster.finish(experiment_id, chosen(240, 1800)) for experiment_id in experiments]
+        stop.set()
+        await watching
+    took = time.monotonic() - began
+
+    assert [each["state"] for each in ended] == ["STATE_COMPLETED"] * EXPERIMENTS
+    for experiment_id in experiments:
+        [trial] = await cluster.trials(experiment_id)
+        assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, STEPS), trial
+    assert not watch.doubles, watch.doubles[:5]
+    shares = {user: round(share, 3) for user, share in watch.shares().items()}
+    print(f"\n{EXPERIMENTS} experiments in {took:.0f} s; {watch.seen} looks, all users had to wait at {watch.contested}; "
+          f"held over fair: {shares}")  # fmt: skip
+    assert watch.seen > took, "less than a look a second proves little"
+    assert watch.contested > 0
+    if IS_LONG:  # in a short run one large trial is a large part of all
+        assert all(abs(share - 1) <= 0.1 for share in shares.values()), shares
+
+
+async def look(cluster: Platform, watch: Watch, stop: asyncio.Event) -> None:
+    """Look at the pool, and at what runs, again and again."""
+    handle = cluster.temporal.get_workflow_handle(names.pool_workflow("crowd"))
+    while not stop.is_set():
+        running = await asyncio.to_thread(used_slots)
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(5):  # an orchestrator that was killed in the midst of it
+                watch.note(await handle.query("snapshot", result_type=PoolRun), running)
+        await asyncio.sleep(0.2)
+
+
+async def a_user(cluster: Platform, name: str) -> str:
+    """A user; his token."""
+    body = {"user": {"username": name, "active": True}, "password": "correct horse", "isHashed": False}
+    await cluster.post("/api/v1/users", body)
+    login = {"username": name, "password": "correct horse", "isHashed": False}
+    answer = await cluster.http.post("/api/v1/auth/login", json=login, headers={"Authorization": ""})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["token"]
+
+
+async def submit(cluster: Platform, token: str, slots: int) -> int:
+    """An experiment of a user, of one trial."""
+    admin = cluster.http.headers["Authorization"]
+    cluster.http.headers["Authorization"] = f"Bearer {token}"
+    try:
+        return await cluster.create(
+            config({"max_length": STEPS}, hyperparameters={"sleep": 0.1}, resources={"slots_per_trial": slots}),
+            {"train.py": TRAIN},
+        )
+    finally:
+        cluster.http.headers["Authorization"] = admin
