@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from workflows.lifecycle.facts import QueueFacts
 from workflows.scheduling.model import AgentSlots, Request
-from workflows.scheduling.order import Rank, order
+from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.rank import Rank
 from workflows.scheduling.settings import Policy
 
 

@@ -5,13 +5,14 @@ Source: spec scheduling.md §3, fair_share.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from workflows.scheduling.model import Decision, Grant, Request
-from workflows.scheduling.order import Order, Rank, order
+from workflows.scheduling.order import Order, order
 from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.rank import Rank
 from workflows.scheduling.shares import served
 
 
@@ -60,10 +61,11 @@ def schedule(pool: Pool) -> Decision:
         if placements is None:
             break
         draft.start(request, placements)
+    capacity = _capacity(pool)
     for waiting in served(pool, draft, ranks, has_slots=True):
         is_lent = any(rank.is_borrowing for rank, _ in waiting)
         jobs = _jobs(draft, ranks, waiting, is_lent=is_lent)
-        _offer(jobs, _capacity(pool))
+        _offer(jobs, capacity)
         for job in jobs:
             if job.offer < job.active:
                 _give_back(job, draft)
@@ -77,12 +79,9 @@ def schedule(pool: Pool) -> Decision:
 
 def _jobs(draft: Draft, ranks: Order, waiting: list[tuple[Rank, Request]], *, is_lent: bool) -> list[_Job]:
     jobs: dict[str, _Job] = {}
-    for rank, request in [(rank, grant.request) for rank, grant in ranks.grants] + ranks.queue:
-        claim = request.claim
-        jobs.setdefault(
-            request.job_id,
-            _Job(request.job_id, weight=claim.weight, cap=claim.max_slots, position=rank.position),
-        )
+    for rank, request in chain(((rank, grant.request) for rank, grant in ranks.grants), ranks.queue):
+        if request.job_id not in jobs:
+            jobs[request.job_id] = _Job(request.job_id, request.claim.weight, request.claim.max_slots, rank.position)
     for rank, grant in ranks.grants:
         if grant.request.slots and not grant.is_preempting:
             job = jobs[grant.request.job_id]
@@ -101,39 +100,34 @@ def _jobs(draft: Draft, ranks: Order, waiting: list[tuple[Rank, Request]], *, is
 
 def _capacity(pool: Pool) -> int:
     """Slots that there are to share: in service, or out of reach with somebody on them."""
-    agents = pool.snapshot.agents
-    held: dict[str, set[int]] = defaultdict(set)
-    for grant in pool.snapshot.grants.values():
-        for place in grant.placements:
-            held[place.agent_id].update(place.slot_ids)
-    return sum(
-        len(held[agent.agent_id].union(agent.serving_slots if agent.is_open else ())) for agent in agents.values()
-    )
+    return pool.room.free + sum(grant.request.slots for grant in pool.snapshot.grants.values())
 
 
 def _offer(jobs: list[_Job], capacity: int) -> None:
-    """Progressive filling: slots go to all that want more, by weight, until there are none or nobody wants any."""
+    """Progressive filling: slots go to all that want more, by weight, until there are none or nobody wants any.
+
+    An offer that is of no use to its job goes to the others, that of the youngest first.
+    """
     left = capacity
     for job in jobs:
         job.offer = min(job.fixed, job.demand)
         left -= job.offer
-    while True:
-        left = _fill(jobs, left)
+    left = _fill(jobs, left)
+    for job in sorted(jobs, key=lambda job: (job.position, job.job_id), reverse=True):
         if left > 0:
             return
-        useless = [job for job in jobs if not job.is_disabled and job.is_offered_too_little]
-        if not useless:
-            return
-        youngest = max(useless, key=lambda job: (job.position, job.job_id))
-        youngest.is_disabled = True
-        kept = min(youngest.offer, youngest.active)  # what runs goes on
-        left += youngest.offer - kept
-        youngest.offer = kept
+        if job.is_offered_too_little:
+            job.is_disabled = True
+            kept = min(job.offer, job.active)  # what runs goes on
+            left += job.offer - kept
+            job.offer = kept
+            left = _fill(jobs, left)
 
 
 def _fill(jobs: list[_Job], left: int) -> int:
+    """Offer the slots to those that want more. Returns how many nobody wants."""
     while left > 0:
-        wanting = [job for job in jobs if not job.is_disabled and job.offer < job.demand]
+        wanting = [job for job in jobs if job.offer < job.demand and not job.is_disabled]
         if not wanting:
             break
         at_start, weights = left, sum(job.weight for job in wanting)
@@ -142,6 +136,8 @@ def _fill(jobs: list[_Job], left: int) -> int:
             part = min(part, left, job.demand - job.offer)
             job.offer += part
             left -= part
+            if not left:
+                break
     return left
 
 

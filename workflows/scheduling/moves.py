@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workflows.scheduling.model import Claim
-from workflows.scheduling.order import priority_of
 from workflows.scheduling.pool import Pool
+from workflows.scheduling.rank import priority_of
 
 
 def moved(pool: Pool, job_id: str, claim: Claim, anchor_id: str, anchor: Claim, *, is_ahead: bool, now: int) -> Claim:

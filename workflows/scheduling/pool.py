@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from workflows.scheduling.model import AgentSlots, Claim, Decision, Grant, Leave, Placement, PoolSnapshot, Request
+from workflows.scheduling.rank import Line
 from workflows.scheduling.room import Room
 from workflows.scheduling.settings import PoolSettings
 
@@ -21,7 +22,7 @@ class Pool:
     def __init__(self, snapshot: PoolSnapshot, settings: PoolSettings | None = None) -> None:
         self.snapshot = snapshot
         self.settings = settings or PoolSettings()
-        self._queued = {request.allocation_id for request in snapshot.queue}
+        self._line_up()
         self._held = Counter[str]()
         for grant in snapshot.grants.values():
             self._held[grant.request.job_id] += grant.request.slots
@@ -34,27 +35,29 @@ class Pool:
     def configure(self, settings: PoolSettings) -> None:
         """Share the slots in another way from now on. What is held stays, until the policy wants it back."""
         self.settings = settings
+        self._line_up()
         self._forget_room()
 
     def ask(self, request: Request) -> bool:
         """Queue a request. False if it is known already."""
-        if request.allocation_id in self.snapshot.grants or request.allocation_id in self._queued:
+        if request.allocation_id in self.snapshot.grants or request.allocation_id in self.waiting:
             return False
         self.snapshot.queue.append(request)
-        self._queued.add(request.allocation_id)
+        self.waiting.add(request.allocation_id, request)
         return True
 
     def release(self, allocation_id: str) -> bool:
         """The request is over, or no longer wanted. False if it is not known."""
         grant = self.snapshot.grants.pop(allocation_id, None)
         if grant is not None:
+            self.holders.remove(allocation_id)
             self._held[grant.request.job_id] -= grant.request.slots
             if self._room is not None:
                 self._room.give(grant.placements)
             return True
-        if allocation_id not in self._queued:
+        if allocation_id not in self.waiting:
             return False
-        self._queued.remove(allocation_id)
+        self.waiting.remove(allocation_id)
         self.snapshot.queue = [queued for queued in self.snapshot.queue if queued.allocation_id != allocation_id]
         return True
 
@@ -67,6 +70,7 @@ class Pool:
         for grant in snapshot.grants.values():
             if grant.request.job_id == job_id:
                 grant.request = grant.request.model_copy(update={"claim": claim})
+        self._line_up()
 
     def put_agent(self, agent: AgentSlots) -> None:
         """An agent joins, or offers something else than before."""
@@ -83,6 +87,7 @@ class Pool:
         ]
         for grant in gone:
             del self.snapshot.grants[grant.request.allocation_id]
+            self.holders.remove(grant.request.allocation_id)
             self._held[grant.request.job_id] -= grant.request.slots
         self._forget_room()
         return gone
@@ -109,8 +114,9 @@ class Pool:
             started = {grant.request.allocation_id: grant for grant in decision.starts}
             self.snapshot.queue = [each for each in self.snapshot.queue if each.allocation_id not in started]
             self.snapshot.grants |= started
-            self._queued.difference_update(started)
-            for grant in decision.starts:
+            for allocation_id, grant in started.items():
+                self.waiting.remove(allocation_id)
+                self.holders.add(allocation_id, grant)
                 self._held[grant.request.job_id] += grant.request.slots
         for leave in decision.leaves:
             self.snapshot.grants[leave.allocation_id].is_preempting = True
@@ -131,7 +137,7 @@ class Pool:
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds now."""
-        return self._held[job_id]
+        return self._held.get(job_id, 0)
 
     def is_capped(self, request: Request, more: int = 0) -> bool:
         """Whether `max_slots` keeps the request waiting, if its job held so many slots more than now."""
@@ -153,6 +159,12 @@ class Pool:
             return True
         agents = {agent.agent_id: agent for agent in (*lost, *self.snapshot.agents.values())}
         return self.new_room([agent.at_best() for agent in agents.values()]).fit(request) is not None
+
+    def _line_up(self) -> None:
+        """Rank all of them anew."""
+        snapshot = self.snapshot
+        self.waiting = Line(self.settings, ((request.allocation_id, request) for request in snapshot.queue))
+        self.holders = Line(self.settings, snapshot.grants.items())
 
     def _forget_room(self) -> None:
         self._room = self._idle = None
@@ -182,11 +194,11 @@ class Draft:
 
     def is_capped(self, request: Request) -> bool:
         """Whether its own job's `max_slots` keeps the request waiting, which is no reason for others to wait."""
-        return self._pool.is_capped(request, self._started[request.job_id])
+        return self._pool.is_capped(request, self._started.get(request.job_id, 0))
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds, with those that this decision gives it."""
-        return self._pool.slots_of_job(job_id) + self._started[job_id]
+        return self._pool.slots_of_job(job_id) + self._started.get(job_id, 0)
 
     def start(self, request: Request, placements: tuple[Placement, ...], *, is_backfilled: bool = False) -> None:
         """Give the request these slots."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from workflows.scheduling.model import Decision, Grant, Placement, Request
-from workflows.scheduling.order import Rank, order
+from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.rank import Rank
 from workflows.scheduling.room import Room
 
 
@@ -60,6 +61,7 @@ class _Reclaim:
         self._pool = pool
         self._draft = draft
         self._grants = grants
+        self._ranks = [rank for rank, _ in grants]
         self._end = len(grants)  # behind it, all are leaving
         self._leaving: set[str] = set()
         self._later: Room | None = None
@@ -72,10 +74,10 @@ class _Reclaim:
 
     def make_room(self, rank: Rank, request: Request) -> None:
         """Keep room for the request that will be free soon, and ask for more where that does not do."""
+        if request.shape in self._in_vain:
+            return
         first = self._first_victim(rank)
         if first is None:
-            return
-        if request.shape in self._in_vain:
             return
         later = self._room()
         placements, victims = later.fit(request), []
@@ -94,9 +96,9 @@ class _Reclaim:
         settings = self._pool.settings
         if settings.preemption:
             # in the same priority only those of jobs whose place is behind
-            return bisect_right(self._grants, (rank.is_borrowing, rank.priority, rank.position), key=_standing)
+            return bisect_right(self._ranks, rank)
         if settings.quotas and not rank.is_borrowing:
-            return bisect_right(self._grants, False, key=lambda entry: entry[0].is_borrowing)
+            return bisect_right(self._ranks, False, key=lambda rank: rank.is_borrowing)
         return None
 
     def _search(
@@ -119,12 +121,14 @@ class _Reclaim:
             # Who comes later in rank has fewer to choose from, and less room.
             self._in_vain.add(request.shape)
         needed = _slots(placements or ())
-        victims = [entry for entry in asked if not needed.isdisjoint(_slots(entry[1].placements))]
+        victims: list[tuple[Rank, Grant]] = []
+        for entry in asked:
+            if needed.isdisjoint(_slots(entry[1].placements)):
+                later.take(entry[1].placements)  # it would leave without helping
+            else:
+                victims.append(entry)
         if victims:
             self._in_vain.clear()  # they may leave more than was needed
-        for entry in asked:
-            if entry not in victims:
-                later.take(entry[1].placements)  # it would leave without helping
         return placements, victims
 
     def _room(self) -> Room:
@@ -145,10 +149,6 @@ class _Reclaim:
         if rank.priority != victim.priority:
             return f"{request.name} comes first: its priority is {rank.priority}, not {victim.priority}"
         return f"{request.name} comes first in the queue of priority {rank.priority}"
-
-
-def _standing(entry: tuple[Rank, Grant]) -> tuple[bool, int, int]:
-    return entry[0][:3]
 
 
 def _slots(placements: tuple[Placement, ...]) -> set[tuple[str, int]]:

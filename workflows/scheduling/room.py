@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from copy import copy
 from functools import lru_cache
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 
 from workflows.scheduling.model import AgentSlots, Grant, Placement, Request
 from workflows.scheduling.settings import Fitting
@@ -50,12 +49,14 @@ class Room:
             self._rings[self._size(agent_id)].append(_entry(agent_id))
         for ring in self._rings.values():
             ring.sort()
+        self._sizes = sorted((self._cost(size), size) for size in self._rings)  # those that are preferred come first
 
     def copy(self) -> Room:
         """The same room, to be tried out: what is taken and given there changes nothing here."""
         twin = copy(self)
         twin._free, twin._aux = dict(self._free), dict(self._aux)
         twin._rings = defaultdict(list, {size: list(ring) for size, ring in self._rings.items()})
+        twin._sizes = list(self._sizes)
         return twin
 
     @property
@@ -115,6 +116,10 @@ class Room:
     def _size(self, agent_id: str) -> _Size:
         return len(self._free[agent_id]), len(self._serving[agent_id])
 
+    def _cost(self, size: _Size) -> float:
+        """The less, the rather is an agent of this size taken."""
+        return -_score(self._fitting, *size)
+
     def _file(self, agent_id: str, before: _Size) -> None:
         after = self._size(agent_id)
         if after == before:
@@ -124,6 +129,9 @@ class Room:
         del ring[bisect_left(ring, entry)]
         if not ring:
             del self._rings[before]
+            self._sizes.remove((self._cost(before), before))
+        if after not in self._rings:
+            insort(self._sizes, (self._cost(after), after))
         insort(self._rings[after], entry)
 
     def _take_of(self, place: Placement) -> None:
@@ -160,13 +168,14 @@ class Room:
         return 1 / (1 + free) if self._fitting is Fitting.BEST else free / most
 
     def _shared(self, request: Request) -> str | None:
-        sizes = sorted((-_score(self._fitting, *size), size) for size in self._rings if size[0] >= request.slots)
-        for _, group in groupby(sizes, key=itemgetter(0)):
-            nearest = [next(self._near(size, request), None) for _, size in group]
-            found = [each for each in nearest if each is not None]
-            if found:
-                return min(found)[1]
-        return None
+        best: tuple[float, int, str] | None = None
+        for cost, size in self._sizes:
+            if best is not None and cost > best[0]:
+                break
+            nearest = next(self._near(size, request), None) if size[0] >= request.slots else None
+            if nearest is not None:
+                best = min(best or (cost, *nearest), (cost, *nearest))
+        return best[2] if best else None
 
     def _dedicated(self, request: Request) -> list[str] | None:
         idle = sorted(((size[0], self._count(size, request)) for size in self._rings if _is_idle(size)), reverse=True)

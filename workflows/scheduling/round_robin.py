@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 
 from workflows.scheduling.model import Decision, Request
-from workflows.scheduling.order import Rank, order
+from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.rank import Rank
 from workflows.scheduling.shares import served
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from workflows.scheduling.model import Request
-from workflows.scheduling.order import Order, Rank
+from workflows.scheduling.order import Order
 from workflows.scheduling.pool import Draft, Pool
+from workflows.scheduling.rank import Rank
 
 
 def served(pool: Pool, draft: Draft, ranks: Order, *, has_slots: bool) -> list[list[tuple[Rank, Request]]]:
