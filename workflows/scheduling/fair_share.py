@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 
 from workflows.scheduling.model import Decision, Grant, Request
 from workflows.scheduling.order import Order, order
@@ -66,36 +65,42 @@ def schedule(pool: Pool) -> Decision:
         is_lent = any(rank.is_borrowing for rank, _ in waiting)
         jobs = _jobs(draft, ranks, waiting, is_lent=is_lent)
         _offer(jobs, capacity)
+        all_start = True
         for job in jobs:
             if job.offer < job.active:
                 _give_back(job, draft)
-            else:
-                _start(job, draft)
-        started = {grant.request.allocation_id for grant in draft.decision.starts}
-        if draft.decision.leaves or any(r.allocation_id not in started and not draft.is_capped(r) for _, r in waiting):
+            elif not _start(job, draft):
+                all_start = False
+        if draft.decision.leaves or not all_start:
             break
     return draft.done()
 
 
 def _jobs(draft: Draft, ranks: Order, waiting: list[tuple[Rank, Request]], *, is_lent: bool) -> list[_Job]:
     jobs: dict[str, _Job] = {}
-    for rank, request in chain(((rank, grant.request) for rank, grant in ranks.grants), ranks.queue):
-        if request.job_id not in jobs:
-            jobs[request.job_id] = _Job(request.job_id, request.claim.weight, request.claim.max_slots, rank.position)
     for rank, grant in ranks.grants:
+        job = _job_of(jobs, grant.request)
         if grant.request.slots and not grant.is_preempting:
-            job = jobs[grant.request.job_id]
             job.held.append(grant)
             # who is within his quota gives nothing back to those who borrow
             if not grant.request.is_preemptible or (is_lent and not rank.is_borrowing):
                 job.fixed += grant.request.slots
     for grant in draft.decision.starts:
         if grant.request.slots:
-            jobs[grant.request.job_id].held.append(grant)
-            jobs[grant.request.job_id].fixed += grant.request.slots
+            job = _job_of(jobs, grant.request)
+            job.held.append(grant)
+            job.fixed += grant.request.slots
     for _, request in waiting:
-        jobs[request.job_id].waiting.append(request)
+        _job_of(jobs, request).waiting.append(request)
     return sorted(jobs.values(), key=lambda job: (job.demand, job.position, job.job_id))
+
+
+def _job_of(jobs: dict[str, _Job], request: Request) -> _Job:
+    job = jobs.get(request.job_id)
+    if job is None:
+        claim = request.claim
+        job = jobs[request.job_id] = _Job(request.job_id, claim.weight, claim.max_slots, claim.position)
+    return job
 
 
 def _capacity(pool: Pool) -> int:
@@ -152,12 +157,16 @@ def _give_back(job: _Job, draft: Draft) -> None:
             active -= grant.request.slots
 
 
-def _start(job: _Job, draft: Draft) -> None:
+def _start(job: _Job, draft: Draft) -> bool:
+    """Whether all that waits could start, but for what the job's cap keeps waiting."""
     active = job.active
+    left: list[Request] = []
     for request in job.waiting:
-        if active + request.slots > job.offer or draft.is_capped(request):
-            continue
-        placements = draft.fit(request)
-        if placements is not None:
+        may_start = active + request.slots <= job.offer and not draft.is_capped(request)
+        placements = draft.fit(request) if may_start else None
+        if placements is None:
+            left.append(request)
+        else:
             draft.start(request, placements)
             active += request.slots
+    return all(draft.is_capped(request) for request in left)

@@ -43,7 +43,7 @@ class Pool:
         if request.allocation_id in self.snapshot.grants or request.allocation_id in self.waiting:
             return False
         self.snapshot.queue.append(request)
-        self.waiting.add(request.allocation_id, request)
+        self.waiting.add(request, request)
         return True
 
     def release(self, allocation_id: str) -> bool:
@@ -116,7 +116,7 @@ class Pool:
             self.snapshot.grants |= started
             for allocation_id, grant in started.items():
                 self.waiting.remove(allocation_id)
-                self.holders.add(allocation_id, grant)
+                self.holders.add(grant.request, grant)
                 self._held[grant.request.job_id] += grant.request.slots
         for leave in decision.leaves:
             self.snapshot.grants[leave.allocation_id].is_preempting = True
@@ -147,11 +147,12 @@ class Pool:
     def fits_ever(self, request: Request) -> bool:
         """Whether the pool's agents could hold the request, all idle, in reach and in service."""
         shape = request.shape
-        if shape not in self._fits_idle:
+        fits = self._fits_idle.get(shape)
+        if fits is None:
             if self._idle is None:
                 self._idle = self.new_room([agent.at_best() for agent in self.snapshot.agents.values()])
-            self._fits_idle[shape] = self._idle.fit(request) is not None
-        return self._fits_idle[shape]
+            fits = self._fits_idle[shape] = self._idle.fit(request) is not None
+        return fits
 
     def could_hold(self, request: Request, lost: Iterable[AgentSlots] = ()) -> bool:
         """The same with the agents that were lost, if they came back."""
@@ -163,8 +164,8 @@ class Pool:
     def _line_up(self) -> None:
         """Rank all of them anew."""
         snapshot = self.snapshot
-        self.waiting = Line(self.settings, ((request.allocation_id, request) for request in snapshot.queue))
-        self.holders = Line(self.settings, snapshot.grants.items())
+        self.waiting = Line(self.settings, ((request, request) for request in snapshot.queue))
+        self.holders = Line(self.settings, ((grant.request, grant) for grant in snapshot.grants.values()))
 
     def _forget_room(self) -> None:
         self._room = self._idle = None
@@ -194,11 +195,13 @@ class Draft:
 
     def is_capped(self, request: Request) -> bool:
         """Whether its own job's `max_slots` keeps the request waiting, which is no reason for others to wait."""
-        return self._pool.is_capped(request, self._started.get(request.job_id, 0))
+        if request.claim.max_slots is None:
+            return False
+        return self._pool.is_capped(request, self._started[request.job_id])
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds, with those that this decision gives it."""
-        return self._pool.slots_of_job(job_id) + self._started.get(job_id, 0)
+        return self._pool.slots_of_job(job_id) + self._started[job_id]
 
     def start(self, request: Request, placements: tuple[Placement, ...], *, is_backfilled: bool = False) -> None:
         """Give the request these slots."""

@@ -25,24 +25,23 @@ class Line(Generic[_Entry]):
 
     Args:
         settings: of the pool.
-        entries: who is in it, by allocation, in the order in which they came.
+        entries: who is in it, with what it asked for, in the order in which they came.
     """
 
-    def __init__(self, settings: PoolSettings, entries: Iterable[tuple[str, _Entry]]) -> None:
+    def __init__(self, settings: PoolSettings, entries: Iterable[tuple[Request, _Entry]]) -> None:
         self._settings = settings
         self._ranked: dict[str, tuple[Rank, _Entry]] = {}
         self._sorted: list[tuple[Rank, _Entry]] | None = None
-        for allocation_id, entry in entries:
-            self.add(allocation_id, entry)
+        for request, entry in entries:
+            self.add(request, entry)
 
     def __contains__(self, allocation_id: str) -> bool:
         return allocation_id in self._ranked
 
-    def add(self, allocation_id: str, entry: _Entry) -> None:
+    def add(self, request: Request, entry: _Entry) -> None:
         """One more, who comes after those of his rank."""
-        request = entry.request if isinstance(entry, Grant) else entry
         rank = Rank(False, priority_of(request, self._settings), request.claim.position)
-        self._ranked[allocation_id] = (rank, entry)
+        self._ranked[request.allocation_id] = (rank, entry)
         self._sorted = None
 
     def remove(self, allocation_id: str) -> None:
