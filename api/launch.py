@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from api import config_secrets
 from api.auth import new_token, token_hash
 from api.errors import FailedPrecondition, NotFound
 from api.wire.base import plain
@@ -27,11 +28,22 @@ from database.models import (
     Workspace,
 )
 from database.upsert import insert
-from workflows.lifecycle.allocation import AllocationState, before
 
 
-def launch_order(session: Session, allocation_id: str, rank: int, *, default_image: str) -> dict[str, Any]:
-    """The order for one container of an allocation, with a new token. Raises: NotFound, FailedPrecondition."""
+def launch_order(
+    session: Session, allocation_id: str, rank: int, *, default_image: str, storage_path: str | None
+) -> dict[str, Any]:
+    """The order for one container of an allocation, with a new token and the login of its image's registry.
+
+    Args:
+        session: Of a transaction that writes.
+        allocation_id: Of an allocation that has not ended.
+        rank: Of the container in it.
+        default_image: What a configuration without an image gets.
+        storage_path: The cluster's own checkpoint storage, if that is a folder of its hosts.
+
+    Raises: NotFound, FailedPrecondition.
+    """
     allocation = session.get(Allocation, allocation_id)
     if allocation is None:
         raise NotFound(f"allocation {allocation_id} not found")
@@ -48,11 +60,6 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
         .on_conflict_do_update(
             index_elements=["allocation_id", "rank"], set_={"token_hash": token_hash(token), "arrived_at": None}
         )
-    )
-    session.execute(
-        update(Allocation)
-        .where(Allocation.id == allocation_id, Allocation.state.in_(before(AllocationState.STARTING)))
-        .values(state=AllocationState.STARTING.value)
     )
     session.execute(
         update(Allocation)
@@ -79,7 +86,7 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
         "DET_TRIAL_RUN_ID": str(allocation.run_id),
         "DET_TRIAL_SEED": str(trial.seed),
         "DET_STEPS_COMPLETED": str(_steps_completed(session, trial, latest)),
-        "DET_EXPERIMENT_CONFIG": orjson.dumps(plain(config)).decode(),
+        "DET_EXPERIMENT_CONFIG": orjson.dumps(plain(config_secrets.without_registry_auth(config))).decode(),
         "DET_HPARAMS": orjson.dumps(plain(trial.hparams)).decode(),
         "DET_UNIQUE_PORT_OFFSET": str(min(_slot_ids(allocation, rank), default=0)),
         "DET_TASK_LOGGING_METADATA": orjson.dumps(
@@ -91,27 +98,23 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
     }
     if start is not None:
         env["DET_LATEST_CHECKPOINT"] = start
-    storage = config["checkpoint_storage"]
-    mounts: list[dict[str, Any]] = []
-    if storage["type"] == "shared_fs":
-        mounts.append(
-            {"source": storage["host_path"], "target": "/determined_shared_fs", "readOnly": False, "isStorage": True}
-        )
-    mounts += [
-        {
-            "source": m["host_path"],
-            "target": m["container_path"],
-            "readOnly": m.get("read_only", False),
-            "isStorage": False,
-        }
-        for m in cast("list[dict[str, Any]]", config.get("bind_mounts") or [])
-    ]
+    project = session.get_one(Project, experiment.project_id)
+    workspace = session.get_one(Workspace, project.workspace_id)
+    environment: dict[str, Any] = _section(config, "environment")
     resources: dict[str, Any] = config["resources"]
     return {
         "env": env,
         "image": _image(config) or default_image,
-        "user": _run_as(session, experiment, owner),
-        "mounts": mounts,
+        "forcePull": bool(environment.get("force_pull_image")),
+        "registryAuth": {key: value for key, value in _section(environment, "registry_auth").items() if value},
+        "user": _run_as(workspace, owner),
+        "mounts": _mounts(config, workspace, storage_path),
+        "devices": [
+            {"source": device["host_path"], "target": device["container_path"], "mode": device.get("mode") or "mrw"}
+            for device in cast("list[dict[str, Any]]", resources.get("devices") or [])
+        ],
+        "addCapabilities": environment.get("add_capabilities") or [],
+        "dropCapabilities": environment.get("drop_capabilities") or [],
         "slotIds": _slot_ids(allocation, rank),
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
@@ -123,10 +126,39 @@ def launch_order(session: Session, allocation_id: str, rank: int, *, default_ima
     }
 
 
-def _run_as(session: Session, experiment: Experiment, owner: User) -> str:
+def _mounts(config: dict[str, Any], workspace: Workspace, storage_path: str | None) -> list[dict[str, Any]]:
+    """What of its host the container sees. A user may name any folder as storage: the cluster's is told from that."""
+    mounts: list[dict[str, Any]] = []
+    storage = config["checkpoint_storage"]
+    if storage["type"] == "shared_fs":
+        known = {storage_path, (workspace.checkpoint_storage or {}).get("host_path")} - {None}
+        mounts.append(
+            {
+                "source": storage["host_path"],
+                "target": "/determined_shared_fs",
+                "readOnly": False,
+                "isStorage": True,
+                "isTrusted": storage["host_path"] in known,
+                "propagation": storage.get("propagation") or "rprivate",
+            }
+        )
+    mounts += [
+        {
+            "source": m["host_path"],
+            "target": m["container_path"],
+            "readOnly": m.get("read_only", False),
+            "isStorage": False,
+            "isTrusted": False,
+            "propagation": m.get("propagation") or "rprivate",
+        }
+        for m in cast("list[dict[str, Any]]", config.get("bind_mounts") or [])
+    ]
+    return mounts
+
+
+def _run_as(workspace: Workspace, owner: User) -> str:
     """As whom the container runs, `uid:gid`: what the workspace says, else what its owner is; empty for the image's."""
-    project = session.get_one(Project, experiment.project_id)
-    group = session.get_one(Workspace, project.workspace_id).agent_user_group or {}
+    group = workspace.agent_user_group or {}
     uid, gid = group.get("agent_uid"), group.get("agent_gid")
     if uid is None:
         uid, gid = owner.agent_uid, owner.agent_gid

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import APIRouter, Request
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -57,22 +59,32 @@ async def launch(allocation_id: str, rank: int, parts: PartsDep, agent: AgentDep
     def order() -> dict[str, object]:
         with parts.database.write() as session:
             _own_container(session, agent, allocation_id, rank)
-            return launch_order(session, allocation_id, rank, default_image=parts.settings.trial_image)
+            settings = parts.settings
+            return launch_order(
+                session,
+                allocation_id,
+                rank,
+                default_image=settings.trial_image,
+                storage_path=settings.storage_path,
+            )
 
     return answer(await run_in_threadpool(order))
 
 
-@router.post("/api/v1/undeterred/allocations/{allocation_id}/running")
-async def running(allocation_id: str, parts: PartsDep, agent: AgentDep) -> Response:
-    """The containers of an allocation run. The recorded state only moves forward."""
+@router.post("/api/v1/undeterred/allocations/{allocation_id}/{progress}")
+async def progressed(
+    allocation_id: str, progress: Literal["pulling", "starting", "running"], parts: PartsDep, agent: AgentDep
+) -> Response:
+    """How far an allocation is, as one of its hosts sees it. The recorded state only moves forward."""
+    state = AllocationState(progress.upper())
 
     def note() -> None:
         with parts.database.write() as session:
             joining.own_allocations(session, agent, {allocation_id})
             session.execute(
                 update(Allocation)
-                .where(Allocation.id == allocation_id, Allocation.state.in_(before(AllocationState.RUNNING)))
-                .values(state=AllocationState.RUNNING.value)
+                .where(Allocation.id == allocation_id, Allocation.state.in_(before(state)))
+                .values(state=state.value)
             )
 
     await run_in_threadpool(note)

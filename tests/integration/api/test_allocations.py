@@ -210,6 +210,51 @@ async def test_launch_order_is_complete_when_an_agent_asks(api: Served) -> None:
     assert all(isinstance(value, str) for value in env.values())
 
 
+async def test_launch_order_says_how_to_get_the_image_and_what_of_the_host_it_wants(api: Served) -> None:
+    login = {"username": "ada", "password": "lovelace", "serveraddress": None}
+    run = await api.trial(
+        api.user(),
+        environment={
+            "image": "registry.example.org/a:1",
+            "force_pull_image": True,
+            "registry_auth": login,
+            "add_capabilities": ["SYS_PTRACE"],
+            "drop_capabilities": ["KILL"],
+        },
+        resources={"devices": ["/dev/null:/dev/zero:rw"]},
+        bind_mounts=[{"host_path": "/data", "container_path": "d", "propagation": "rslave"}],
+        checkpoint_storage={"type": "shared_fs", "host_path": "/elsewhere"},
+    )
+    order = await api.agent.post(f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch")
+    assert (order["image"], order["forcePull"]) == ("registry.example.org/a:1", True)
+    assert order["registryAuth"] == {"username": "ada", "password": "lovelace"}
+    assert "lovelace" not in str(order["env"]), "it is for the pull only"
+    assert (order["addCapabilities"], order["dropCapabilities"]) == (["SYS_PTRACE"], ["KILL"])
+    assert order["devices"] == [{"source": "/dev/null", "target": "/dev/zero", "mode": "rw"}]
+    told = [(mount["source"], mount["isStorage"], mount["isTrusted"]) for mount in order["mounts"]]
+    assert told == [("/elsewhere", True, False), ("/data", False, False)]
+    assert [mount["propagation"] for mount in order["mounts"]] == ["rprivate", "rslave"]
+
+
+async def test_only_storage_of_cluster_and_workspace_is_trusted(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may name any folder as storage: where hosts limit what is mounted, that is not a way around it."""
+    user = api.user()
+    workspace = (await user.post("/api/v1/workspaces", {"name": f"stored {user.username}"}))["workspace"]["id"]
+    project = (await user.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
+    run = await api.trial(user, checkpoint_storage={"type": "shared_fs", "host_path": "/srv/team"})
+    await user.post(f"/api/v1/experiments/{run.experiment_id}/move", {"destinationProjectId": project})
+    launch = f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch"
+    assert not (await api.agent.post(launch))["mounts"][0]["isTrusted"]
+    stored = {"checkpointStorageConfig": {"type": "shared_fs", "host_path": "/srv/team"}}
+    await user.patch(f"/api/v1/workspaces/{workspace}", stored)
+    assert (await api.agent.post(launch))["mounts"][0]["isTrusted"]
+    own = await api.trial(user, checkpoint_storage={"type": "shared_fs", "host_path": "/srv/cluster"})
+    launch = f"/api/v1/undeterred/allocations/{own.allocation_id}/containers/0/launch"
+    assert not (await api.agent.post(launch))["mounts"][0]["isTrusted"]
+    monkeypatch.setattr(api.parts.settings, "storage_path", "/srv/cluster")
+    assert (await api.agent.post(launch))["mounts"][0]["isTrusted"]
+
+
 async def test_container_runs_as_the_workspace_says_or_its_owner_is(api: Served) -> None:
     admin, user = api.user(is_admin=True), api.user()
     workspace = (await user.post("/api/v1/workspaces", {"name": f"as {user.username}"}))["workspace"]["id"]
@@ -234,14 +279,24 @@ async def test_launch_is_refused_when_the_allocation_is_unknown_or_over(api: Ser
     assert "not found" in await api.agent.refused(404, "POST", path.format("nothing"))
 
 
-async def test_state_only_moves_forward_when_a_container_is_said_to_run(api: Served) -> None:
-    run = await api.trial(api.user())
-    path = f"/api/v1/undeterred/allocations/{run.allocation_id}/running"
-    assert await api.agent.post(path) == {}
-    assert allocation(api, run).state == "RUNNING"
+async def test_state_only_moves_forward_when_agents_say_how_far_it_is(api: Served) -> None:
+    user = api.user()
+    run = await api.trial(user)
+
+    async def told(progress: str) -> str:
+        path = f"/api/v1/undeterred/allocations/{run.allocation_id}/{progress}"
+        assert await api.agent.post(path) == {}
+        return allocation(api, run).state
+
+    assert await told("pulling") == "PULLING"
+    [trial] = (await user.get(f"/api/v1/experiments/{run.experiment_id}/trials"))["trials"]
+    assert trial["state"] == "STATE_PULLING"
+    assert await told("starting") == "STARTING"
+    assert await told("running") == "RUNNING"
+    assert await told("pulling") == "RUNNING"
     await api.end(run)
-    assert await api.agent.post(path) == {}
-    assert allocation(api, run).state == "TERMINATED"
+    assert await told("running") == "TERMINATED"
+    await api.agent.refused(400, "POST", f"/api/v1/undeterred/allocations/{run.allocation_id}/terminated")
 
 
 async def test_ended_allocations_are_told_when_an_agent_reconciles(api: Served) -> None:

@@ -389,7 +389,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/webhooks/{webhook_id}/deliveries", None, OF_EDITORS),
     # agents
     ("POST", "/api/v1/undeterred/allocations/{spare_id}/containers/{rank}/launch", None, AGENT),
-    ("POST", "/api/v1/undeterred/allocations/{allocation_id}/running", None, AGENT),
+    ("POST", "/api/v1/undeterred/allocations/{allocation_id}/{progress}", None, AGENT),
     ("POST", "/api/v1/undeterred/agents/{agent_id}/reconcile", {"allocations": []}, AGENT),
     ("POST", "/api/v1/undeterred/agents/{agent_id}/hello", {"pool": "default", "devices": []},
      AGENT.replace("200", "503")),
@@ -500,7 +500,8 @@ class World:
         self.fields: dict[str, Any] = {
             "user_id": owner.user_id, "username": owner.username, "experiment_id": run.experiment_id, "command": "pause",
             "trial_id": run.trial_id, "task_id": run.task_id, "allocation_id": run.allocation_id, "uuid": checkpoint,
-            "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "agent_id": "agent-a", "slot_id": "0",
+            "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
+            "agent_id": "agent-a", "slot_id": "0",
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",
             "label": "x", "external_id": str(uuid.uuid4()),

@@ -1,4 +1,4 @@
-"""Keys of checkpoint storage are shown to nobody."""
+"""Keys of checkpoint storage and of a registry are shown to nobody."""
 
 from __future__ import annotations
 
@@ -41,3 +41,26 @@ def test_keys_are_masked_in_what_a_user_sent() -> None:
     sent = "checkpoint_storage: {type: s3, access_key: AKIA, secret_key: 's3\"cr\\et'}  # mine\n"
     _, shown = config_secrets.shown_texts(json.dumps({"checkpoint_storage": S3}), sent)
     assert shown == "checkpoint_storage: {type: s3, access_key: ********, secret_key: '********'}  # mine\n"
+
+
+LOGIN = {"username": "ada", "password": "lovelace", "auth": "YWRh", "identitytoken": "id", "registrytoken": None}
+
+
+def test_login_of_a_registry_is_masked_but_for_whose_it_is() -> None:
+    config = {"name": "n", "environment": {"image": "a", "registry_auth": LOGIN}, "checkpoint_storage": S3}
+    shown = config_secrets.shown(config)
+    masked = {"password": "********", "auth": "********", "identitytoken": "********"}
+    assert shown["environment"] == {"image": "a", "registry_auth": LOGIN | masked}
+    assert shown["checkpoint_storage"]["secret_key"] == "********"
+    sent = "environment: {registry_auth: {username: ada, password: lovelace}}"
+    assert config_secrets.shown_texts(json.dumps(config), sent)[1] == sent.replace("lovelace", "********")
+    assert config["environment"]["registry_auth"] is LOGIN, "what is stored stays"
+
+
+@pytest.mark.parametrize("environment", [None, {}, {"registry_auth": None}, {"registry_auth": LOGIN, "image": "a"}])
+def test_containers_do_not_get_the_login(environment: dict[str, Any] | None) -> None:
+    config = {"name": "n", "environment": environment}
+    found = config_secrets.without_registry_auth(config)
+    assert "lovelace" not in json.dumps(found)
+    assert (found["environment"] or {}).get("registry_auth") is None
+    assert found["name"] == "n"
