@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.launchers.base import ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
 from database.types import utc_now
+from workflows.lifecycle.allocation import AllocationState
 from workflows.lifecycle.trial import ContainerResult
 from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
 
@@ -28,8 +29,8 @@ class LaunchOrders(Protocol):
         """Everything about the container but what only this host knows. Issues a new token at each call."""
         ...
 
-    async def report_running(self, order: RunContainer) -> bool:
-        """The container runs now. False: the API could not be told, try again later."""
+    async def report(self, order: RunContainer, state: AllocationState) -> bool:
+        """How far the container is. False: the API could not be told, try again later."""
         ...
 
 
@@ -41,6 +42,14 @@ class SpecBuilder(Protocol):
 
 class LogDrain(Protocol):
     """Ships the output of containers."""
+
+    def note(self, order: RunContainer, text: str) -> None:
+        """A line for the trial's log from before there is a container."""
+        ...
+
+    async def noted(self, timeout_s: float) -> bool:
+        """Wait until all notes are delivered. False: not yet, but they will be."""
+        ...
 
     def follow(self, order: RunContainer) -> None:
         """Begin to ship this container's output, or go on with it."""
@@ -71,6 +80,7 @@ class Containers:
         self._drain = drain
         self._spools = spools
         self._unwanted: set[str] = set()
+        self._preparations: dict[str, asyncio.Task[None]] = {}
 
     @activity.defn
     async def run_container(self, order: RunContainer) -> ContainerEnd:
@@ -88,13 +98,11 @@ class Containers:
             if order.container_id not in known:
                 if "started" in info.heartbeat_details:
                     return self._ended(order, ContainerExit(ExitCause.LOST, None, utc_now(), "the container is gone"))
-                if order.container_id in self._unwanted:
-                    killed = ContainerExit(ExitCause.KILLED, 128 + signal.SIGKILL, utc_now(), "it was not started")
-                    return self._ended(order, killed)
                 # An attempt that falls silent over a slow API or a pull is followed by another, whose order brings
                 # another token: the container of the first would be refused everything.
-                launch = await _beating(self._orders.launch_order(order), beat)
-                await _beating(self._launcher.start(self._build(order, launch)), beat)
+                if order.container_id in self._unwanted or not await self._launched(order, beat):
+                    killed = ContainerExit(ExitCause.KILLED, 128 + signal.SIGKILL, utc_now(), "it was not started")
+                    return self._ended(order, killed)
                 if order.container_id in self._unwanted:  # the kill came first, and found nothing to end
                     await self._launcher.kill(order.container_id, 0.0)
             activity.heartbeat("started")
@@ -112,6 +120,7 @@ class Containers:
                 activity.heartbeat("started")
         except LaunchError as error:
             log.warning("launch failed", container_id=order.container_id, reason=error.reason, error=str(error))
+            await self._drain.noted(timeout_s=min(5.0, beat * 3))
             result = ContainerResult(
                 container_id=order.container_id,
                 rank=order.rank,
@@ -148,13 +157,43 @@ class Containers:
         One that is only being started is ended when it has started, or not started at all.
         """
         self._unwanted.add(order.container_id)
+        if preparation := self._preparations.get(order.container_id):
+            preparation.cancel()
         await self._launcher.kill(order.container_id, order.grace_s)
+
+    async def _launched(self, order: RunContainer, beat_s: float) -> bool:
+        """Fetch the order, prepare and start. False: it was killed before it was started."""
+        spec = self._build(order, await _beating(self._orders.launch_order(order), beat_s))
+        telling: list[asyncio.Task[bool]] = []
+
+        def say(text: str) -> None:
+            self._drain.note(order, text)
+            if not telling:
+                telling.append(asyncio.create_task(self._orders.report(order, AllocationState.PULLING)))
+
+        preparation = asyncio.create_task(self._launcher.prepare(spec, say))
+        self._preparations[order.container_id] = preparation
+        try:
+            while not (await asyncio.wait({preparation}, timeout=beat_s))[0]:
+                activity.heartbeat()
+            if preparation.cancelled():
+                return False
+            preparation.result()
+            if telling:
+                telling.append(asyncio.create_task(self._orders.report(order, AllocationState.STARTING)))
+            await _beating(self._launcher.start(spec), beat_s)
+        finally:
+            preparation.cancel()
+            del self._preparations[order.container_id]
+            if telling:
+                await asyncio.wait(telling, timeout=beat_s)
+        return True
 
     async def _tell(self, order: RunContainer, limit_s: float) -> bool:
         """Say that it runs; an API that hangs is asked again later."""
         try:
             async with asyncio.timeout(limit_s):
-                return await self._orders.report_running(order)
+                return await self._orders.report(order, AllocationState.RUNNING)
         except TimeoutError:
             return False
 

@@ -11,8 +11,10 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,9 @@ class LogShipper:
         self._send = send
         self._folder = folder
         self._containers: dict[str, _Container] = {}
+        self._notes: list[dict[str, Any]] = []
+        self._last_note = 0
+        self._delivered = asyncio.Event()
         folder.mkdir(parents=True, exist_ok=True)
 
     def follow(self, order: RunContainer) -> None:
@@ -86,6 +91,29 @@ class LogShipper:
             await asyncio.wait_for(container.drained.wait(), timeout_s)
         return container.drained.is_set()
 
+    def note(self, order: RunContainer, text: str) -> None:
+        """A line of ours for the log of a container that there is not yet, such as how far its image is.
+
+        Notes are kept in memory only: what a crash takes, is said again by whoever does it again.
+        """
+        # Where the launcher's offsets are times as well, they come after these.
+        self._last_note = max(time.time_ns(), self._last_note + 1)
+        line = LogLine(self._last_note, datetime.now(UTC), "stdout", text)
+        container = _Container(allocation_id=order.allocation_id, agent_id=order.agent_id)
+        self._notes.append(_wire(order.container_id, container, line) | {"source": "agent", "level": "INFO"})
+        self._delivered.clear()
+
+    async def noted(self, timeout_s: float) -> bool:
+        """Wait until all notes are delivered. False: not yet, but they will be."""
+        with contextlib.suppress(TimeoutError):
+            if self._notes:
+                await asyncio.wait_for(self._delivered.wait(), timeout_s)
+        return not self._notes
+
+    def followed(self) -> Mapping[str, str]:
+        """The containers whose output is shipped, with their allocations."""
+        return {container_id: container.allocation_id for container_id, container in self._containers.items()}
+
     def forget(self, container_id: str) -> None:
         """The container is about to be removed."""
         self._containers.pop(container_id, None)
@@ -106,6 +134,10 @@ class LogShipper:
     async def _round(self) -> bool:
         busy = False
         failures: list[Exception] = []
+        try:
+            busy = await self._ship_notes()
+        except Exception as error:  # noqa: BLE001 - the containers' own lines may be taken
+            failures.append(error)
         for container_id, container in list(self._containers.items()):
             if container.drained.is_set():
                 continue
@@ -116,6 +148,16 @@ class LogShipper:
         if failures and not busy:
             raise failures[0]
         return busy
+
+    async def _ship_notes(self) -> bool:
+        if not self._notes:
+            return False
+        batch = self._notes[:1000]
+        await self._send(batch)
+        del self._notes[: len(batch)]
+        if not self._notes:
+            self._delivered.set()
+        return True
 
     async def _ship(self, container_id: str, container: _Container) -> bool:
         ended = container.ended  # before reading: lines written after this are read in the next round

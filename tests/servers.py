@@ -176,6 +176,24 @@ def faketime_library() -> str:
     return _program("libfaketime", "faketime", find)
 
 
+def registry_program() -> str:
+    """The registry of the Distribution project."""
+    return _program("docker-registry", "docker-registry")
+
+
+@contextlib.contextmanager
+def running_server(name: str, line: list[str], folder: Path, is_ready: Callable[[], bool]) -> Generator[None]:
+    """A server that is ready when the block begins, and is killed when it ends. Its log is in the folder."""
+    log_path = folder / "log"
+    with log_path.open("w") as log:
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait_for(name, process, is_ready, log_path, 60.0)
+            yield
+        finally:
+            _stop(process, signal.SIGKILL, 30.0)
+
+
 def ip_program() -> str:
     """The program that makes networks for hosts of tests."""
     return _program("ip", "iproute2")
@@ -289,4 +307,5 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: _postgres_program("postgres"),
     faketime_library,
     ip_program,
+    registry_program,
 )

@@ -18,26 +18,27 @@ from temporalio.worker import Worker
 
 from activities.containers import AgentPresence, Containers
 from activities.launchers import entry
-from activities.launchers.base import ContainerSpec, Launcher, LaunchError, Mount
+from activities.launchers.base import ContainerSpec, HostDevice, Launcher, LaunchError, Mount
 from activities.launchers.docker import DockerLauncher, owner_of
+from activities.launchers.host_policy import HostPolicy
 from activities.launchers.process import ProcessLauncher
 from activities.log_shipper import LogShipper
 from activities.spool import SpoolDelivery
 from activities.storage import Storage
-from workers.agent_api import ApiClient, Refused
+from workers.agent_api import ApiClient
 from workers.connect import GivenUp, connect, mark_ready
 from workers.connect import run as run_process
+from workers.leftovers import Leftovers
 from workers.settings import AgentSettings
 from workflows import names
 from workflows.messages import RunContainer
 
 log = structlog.get_logger()
 
-_RECONCILE_EVERY_S = 10.0
-
 
 def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
-    """Completes launch orders with this host's addresses, folders and interpreter."""
+    """Completes launch orders with this host's addresses, folders and interpreter, and holds them to its policy."""
+    policy = HostPolicy.of(settings.bind_mounts, settings.host_devices, settings.capabilities)
     url = settings.container_api_url or settings.api_url
     parts = urlsplit(url)
     usual_python = "python3"
@@ -72,11 +73,10 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             slot_ids: list[int] = launch["slotIds"]
             if any(device.kind == "cuda" for device in settings.devices):  # of its own slots, and no other
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(settings.devices[slot].uuid for slot in slot_ids)
-        for mount in launch["mounts"]:
-            # processes make it themselves, on their first checkpoint, unless they run as somebody who may not
-            if mount["isStorage"] and (launcher.name == "docker" or launch["user"]):
-                _make_storage(Path(mount["source"]))
-        mounts = [Mount(Path(m["source"]), m["target"], m["readOnly"]) for m in launch["mounts"]]
+        mounts = [
+            Mount(Path(m["source"]), m["target"], m["readOnly"], m["propagation"], m["isTrusted"])
+            for m in launch["mounts"]
+        ]
         places: list[str] = []
         if launcher.name == "process":  # where Determined's own harness must see its folders
             places += [str(paths.run_dir), "/run/determined"]
@@ -85,20 +85,32 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
                 env["DET_SHARED_FS_PATH"] = mount["source"] if launcher.name == "process" else mount["target"]
                 if launcher.name == "process":
                     places += [mount["source"], mount["target"]]
-        return ContainerSpec(
+        spec = ContainerSpec(
             container_id=order.container_id,
             argv=[python, "-c", start, *places],
             env=env,
             image=launch["image"],
+            pulls_always=launch["forcePull"],
+            registry_login=launch["registryAuth"],
             workdir=str(paths.work_dir),
             mounts=mounts,
             slot_ids=launch["slotIds"],
             memory_bytes=settings.memory_mib * 2**20 * max(1, len(launch["slotIds"])) if settings.memory_mib else None,
             shm_bytes=launch["shmBytes"],
+            devices=[HostDevice(Path(d["source"]), d["target"], d["mode"]) for d in launch["devices"]],
+            add_capabilities=launch["addCapabilities"],
+            drop_capabilities=launch["dropCapabilities"],
             user=launch["user"],
             is_of_gang=launch["isOfGang"],
             labels=launch["labels"],
         )
+        if launcher.name != "process":  # a process has what its user has, whatever is asked for
+            spec = policy.applied(spec)
+        for mount in launch["mounts"]:
+            # processes make it themselves, on their first checkpoint, unless they run as somebody who may not
+            if mount["isStorage"] and (launcher.name == "docker" or launch["user"]):
+                _make_storage(Path(mount["source"]))
+        return spec
 
     return build
 
@@ -116,68 +128,18 @@ def _make_storage(path: Path) -> None:
         ) from None
 
 
-async def reconcile(launcher: Launcher, api: ApiClient, shipper: LogShipper, spools: SpoolDelivery) -> None:
-    """End copies that were given up, and remove what is over and delivered. Runs until cancelled.
-
-    Raises: Refused, when an operator removed this agent: all that it ran was given up, and is ended.
-    """
-    while True:
-        try:
-            await _reconcile_once(launcher, api, shipper, spools)
-        except Refused:
-            for status in await launcher.list():
-                await launcher.kill(status.container_id, 2.0)
-            raise
-        except (httpx.HTTPError, LaunchError) as error:
-            log.info("reconciliation waits", error=str(error))
-        await asyncio.sleep(_RECONCILE_EVERY_S)
-
-
-class Fenced:
-    """Says that this agent is there, once nothing that was given up runs here: its slots are given anew then."""
-
-    def __init__(self, launcher: Launcher, api: ApiClient) -> None:
-        self._launcher = launcher
-        self._api = api
-
-    async def present(self) -> bool:
-        """See `activities.containers.PresenceReport`."""
-        try:
-            await _end_given_up(self._launcher, self._api)
-        except (httpx.HTTPError, LaunchError) as error:
-            log.info("this agent can't say yet that it is there", error=str(error))
-            return False
-        return await self._api.present()
-
-
-async def _end_given_up(launcher: Launcher, api: ApiClient) -> list[str]:
-    """End what runs for allocations that are over; returns all containers of such, which run no more."""
-    by_id = {each.container_id: each for each in await launcher.list()}
-    allocations = {id_: each.labels.get("ai.undeterred.allocation", "") for id_, each in by_id.items()}
-    ended = await api.ended([allocation for allocation in allocations.values() if allocation])
-    over = [id_ for id_, allocation in allocations.items() if allocation in ended]
-    for container_id in over:
-        if by_id[container_id].running:
-            log.warning("ends a container that was given up", container_id=container_id)
-            await launcher.kill(container_id, 2.0)
-    return over
-
-
-async def _reconcile_once(launcher: Launcher, api: ApiClient, shipper: LogShipper, spools: SpoolDelivery) -> None:
-    for container_id in await _end_given_up(launcher, api):
-        if await shipper.drained(container_id, 0.5):
-            shipper.forget(container_id)
-            spools.forget(container_id)
-            await launcher.remove(container_id)
-
-
 async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     """Work until asked to stop. Containers stay. Raises: GivenUp."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     launcher: Launcher
     if settings.launcher == "docker":
-        launcher = DockerLauncher(owner_of(settings.agent_id, folder))
+        launcher = DockerLauncher(
+            owner_of(settings.agent_id, folder),
+            gpus={slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"},
+            pids_limit=settings.pids_limit,
+            disk_bytes=settings.disk_mib << 20 if settings.disk_mib else None,
+        )
     else:
         launcher = ProcessLauncher(folder / "containers")
     try:
@@ -193,7 +155,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
     containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools)
-    presence = AgentPresence(Fenced(launcher, api))
+    leftovers = Leftovers(launcher, api, shipper, spools)
+    presence = AgentPresence(leftovers)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,
@@ -211,7 +174,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
         activity_executor=ThreadPoolExecutor(2, "storage"),
         max_concurrent_activities=2,
     )
-    loops = [asyncio.create_task(shipper.run()), asyncio.create_task(reconcile(launcher, api, shipper, spools))]
+    loops = [asyncio.create_task(shipper.run()), asyncio.create_task(leftovers.run())]
     try:
         async with worker, storage:
             if await _greet(api, stop):

@@ -16,6 +16,7 @@ from activities.spool import Answer
 from workers.connect import GivenUp
 from workers.devices import Device
 from workers.settings import AgentSettings
+from workflows.lifecycle.allocation import AllocationState
 from workflows.messages import RunContainer
 
 log = structlog.get_logger()
@@ -79,12 +80,12 @@ class ApiClient:
         response.raise_for_status()
         return response.json()
 
-    async def report_running(self, order: RunContainer) -> bool:
-        """The container runs. A courtesy for people: an API that is away does not hold the trial up."""
+    async def report(self, order: RunContainer, state: AllocationState) -> bool:
+        """How far the container is. A courtesy for people: an API that is away does not hold the trial up."""
         try:
-            response = await self._http.post(f"/api/v1/undeterred/allocations/{order.allocation_id}/running")
+            response = await self._http.post(f"/api/v1/undeterred/allocations/{order.allocation_id}/{state.lower()}")
         except httpx.HTTPError as error:
-            log.info("could not report a running container", container_id=order.container_id, error=str(error))
+            log.info("could not report on a container", container_id=order.container_id, state=state, error=str(error))
             return False
         return response.status_code < 500
 

@@ -40,6 +40,7 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
+_MAY_BE_EMPTY = ("UNDETERRED_BIND_MOUNTS", "UNDETERRED_HOST_DEVICES")
 
 
 class ClusterError(Exception):
@@ -285,7 +286,12 @@ class Cluster:
             "UNDETERRED_HEARTBEAT_S",
             "UNDETERRED_RECONNECT_WAIT_S",
             "UNDETERRED_MEMORY_MIB",
+            "UNDETERRED_PIDS_LIMIT",
+            "UNDETERRED_DISK_MIB",
+            "UNDETERRED_CAPABILITIES",
         )
+        # empty is a list of none, and not no list
+        agent |= {name: os.environ[name] for name in _MAY_BE_EMPTY if name in os.environ}
         self._start_part("agent", base | temporal | agent_token | agent)
         return password
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from workers.devices import Device
 
@@ -63,8 +63,29 @@ class AgentSettings(BaseModel):
     launcher: str = Field(default="process", description="process or docker", pattern="^(process|docker)$")
     trial_python: str | None = Field(default=None, description="interpreter of process containers; default: this one")
     memory_mib: int | None = Field(default=None, gt=0, description="memory limit of a Docker container, in MiB a slot")
+    pids_limit: int = Field(default=16384, gt=0, description="most processes and threads of a Docker container")
+    disk_mib: int | None = Field(
+        default=None, gt=0, description="most that a Docker container may write into its own file system, in MiB"
+    )
+    bind_mounts: str | None = Field(
+        default=None, description="folders, separated by colons, that experiments may mount from below; unset: all"
+    )
+    host_devices: str | None = Field(
+        default=None, description="devices, or folders of them, that experiments may use, with colons; unset: all"
+    )
+    capabilities: str = Field(
+        default="", description="capabilities, separated by commas, that experiments may add; ALL: any"
+    )
     heartbeat_s: float = Field(default=5.0, gt=0, description="silence after which this agent counts as away")
     reconnect_wait_s: float = Field(default=25.0, gt=0, description="further silence after which it counts as lost")
+
+    @field_validator("bind_mounts", "host_devices")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        for path in (value or "").split(":"):
+            if path and not path.startswith("/"):
+                raise ValueError(f"{path!r}: expected absolute paths, separated by colons")
+        return value
 
     @model_validator(mode="after")
     def _a_device_each(self) -> AgentSettings:

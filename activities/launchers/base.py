@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -21,8 +21,9 @@ from typing import IO
 class LaunchError(Exception):
     """The container can't be started, and trying again will not help.
 
-    `reason` is a short machine word ("image_missing", "bad_spec", "no_space", "engine_unavailable", "start_failed");
-    the message is a sentence for the trial's log.
+    `reason` is a short machine word: of the image "image_missing", "image_denied", "wrong_architecture", "no_program"
+    and "registry_unavailable", else "bad_spec", "no_space", "engine_unavailable" or "start_failed". The message is a
+    sentence for the trial's log that says what to do. `workflows.lifecycle.trial.classify` knows which are final.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -36,6 +37,7 @@ class ExitCause(StrEnum):
     EXITED = "exited"  # ended by itself; `code` is its exit status, 128+n if signal n ended it
     KILLED = "killed"  # ended by `Launcher.kill`
     OUT_OF_MEMORY = "out_of_memory"  # the kernel or the engine ended it for memory
+    NO_PROGRAM = "no_program"  # the image has no such first program, or none for this architecture
     LOST = "lost"  # gone without a trace: the host rebooted, or somebody removed it
 
 
@@ -46,6 +48,17 @@ class Mount:
     source: Path
     target: str
     read_only: bool = False
+    propagation: str = "rprivate"
+    is_trusted: bool = False  # the cluster's own, no user's wish
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """A device of the host that the container may use. Processes of the process launcher see what their user may."""
+
+    source: Path
+    target: str
+    mode: str = "rwm"
 
 
 @dataclass(frozen=True)
@@ -56,11 +69,16 @@ class ContainerSpec:
     argv: Sequence[str]
     env: Mapping[str, str]
     image: str = ""
+    pulls_always: bool = False
+    registry_login: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     workdir: str = ""
     mounts: Sequence[Mount] = ()
     slot_ids: Sequence[int] = ()
     memory_bytes: int | None = None
     shm_bytes: int | None = None
+    devices: Sequence[HostDevice] = ()
+    add_capabilities: Sequence[str] = ()
+    drop_capabilities: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str = ""
     is_of_gang: bool = False  # others of its allocation run on other hosts, and must reach it at its host's address
@@ -167,6 +185,17 @@ class Launcher(abc.ABC):
     async def check(self) -> None:
         """Raise LaunchError("engine_unavailable", …) when this launcher can't work on this host."""
 
+    async def prepare(self, spec: ContainerSpec, say: Callable[[str], None]) -> None:
+        """Get what takes long to get, which is the image, before `start`. May be cancelled, and begun again.
+
+        Args:
+            spec: What is to be started.
+            say: Gets lines for the trial's log; the first one before anything takes long.
+
+        Raises: LaunchError.
+        """
+        check_spec(spec)
+
     @abc.abstractmethod
     async def start(self, spec: ContainerSpec) -> None:
         """Start the container, or find that it was started before (running or ended). Idempotent by container_id.
@@ -204,6 +233,10 @@ class Launcher(abc.ABC):
     @abc.abstractmethod
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container of this agent, running or ended, that was not removed."""
+
+    async def unstarted(self) -> Sequence[ContainerStatus]:
+        """What a crash left between the making of a container and its start: for `start` to make anew, or `remove`."""
+        return ()
 
     @abc.abstractmethod
     async def remove(self, container_id: str) -> None:

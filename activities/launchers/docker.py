@@ -3,9 +3,8 @@
 All truth is in the engine: a container is found by its name, its labels say whose it is, and an empty file in its
 file system tells that `kill` ended it. So another agent process can go on with it.
 
-What a container may do: its own bridge network (with the host reachable as `host.docker.internal`), the capabilities
-of `_CAPABILITIES`, no new privileges, limits on memory, shared memory and processes. `kill` sends SIGTERM to the main
-process, which hands it on (the harness' launch layers do); SIGKILL then ends every process of the container.
+What a container may do is in `docker_request.py`, how it gets its image in `images.py`. `kill` sends SIGTERM to the
+main process, which hands it on (the harness' launch layers do); SIGKILL then ends every process of the container.
 
 Let the engine run with `"live-restore": true`: else a restart of the engine ends all containers.
 """
@@ -16,10 +15,11 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -38,15 +38,17 @@ from activities.launchers.base import (
     RunFiles,
     check_spec,
 )
-from activities.launchers.docker_logs import LogTail
+from activities.launchers.docker_logs import FrameParser, LogTail
+from activities.launchers.docker_request import LABEL, RUN_DIR, WORK_DIR, HostSide, create_request
 from activities.launchers.engine import Engine, EngineError, EngineGone, filters
+from activities.launchers.images import Images
 
-LABEL = "ai.undeterred"
-RUN_DIR = "/run/determined"
-_WORK_DIR = f"{RUN_DIR}/workdir"
 _KILLED = "/.undeterred-killed"
-_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"]
-"""What an image that runs as root needs to install packages and to drop to another user."""
+#: What `docker-init`, or without it runc, writes and exits with when it can't become the container's program.
+_NO_PROGRAM = re.compile(r"(?:\[FATAL tini \(\d+\)\] exec (?P<a>.*) failed|exec (?P<b>/.*)): (?P<why>.*)")
+_NO_PROGRAM_CODES = (1, 126, 127)
+#: Storage drivers of the engine that can limit the size of a container's own file system.
+_SIZED_DRIVERS = ("btrfs", "devicemapper", "zfs", "windowsfilter")
 
 
 def owner_of(agent_id: str, folder: Path) -> str:
@@ -61,8 +63,9 @@ class DockerLauncher(Launcher):
         owner: Whose containers these are; one agent process an owner. See `owner_of`.
         network: Bridge network of the containers; made if absent.
         inter_container: Whether containers of this network reach each other; an existing network stays as it is.
-        gpus: Whether slot ids are CUDA devices.
+        gpus: Slot id to the UUID of its GPU, as `nvidia-smi -L` shows it; none: slots are no GPUs.
         pids_limit: Most processes and threads of a container.
+        disk_bytes: Most that a container may write into its own file system; not every engine can hold it to that.
         log_bytes: Size of one of the two log files that the engine keeps of a container.
         local_images: Image names that begin so are built here and never pulled.
         host: As DOCKER_HOST, which is the default.
@@ -76,8 +79,9 @@ class DockerLauncher(Launcher):
         network: str = "undeterred",
         *,
         inter_container: bool = False,
-        gpus: bool = False,
+        gpus: Mapping[int, str] | None = None,
         pids_limit: int = 16384,
+        disk_bytes: int | None = None,
         log_bytes: int = 1 << 30,
         local_images: Sequence[str] = ("undeterred/",),
         host: str = "",
@@ -86,11 +90,9 @@ class DockerLauncher(Launcher):
         self._prefix = f"det-{hashlib.sha256(owner.encode()).hexdigest()[:8]}"
         self._network = network
         self._inter_container = inter_container
-        self._gpus = gpus
-        self._pids_limit = pids_limit
-        self._log_bytes = log_bytes
-        self._local_images = tuple(local_images)
+        self._host = HostSide(owner, network, gpus or {}, pids_limit, disk_bytes, log_bytes)
         self._engine = Engine(host)
+        self._images = Images(self._engine, local_images)
         self._host_address = ""
         self._use_init = True
         self._locks: dict[str, asyncio.Lock] = {}
@@ -104,7 +106,7 @@ class DockerLauncher(Launcher):
 
     def container_paths(self, container_id: str) -> ContainerPaths:
         """The same in every container."""
-        return ContainerPaths(RUN_DIR, RUN_DIR, _WORK_DIR)
+        return ContainerPaths(RUN_DIR, RUN_DIR, WORK_DIR)
 
     async def close(self) -> None:
         """Close the connections to the engine."""
@@ -113,11 +115,17 @@ class DockerLauncher(Launcher):
         await self._engine.close()
 
     async def check(self) -> None:
-        """Raise LaunchError("engine_unavailable") unless the engine answers."""
+        """Raise LaunchError("engine_unavailable") unless the engine answers and can hold containers to their limits."""
         try:
-            await self._engine.call("GET", "/version", timeout_s=5.0)
+            found: dict[str, Any] = await self._engine.call("GET", "/info", timeout_s=15.0)
         except (EngineError, EngineGone) as error:
             raise _unavailable(error) from None
+        if self._host.disk_bytes and (why := _no_disk_limit(found)):
+            raise LaunchError(
+                "engine_unavailable",
+                f"UNDETERRED_DISK_MIB: this engine can't limit what a container writes: {why}. Put the engine's folder"
+                f" ({found.get('DockerRootDir')}) on XFS mounted with `pquota`, or leave the setting out.",
+            )
 
     async def gateway(self) -> str:
         """The host's address on the containers' network, which `host.docker.internal` means in them: what the API
@@ -132,8 +140,16 @@ class DockerLauncher(Launcher):
             raise _unavailable(error) from None
         return self._host_address
 
+    async def prepare(self, spec: ContainerSpec, say: Callable[[str], None]) -> None:
+        """Pull the image where that is to be done. See `Launcher.prepare`."""
+        check_spec(spec)
+        try:
+            await self._images.get(spec.image, spec.registry_login, always=spec.pulls_always, say=say)
+        except EngineGone as error:
+            raise _unavailable(error) from None
+
     async def start(self, spec: ContainerSpec) -> None:
-        """Create and start, or find it. See `Launcher.start`.
+        """Create and start, or find it. Its image must be here: see `prepare`. See `Launcher.start`.
 
         Two agent processes of one id must not run at once: a container that ended between the other's look and its
         start would run again.
@@ -212,22 +228,13 @@ class DockerLauncher(Launcher):
 
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container of this agent that was started."""
-        params = {"all": "1", **filters(label=f"{LABEL}.agent={self._owner}")}
-        try:
-            found: list[dict[str, Any]] = await self._engine.call("GET", "/containers/json", params=params)
-        except EngineGone as error:
-            raise _unavailable(error) from None
-        statuses: list[ContainerStatus] = []
-        for item in found:
-            if item["State"] in ("created", "removing"):
-                continue
-            container_id = item["Labels"][f"{LABEL}.container"]
-            is_running = item["State"] in ("running", "paused", "restarting")
-            if not is_running:
-                self._ended.add(container_id)
-            labels: dict[str, str] = json.loads(item["Labels"][f"{LABEL}.labels"])
-            statuses.append(ContainerStatus(container_id, is_running, labels))
-        return statuses
+        found = [_status(item) for item in await self._own() if item["State"] not in ("created", "removing")]
+        self._ended |= {status.container_id for status in found if not status.running}
+        return found
+
+    async def unstarted(self) -> Sequence[ContainerStatus]:
+        """Every container of this agent that was made and not started; also one that is being started now."""
+        return [_status(item) for item in await self._own() if item["State"] == "created"]
 
     async def remove(self, container_id: str) -> None:
         """Remove the container, its log and its anonymous volumes."""
@@ -245,20 +252,23 @@ class DockerLauncher(Launcher):
             known.discard(container_id)
         self._locks.pop(container_id, None)
 
+    async def _own(self) -> list[dict[str, Any]]:
+        params = {"all": "1", **filters(label=f"{LABEL}.agent={self._owner}")}
+        try:
+            return await self._engine.call("GET", "/containers/json", params=params)
+        except EngineGone as error:
+            raise _unavailable(error) from None
+
     async def _start(self, spec: ContainerSpec) -> None:
         name = self._name(spec.container_id)
         state = await self._state(name)
-        if state is None:
-            await self._create(name, spec)
-        elif state["Status"] != "created":
+        if state is not None and state["Status"] != "created":
             return
-        uid, _, gid = spec.user.partition(":")
-        if uid.isdigit():
-            owner, mode = (int(uid), int(gid) if gid.isdigit() else int(uid)), 0o700
-        else:  # a name of the image: we can't know its number
-            owner, mode = (0, 0), 0o1777 if spec.user else 0o700
-        await self._engine.put_files(name, {f"{RUN_DIR}/": (mode, *owner), f"{_WORK_DIR}/": (mode, *owner)})
+        if state is not None:  # a crash left it, and its token is not the one that is good now
+            await self.remove(spec.container_id)
+        await self._create(name, spec)
         try:
+            await self._make_folders(name, spec.user)
             await self._engine.call("POST", f"/containers/{name}/start")
         except EngineError as error:
             text = str(error)
@@ -267,73 +277,29 @@ class DockerLauncher(Launcher):
                 self._use_init = False
                 await self._start(spec)
                 return
-            reason = "no_space" if "no space left" in text else "start_failed"
-            raise LaunchError(reason, f"container {spec.container_id}: the engine did not start it: {text}") from None
+            raise _start_failure(spec, text) from None
+
+    async def _make_folders(self, name: str, user: str) -> None:
+        uid, _, gid = user.partition(":")
+        if uid.isdigit():
+            owner, mode = (int(uid), int(gid) if gid.isdigit() else int(uid)), 0o700
+        else:  # a name of the image: we can't know its number
+            owner, mode = (0, 0), 0o1777 if user else 0o700
+        await self._engine.put_files(name, {f"{RUN_DIR}/": (mode, *owner), f"{WORK_DIR}/": (mode, *owner)})
 
     async def _create(self, name: str, spec: ContainerSpec) -> None:
         await self._make_network()
-        body = self._body(spec)
-        for is_pulled in (False, True):
-            try:
-                await self._engine.call("POST", "/containers/create", body, params={"name": name})
+        body = create_request(spec, self._host, host_address=self._host_address, uses_init=self._use_init)
+        try:
+            await self._engine.call("POST", "/containers/create", body, params={"name": name})
+        except EngineError as error:
+            text = str(error)
+            if error.status == 409 and "already in use" in text:
                 return
-            except EngineError as error:
-                if error.status == 409 and "already in use" in str(error):
-                    return
-                if error.status == 404 and "image" in str(error).lower() and not is_pulled:
-                    await self._pull(spec.image)
-                    continue
-                reason = "no_space" if "no space left" in str(error) else "bad_spec"
-                raise LaunchError(reason, f"container {spec.container_id}: the engine refused it: {error}") from None
-
-    def _body(self, spec: ContainerSpec) -> dict[str, Any]:
-        workdir = spec.workdir.replace("{container_dir}", RUN_DIR) or _WORK_DIR
-        env = {name: value.replace("{container_dir}", RUN_DIR) for name, value in spec.env.items()}
-        labels = {
-            **spec.labels,
-            f"{LABEL}.agent": self._owner,
-            f"{LABEL}.container": spec.container_id,
-            f"{LABEL}.labels": json.dumps(dict(spec.labels)),
-            f"{LABEL}.boot": supervisor.boot_id(),
-        }
-        host: dict[str, Any] = {
-            "NetworkMode": "host" if spec.is_of_gang else self._network,
-            "ExtraHosts": [f"host.docker.internal:{self._host_address}"],
-            "CapDrop": ["ALL"],
-            "CapAdd": _CAPABILITIES,
-            "SecurityOpt": ["no-new-privileges"],
-            "PidsLimit": self._pids_limit,
-            "Init": self._use_init,
-            "LogConfig": {"Type": "json-file", "Config": {"max-size": str(self._log_bytes), "max-file": "2"}},
-            "Mounts": [
-                {
-                    "Type": "bind",
-                    "Source": str(mount.source),
-                    "Target": str(PurePosixPath(workdir) / mount.target),
-                    "ReadOnly": mount.read_only,
-                    "BindOptions": {"Propagation": "rprivate"},
-                }
-                for mount in spec.mounts
-            ],
-        }
-        if spec.memory_bytes:
-            host["Memory"] = host["MemorySwap"] = spec.memory_bytes
-        if spec.shm_bytes:
-            host["ShmSize"] = spec.shm_bytes
-        if self._gpus and spec.slot_ids:
-            ids = [str(slot) for slot in spec.slot_ids]
-            host["DeviceRequests"] = [{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]
-        return {
-            "Image": spec.image,
-            "Entrypoint": list(spec.argv),
-            "Cmd": [],
-            "Env": [f"{name}={value}" for name, value in env.items()],
-            "WorkingDir": workdir,
-            "User": spec.user,
-            "Labels": labels,
-            "StopSignal": "SIGTERM",
-            "HostConfig": host,
-        }
+            if error.status == 404 and "image" in text.lower():  # removed since it was prepared
+                raise LaunchError("image_missing", f"image {spec.image!r} is not on this host: {text}") from None
+            reason = "no_space" if "no space left" in text else "bad_spec"
+            raise LaunchError(reason, f"container {spec.container_id}: the engine refused it: {text}") from None
 
     async def _make_network(self) -> None:
         if self._host_address:
@@ -372,24 +338,6 @@ class DockerLauncher(Launcher):
             )
         self._host_address = address
 
-    async def _pull(self, image: str) -> None:
-        is_local = image.startswith(self._local_images)
-        reason = "it is built on the host, no registry has it" if is_local else ""
-        if not is_local:
-            async with self._locks.setdefault(f"pull {image}", asyncio.Lock()):
-                try:
-                    await self._engine.call("GET", f"/images/{image}/json")
-                    return  # pulled while we waited for the lock
-                except EngineError:
-                    reason = await asyncio.to_thread(_pull_with_sdk, image, self._engine.host)
-        if reason:
-            advice = (
-                f"build it with `deploy/images/build-local.sh -t {image}`"
-                if is_local
-                else f"try `docker pull {image}` on the agent's host, or correct `environment.image`"
-            )
-            raise LaunchError("image_missing", f"image {image!r} is not on this host: {reason}; {advice}.")
-
     async def _state(self, name: str) -> dict[str, Any] | None:
         try:
             found = await self._engine.call("GET", f"/containers/{name}/json")
@@ -397,7 +345,12 @@ class DockerLauncher(Launcher):
             if error.status == 404:
                 return None
             raise
-        return {**found["State"], "Boot": found["Config"]["Labels"].get(f"{LABEL}.boot", "")}
+        return {
+            **found["State"],
+            "Boot": found["Config"]["Labels"].get(f"{LABEL}.boot", ""),
+            "Image": found["Config"]["Image"],
+            "Memory": found["HostConfig"]["Memory"],
+        }
 
     async def _look(self, container_id: str) -> ContainerExit | None:
         """The exit, or None while it runs."""
@@ -416,8 +369,24 @@ class DockerLauncher(Launcher):
         if state["Boot"] != supervisor.boot_id() and ended_at > _booted_at():
             return ContainerExit(ExitCause.LOST, None, ended_at, "the host was restarted while it ran")
         if state["OOMKilled"] and code != 0:
-            return ContainerExit(ExitCause.OUT_OF_MEMORY, code, ended_at, "over its memory limit, or the host's")
+            return ContainerExit(ExitCause.OUT_OF_MEMORY, code, ended_at, _memory_advice(state["Memory"]))
+        if code in _NO_PROGRAM_CODES and (why := await self._why_no_program(name, state["Image"])):
+            return ContainerExit(ExitCause.NO_PROGRAM, code, ended_at, why)
         return ContainerExit(ExitCause.EXITED, code, ended_at, state["Error"])
+
+    async def _why_no_program(self, name: str, image: str) -> str:
+        """Empty if the container's program did start: then what it says or exits with is the user's."""
+        parser, lines = FrameParser(), list[LogLine]()
+        try:
+            async with contextlib.aclosing(self._engine.read_logs(name)) as chunks:
+                async for chunk in chunks:
+                    lines += parser.feed(chunk)
+                    if len(lines) > 1:
+                        return ""
+        except EngineError:
+            return ""
+        found = _NO_PROGRAM.fullmatch(lines[0].text) if lines else None
+        return no_program(image, found["a"] or found["b"], found["why"]) if found else ""
 
 
 def _files_in(archive: IO[bytes], folder: str) -> RunFiles:
@@ -432,6 +401,59 @@ def _files_in(archive: IO[bytes], folder: str) -> RunFiles:
             if file is not None:
                 files.append((path.name, held.enter_context(file)))
         return RunFiles(sorted(files, key=lambda found: found[0]), held.pop_all())
+
+
+def no_program(image: str, program: str, why: str) -> str:
+    """A sentence about an image in which the first program can't be executed."""
+    if "format" in why.lower():
+        return f"image {image!r}: its {program} is for another architecture than this host's ({why}): build one for it"
+    return (
+        f"image {image!r} has no {program} that can be executed ({why}): put Python 3 and the harness into it"
+        " (deploy/images/Dockerfile shows how), or name its interpreter in the variable DET_PYTHON_EXECUTABLE"
+    )
+
+
+def _start_failure(spec: ContainerSpec, text: str) -> LaunchError:
+    """What the engine's words for a failed start mean. Without `docker-init` they tell of the first program too."""
+    program = spec.argv[0]
+    if "exec format error" in text:
+        return LaunchError("wrong_architecture", no_program(spec.image, program, "exec format error"))
+    if "exec:" in text and ("not found" in text or "no such file" in text or "permission denied" in text):
+        return LaunchError("no_program", no_program(spec.image, program, text.rpartition(program)[2].strip('": ')))
+    if "could not select device driver" in text:
+        return LaunchError(
+            "start_failed",
+            f"container {spec.container_id}: the engine has no driver for GPUs: {text}; install the NVIDIA Container"
+            " Toolkit on the agent's host (`nvidia-ctk runtime configure`), and restart the engine.",
+        )
+    if "gathering device information" in text:
+        return LaunchError("bad_spec", f"container {spec.container_id}: {text}; correct `resources.devices`.")
+    reason = "no_space" if "no space left" in text else "start_failed"
+    return LaunchError(reason, f"container {spec.container_id}: the engine did not start it: {text}")
+
+
+def _memory_advice(limit_bytes: int) -> str:
+    if not limit_bytes:
+        return "its host had no memory left: use smaller batches or fewer workers, or let the operator limit containers"
+    return (
+        f"over its limit of {limit_bytes >> 20} MiB: use smaller batches or fewer workers, ask for more slots, or let"
+        " the operator raise UNDETERRED_MEMORY_MIB"
+    )
+
+
+def _no_disk_limit(info: Mapping[str, Any]) -> str:
+    """Why an engine can't limit the size of containers' file systems; empty if it may."""
+    driver = str(info.get("Driver"))
+    below = dict(info.get("DriverStatus") or []).get("Backing Filesystem", "?")
+    if driver in _SIZED_DRIVERS or (driver in ("overlay2", "vfs") and below == "xfs"):
+        return ""
+    return f"its storage driver is {driver} on {below}"
+
+
+def _status(item: Mapping[str, Any]) -> ContainerStatus:
+    labels: dict[str, str] = item["Labels"]
+    is_running = item["State"] in ("running", "paused", "restarting")
+    return ContainerStatus(labels[f"{LABEL}.container"], is_running, json.loads(labels[f"{LABEL}.labels"]))
 
 
 def _unavailable(error: Exception) -> LaunchError:
@@ -450,22 +472,3 @@ def _parse_time(text: str) -> datetime:
 
 def _booted_at() -> datetime:
     return datetime.now(UTC) - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
-
-
-def _pull_with_sdk(image: str, host: str) -> str:
-    """Pull an image with the credentials of `docker login`; empty, or why it failed."""
-    import docker  # slow to import, and rarely needed
-
-    sdk: Any = docker
-    name, _, tag = image.rpartition(":")
-    if not name or "/" in tag or "@" in image:
-        name, tag = image, "" if "@" in image else "latest"
-    try:
-        client = sdk.DockerClient(base_url=host, timeout=600)
-        try:
-            client.images.pull(name, tag=tag or None)
-        finally:
-            client.close()
-    except (sdk.errors.DockerException, OSError) as error:
-        return f"pulling failed: {getattr(error, 'explanation', None) or error}"
-    return ""

@@ -1,7 +1,7 @@
 """The few calls of the Docker Engine API that the launcher needs, asynchronous and over the engine's own socket.
 
-The Docker SDK is synchronous: a thread for each container that is waited for or read from. It is used for pulls only,
-where it knows the registries' credentials (`docker.py`). Source: Docker Engine API v1.41, https://docs.docker.com/engine/api/v1.41/
+The Docker SDK is synchronous: a thread for each container that is waited for or read from. It is used only for what
+`docker login` left on the host (`images.py`). Source: Docker Engine API v1.41, https://docs.docker.com/engine/api/v1.41/
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 import httpx
 
 API_VERSION = "v1.41"
+_SILENCE_S = 600.0
 
 
 class EngineError(Exception):
@@ -91,6 +92,25 @@ class Engine:
         if not answer.content or "json" not in answer.headers.get("content-type", ""):
             return None
         return answer.json()
+
+    async def stream(
+        self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str]
+    ) -> AsyncGenerator[Mapping[str, Any]]:
+        """The messages of a call that goes on for long, such as a pull; what is left early, the engine gives up.
+
+        Raises: EngineError; EngineGone, also when it was silent for ten minutes.
+        """
+        timeout = httpx.Timeout(_SILENCE_S, connect=5.0)
+        try:
+            async with self._http.stream(method, path, params=params, headers=headers, timeout=timeout) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise EngineError(answer.status_code, _message_of(answer))
+                async for line in answer.aiter_lines():
+                    if line.strip():
+                        yield json.loads(line)
+        except httpx.TransportError as error:
+            raise EngineGone(f"{self.host}: {error or type(error).__name__}") from error
 
     async def read_logs(self, name: str, *, since: str = "", follow: bool = False) -> AsyncGenerator[bytes]:
         """The container's log in chunks of the engine's frames, from its start or from a time (`seconds.nanoseconds`).

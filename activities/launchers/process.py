@@ -137,6 +137,10 @@ class ProcessLauncher(Launcher):
         """Every container that was started: a folder that a crash left before that is for `start` to take up."""
         return await asyncio.to_thread(self._list)
 
+    async def unstarted(self) -> Sequence[ContainerStatus]:
+        """Folders that were prepared, and in which nothing was started for longer than a start may take."""
+        return await asyncio.to_thread(self._list_unstarted)
+
     async def remove(self, container_id: str) -> None:
         """Delete the folder."""
         await self.kill(container_id, 0.0)
@@ -194,15 +198,7 @@ class ProcessLauncher(Launcher):
         }
         if self._gpus:
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(slot) for slot in spec.slot_ids))
-        sections = {
-            "argv": list(spec.argv),
-            "env": [f"{name}={value}" for name, value in env.items()],
-            "workdir": [spec.workdir.replace("{container_dir}", paths.container_dir) or paths.work_dir],
-            "user": [str(number) for number in user],
-            "log_limit": [str(self._log_limit)],
-        }
-        words = [word for name, values in sections.items() for word in (name, str(len(values)), *values)]
-        _write_private(folder / "launch", "\0".join([*words, ""]))
+        # first, as it tells whose the folder is, should a crash leave it so
         record = {
             "container_id": spec.container_id,
             "argv": list(spec.argv),
@@ -212,6 +208,15 @@ class ProcessLauncher(Launcher):
             "user": spec.user,
         }
         _write_private(folder / "spec.json", json.dumps(record, indent=1))
+        sections = {
+            "argv": list(spec.argv),
+            "env": [f"{name}={value}" for name, value in env.items()],
+            "workdir": [spec.workdir.replace("{container_dir}", paths.container_dir) or paths.work_dir],
+            "user": [str(number) for number in user],
+            "log_limit": [str(self._log_limit)],
+        }
+        words = [word for name, values in sections.items() for word in (name, str(len(values)), *values)]
+        _write_private(folder / "launch", "\0".join([*words, ""]))
 
     def _look(self, folder: Path) -> ContainerExit | tuple[int, int]:
         """The exit, or process id and start time of whom to wait for."""
@@ -241,6 +246,17 @@ class ProcessLauncher(Launcher):
             if record is not None and (entry / "state.json").exists():
                 running = not isinstance(self._look(entry), ContainerExit)
                 statuses.append(ContainerStatus(entry.name, running, record["labels"]))
+        return statuses
+
+    def _list_unstarted(self) -> Sequence[ContainerStatus]:
+        statuses: list[ContainerStatus] = []
+        for entry in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            record = None if entry.name.startswith(".") else _read_json(entry / "spec.json")
+            if record is None or (entry / "state.json").exists():
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - (entry / "spec.json").stat().st_mtime > 2 * _START_LIMIT_S:
+                    statuses.append(ContainerStatus(entry.name, False, record["labels"]))
         return statuses
 
     def _remove(self, container_id: str) -> None:

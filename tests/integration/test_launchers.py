@@ -26,6 +26,7 @@ from activities.launchers.base import (
     ContainerExit,
     ContainerSpec,
     ExitCause,
+    HostDevice,
     Launcher,
     LaunchError,
     LogLine,
@@ -506,6 +507,20 @@ class TestProcessLauncher(LauncherContract):
         assert (await end_of(launcher, spec.container_id)).code == 0
         assert [line.text for line in await read_all(launcher, spec.container_id)] == ["ran"]
 
+    async def test_removed_when_a_crash_left_it_unstarted(self, world: ProcessWorld, launcher: Launcher) -> None:
+        spec = world.spec("echo", "ran", labels={"trial": "7"}, env={"TOKEN": "secret"})
+        with pytest.raises(LaunchError, match="did not start it"):
+            await ProcessLauncher(world.root, python="false").start(spec)
+        assert await launcher.unstarted() == [], "it may be about to start"
+        record = world.root / spec.container_id / "spec.json"
+        os.utime(record, (time.time() - 100, time.time() - 100))
+        assert [(left.container_id, left.labels) for left in await launcher.unstarted()] == [
+            (spec.container_id, {"trial": "7"})
+        ]
+        await launcher.remove(spec.container_id)
+        assert await launcher.unstarted() == []
+        assert list(world.root.iterdir()) == []
+
     async def test_killed_supervisor(self, world: ProcessWorld, launcher: Launcher) -> None:
         """The command lives on, can be waited for and killed; its exit code is nobody's to know."""
         specs = [world.spec("sleep", "60"), world.spec("sleep", "0.5")]
@@ -608,17 +623,12 @@ class TestDockerLauncher(LauncherContract):
         async with cleaned(DockerWorld(tmp_path, image)) as world:
             yield world
 
-    async def test_missing_image(self, world: DockerWorld, launcher: Launcher) -> None:
-        for image, words in (
-            ("undeterred/none:dev", "build-local.sh -t undeterred/none:dev"),
-            ("localhost:1/none:1", "docker pull localhost:1/none:1"),
-        ):
-            spec = ContainerSpec(f"test-{uuid.uuid4()}", ["true"], {}, image=image)
-            with pytest.raises(LaunchError, match=words) as caught:
-                await launcher.start(spec)
-            assert caught.value.reason == "image_missing"
-            assert image in str(caught.value)
-        assert list(await launcher.list()) == []
+    async def test_image_that_went_after_it_was_prepared(self, world: DockerWorld, launcher: Launcher) -> None:
+        spec = ContainerSpec(f"test-{uuid.uuid4()}", ["true"], {}, image="undeterred/none:dev")
+        with pytest.raises(LaunchError, match="undeterred/none:dev") as caught:
+            await launcher.start(spec)
+        assert caught.value.reason == "image_missing"
+        assert [*await launcher.list(), *await launcher.unstarted()] == []
 
     async def test_memory_limit(self, world: DockerWorld, launcher: Launcher) -> None:
         text = "print('ready', flush=True); x = [bytearray(1 << 20) for _ in range(1000)]"
@@ -626,6 +636,7 @@ class TestDockerLauncher(LauncherContract):
         await launcher.start(spec)
         found = await end_of(launcher, spec.container_id)
         assert (found.cause, found.code) == (ExitCause.OUT_OF_MEMORY, 137)
+        assert "over its limit of 64 MiB" in found.message
 
     async def test_limits_and_rights(self, world: DockerWorld, launcher: Launcher) -> None:
         text = """
@@ -640,6 +651,103 @@ class TestDockerLauncher(LauncherContract):
         await end_of(launcher, spec.container_id)
         lines = [line.text for line in await read_all(launcher, spec.container_id)]
         assert lines == ["00000000000000eb 1", str(32 << 20), "False False"]
+
+    async def test_capabilities_and_shared_memory_of_the_configuration(
+        self, world: DockerWorld, launcher: Launcher
+    ) -> None:
+        text = """
+        import os, re
+        print(re.search(r"CapEff:\\s*(\\w+)", open("/proc/self/status").read())[1])
+        print(os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize)
+        """
+        spec = world.code(text, add_capabilities=["SYS_PTRACE"], drop_capabilities=["ALL"])
+        await launcher.start(spec)
+        await end_of(launcher, spec.container_id)
+        lines = [line.text for line in await read_all(launcher, spec.container_id)]
+        assert lines == [f"{1 << 19:016x}", str(4 << 30)], "CAP_SYS_PTRACE is number 19"
+
+    async def test_no_more_processes_than_the_host_gives(self, world: DockerWorld) -> None:
+        launcher = DockerLauncher(world.agent, network="undeterred-test", pids_limit=20)
+        text = """
+        import os, time
+        children = 0
+        try:
+            while children < 100:
+                if not os.fork():
+                    time.sleep(60)
+                children += 1
+        except BlockingIOError:
+            print(15 < children < 20)
+        """
+        spec = world.code(text)
+        await launcher.start(spec)
+        await end_of(launcher, spec.container_id)
+        assert [line.text for line in await read_all(launcher, spec.container_id)] == ["True"]
+        await launcher.close()
+
+    async def test_device_of_the_host(self, world: DockerWorld, launcher: Launcher) -> None:
+        device = HostDevice(Path("/dev/null"), "/dev/nothing", "rw")
+        spec = world.code("print(open('/dev/nothing', 'rb').read(1))", devices=[device])
+        await launcher.start(spec)
+        await end_of(launcher, spec.container_id)
+        assert [line.text for line in await read_all(launcher, spec.container_id)] == ["b''"]
+        missing = world.spec("true", devices=[HostDevice(Path("/dev/no-such"), "/dev/x")])
+        with pytest.raises(LaunchError, match=r"/dev/no-such.*resources\.devices") as caught:
+            await launcher.start(missing)
+        assert caught.value.reason == "bad_spec"
+        assert [*await launcher.unstarted()] == [], "what could not be started is not left"
+
+    async def test_disk_limit_is_kept_or_refused_when_the_agent_starts(self, world: DockerWorld) -> None:
+        launcher = DockerLauncher(world.agent, network="undeterred-test", disk_bytes=50 << 20)
+        info = subprocess.run(["docker", "info"], check=True, capture_output=True, text=True).stdout
+        if "Backing Filesystem: xfs" in info:
+            await launcher.check()
+            spec = world.code("open('x', 'wb').write(bytes(60 << 20))")
+            await launcher.start(spec)
+            assert (await end_of(launcher, spec.container_id)).code == 1
+        else:
+            with pytest.raises(LaunchError, match=r"UNDETERRED_DISK_MIB: .*pquota"):
+                await launcher.check()
+            with pytest.raises(LaunchError, match="the engine refused it"):
+                await launcher.start(world.spec("true"))
+        await launcher.close()
+
+    async def test_trials_do_not_reach_each_other(self, world: DockerWorld, launcher: Launcher) -> None:
+        serve = """
+        import socket, time
+        server = socket.create_server(("0.0.0.0", 8000))
+        print(socket.gethostbyname(socket.gethostname()), flush=True)
+        time.sleep(60)
+        """
+        first = world.code(serve)
+        await launcher.start(first)
+        await line_from(launcher, first.container_id, ".")
+        address = (await launcher.logs(first.container_id, -1))[0].text
+        reach = """
+        import socket, sys
+        try:
+            socket.create_connection((sys.argv[1], 8000), timeout=1)
+            print("reached")
+        except OSError as error:
+            print("not reached")
+        """
+        for network, words in (("undeterred-test", "not reached"), ("undeterred-test-open", "not reached")):
+            other = DockerLauncher(world.agent, network=network, inter_container=True)
+            second = world.code(reach, address)
+            await other.start(second)
+            await end_of(other, second.container_id)
+            assert [line.text for line in await read_all(other, second.container_id)] == [words], network
+            await other.close()
+        itself = DockerLauncher(world.agent, network="undeterred-test-open", inter_container=True)
+        server = world.code(serve)
+        await itself.start(server)
+        await line_from(itself, server.container_id, ".")
+        address = (await itself.logs(server.container_id, -1))[0].text
+        client = world.code(reach, address)
+        await itself.start(client)
+        await end_of(itself, client.container_id)
+        assert [line.text for line in await read_all(itself, client.container_id)] == ["reached"], "where they may"
+        await itself.close()
 
     async def test_reaches_a_server_of_the_host(self, world: DockerWorld, launcher: Launcher) -> None:
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -670,12 +778,40 @@ class TestDockerLauncher(LauncherContract):
     async def test_started_when_a_crash_left_it_created(self, world: DockerWorld, launcher: Launcher) -> None:
         spec = world.spec("echo", "ran")
         assert isinstance(launcher, DockerLauncher)
-        await launcher._create(launcher._name(spec.container_id), spec)  # pyright: ignore[reportPrivateUsage]
+        old = dataclasses.replace(spec, argv=["echo", "with the old token"], labels={"trial": "7"})
+        await launcher._create(launcher._name(spec.container_id), old)  # pyright: ignore[reportPrivateUsage]
         assert list(await launcher.list()) == []
         other = world.launcher()
+        [left] = await other.unstarted()
+        assert (left.container_id, left.running, left.labels) == (spec.container_id, False, {"trial": "7"})
         await other.start(spec)
+        assert await other.unstarted() == []
         assert (await end_of(other, spec.container_id)).code == 0
         assert [line.text for line in await read_all(other, spec.container_id)] == ["ran"]
+
+    async def test_removed_when_a_crash_left_it_created(self, world: DockerWorld, launcher: Launcher) -> None:
+        spec = world.spec("true")
+        assert isinstance(launcher, DockerLauncher)
+        await launcher._create(launcher._name(spec.container_id), spec)  # pyright: ignore[reportPrivateUsage]
+        stranger = DockerLauncher(f"agent-{uuid.uuid4()}", network="undeterred-test")
+        assert await stranger.unstarted() == []
+        await stranger.remove(spec.container_id)
+        assert len(await launcher.unstarted()) == 1, "what is another's is left alone"
+        await stranger.close()
+        await launcher.remove(spec.container_id)
+        assert await launcher.unstarted() == []
+
+    async def test_files_on_a_mount_belong_to_whom_it_runs_as(self, world: DockerWorld, launcher: Launcher) -> None:
+        mounts, folder = world.shared_folder()
+        world.shared.chmod(0o777)
+        for parent in world.shared.parents:
+            if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o001 == 0:
+                parent.chmod(parent.stat().st_mode | 0o001)
+        spec = world.spec("touch", f"{folder}/file", user="1234:5678", mounts=mounts)
+        await launcher.start(spec)
+        assert (await end_of(launcher, spec.container_id)).code == 0
+        found = (world.shared / "file").stat()
+        assert (found.st_uid, found.st_gid) == (1234, 5678)
 
     async def test_agents_of_two_clusters_share_an_engine(self, world: DockerWorld, launcher: Launcher) -> None:
         """Even with the same ids: experiments of the same second and number have the same."""

@@ -117,6 +117,26 @@ ID = "1.a.1-0"
 MANY = [f"line {number}" for number in range(2500)]
 
 
+async def test_notes_come_before_the_containers_lines_though_the_api_was_away(
+    lines: Lines, api: Api, tmp_path: Path
+) -> None:
+    async with shipping(lines, api, tmp_path) as shipper:
+        assert await shipper.noted(0), "there are none"
+        api.down = True
+        shipper.note(order(), "pulling image a")
+        shipper.note(order(), "pulled image a")
+        assert not await shipper.noted(0.05)
+        api.down = False
+        assert await shipper.noted(10)
+        shipper.follow(order())
+        lines.write(ID, "step 1")
+        await until(lambda: len(api.kept) == 3)
+        assert shipper.followed() == {ID: "1.a.1"}
+    assert api.lines(ID) == ["pulling image a", "pulled image a", "step 1"]
+    assert [(entry["source"], entry["allocationId"]) for entry in api.sent[:2]] == [("agent", "1.a.1")] * 2
+    assert api.sent[0]["lineOffset"] < api.sent[1]["lineOffset"]
+
+
 async def test_lines_arrive_once_and_in_order_when_nothing_fails(lines: Lines, api: Api, tmp_path: Path) -> None:
     async with shipping(lines, api, tmp_path) as shipper:
         shipper.follow(order())

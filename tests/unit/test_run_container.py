@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.containers import Containers
 from activities.launchers.base import ContainerExit, ContainerSpec, ContainerStatus, ExitCause, Launcher, LaunchError
+from workflows.lifecycle.allocation import AllocationState
 from workflows.messages import ContainerEnd, KillContainer, RunContainer
 
 ORDER = RunContainer(container_id="c1", allocation_id="3.task.1", agent_id="a")
@@ -49,13 +50,19 @@ class Host:
         await self._do("order")
         return {}
 
+    async def prepare(self, spec: ContainerSpec, say: Callable[[str], None]) -> None:
+        if "pull" in self.slow or "pull for ever" in self.slow:
+            say("pulling image a")
+            await asyncio.sleep(BEAT_S * 5 if "pull" in self.slow else 60)
+            say("pulled image a")
+
     async def start(self, spec: ContainerSpec) -> None:
         await self._do("start")
         if "refused" in self.slow:
             raise LaunchError("image_missing", "no such image")
 
-    async def report_running(self, order: RunContainer) -> bool:
-        await self._do("running")
+    async def report(self, order: RunContainer, state: AllocationState) -> bool:
+        await self._do(state.lower())
         return True
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
@@ -72,6 +79,13 @@ class Host:
 
     def follow(self, order: RunContainer) -> None:
         self.said.append("follow")
+
+    def note(self, order: RunContainer, text: str) -> None:
+        self.said.append(text)
+
+    async def noted(self, timeout_s: float) -> bool:
+        self.said.append("notes")
+        return True
 
     async def drained(self, container_id: str, timeout_s: float) -> bool:
         self.said.append("drained")
@@ -97,7 +111,7 @@ async def test_end_is_told_after_the_reports_and_the_output() -> None:
     assert host.said == ["order", "start", "follow", "running", "reports", "drained"]
 
 
-@pytest.mark.parametrize("slow", ["order", "start"])
+@pytest.mark.parametrize("slow", ["order", "pull", "start"])
 async def test_it_is_heard_of_when_the_start_takes_its_time(slow: str) -> None:
     """Else a second attempt would fetch a second token, and the first container be refused everything."""
     host = Host(slow)
@@ -122,11 +136,34 @@ async def test_end_is_seen_when_the_api_hangs() -> None:
 
 
 async def test_refused_start_is_the_end_when_nothing_was_started() -> None:
-    end = await Host("refused").run()
+    host = Host("refused")
+    end = await host.run()
     assert (end.result.cause, end.result.reason) == ("launch_failed", "image_missing")
+    assert host.said[-1] == "notes", "what was noted comes before the end"
 
 
-@pytest.mark.parametrize("slow", ["order", "start", "running", "reports"])
+async def test_pull_is_told_while_it_lasts() -> None:
+    host = Host("pull")
+    await host.run()
+    assert host.said == [
+        "order", "pulling image a", "pulling", "pulled image a", "starting", "start", "follow", "running", "reports",
+        "drained",
+    ]  # fmt: skip
+
+
+async def test_kill_ends_a_pull_at_once() -> None:
+    host = Host("pull for ever")
+    containers = host.containers()
+    running = asyncio.create_task(host.activity.run(containers.run_container, ORDER))
+    await asyncio.sleep(BEAT_S)
+    assert "pulling" in host.said
+    await containers.kill_container(KillContainer(container_id=ORDER.container_id, grace_s=1.0))
+    end = await asyncio.wait_for(running, BEAT_S * 2)
+    assert end.result.cause == "killed"
+    assert "start" not in host.said
+
+
+@pytest.mark.parametrize("slow", ["order", "pull", "start", "running", "reports"])
 async def test_container_stays_when_the_worker_leaves(slow: str) -> None:
     host = Host(slow)
     running = asyncio.create_task(host.run())

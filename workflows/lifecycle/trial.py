@@ -184,19 +184,24 @@ def classify(
             code=failed.code,
         )
     if failed.cause == "launch_failed":
-        fatal = failed.reason in ("image_missing", "bad_spec")
+        fatal = failed.reason in (*_IMAGE_FAULTS, "bad_spec")
         return AllocationEnd(
             kind=ExitKind.FATAL if fatal else ExitKind.SYSTEM,
-            cause=EndCause.IMAGE if failed.reason == "image_missing" else EndCause.LAUNCH,
+            cause=EndCause.IMAGE if failed.reason in (*_IMAGE_FAULTS, "registry_unavailable") else EndCause.LAUNCH,
             message=f"{where}{failed.message or 'it could not be launched'}",
         )
-    if failed.cause == "out_of_memory":
+    if failed.cause == "no_program":
         return AllocationEnd(
-            kind=ExitKind.FAILED, cause=EndCause.OUT_OF_MEMORY, message=f"{where}out of memory", code=failed.code
+            kind=ExitKind.FATAL, cause=EndCause.IMAGE, message=f"{where}{failed.message}", code=failed.code
         )
+    if failed.cause == "out_of_memory":
+        message = f"{where}out of memory{': ' if failed.message else ''}{failed.message}"
+        return AllocationEnd(kind=ExitKind.FAILED, cause=EndCause.OUT_OF_MEMORY, message=message, code=failed.code)
     return _failure(failed.code or 0, where, import_failure)
 
 
+#: Why a launch failed, if the image is at fault: another try would find the same image.
+_IMAGE_FAULTS = ("image_missing", "image_denied", "wrong_architecture", "no_program")
 #: Signals that a process brings upon itself: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS.
 _CRASHES = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
 #: Signals that ask a process to end.

@@ -161,6 +161,10 @@ def test_nothing_is_spent_when_the_container_was_killed_but_not_by_us() -> None:
     ("reason", "kind", "cause"),
     [
         ("image_missing", ExitKind.FATAL, EndCause.IMAGE),
+        ("image_denied", ExitKind.FATAL, EndCause.IMAGE),
+        ("wrong_architecture", ExitKind.FATAL, EndCause.IMAGE),
+        ("no_program", ExitKind.FATAL, EndCause.IMAGE),
+        ("registry_unavailable", ExitKind.SYSTEM, EndCause.IMAGE),
         ("bad_spec", ExitKind.FATAL, EndCause.LAUNCH),
         ("no_space", ExitKind.SYSTEM, EndCause.LAUNCH),
         ("engine_unavailable", ExitKind.SYSTEM, EndCause.LAUNCH),
@@ -202,6 +206,18 @@ def test_failure_has_its_typed_cause_when_the_users_code_ends_badly(
     assert (end.kind, end.cause, end.message, end.code) == (ExitKind.FAILED, cause, message, ended.code)
 
 
+def test_image_is_at_fault_when_its_first_program_could_not_be_executed() -> None:
+    ended = ContainerResult(container_id="c", code=127, cause="no_program", message="image 'a' has no python3")
+    end = end_of([ended])
+    assert (end.kind, end.cause, end.message, end.code) == (
+        ExitKind.FATAL, EndCause.IMAGE, "image 'a' has no python3", 127)  # fmt: skip
+
+
+def test_out_of_memory_says_what_the_agent_knows() -> None:
+    end = end_of([ContainerResult(container_id="c", code=137, cause="out_of_memory", message="over its limit")])
+    assert (end.cause, end.message) == (EndCause.OUT_OF_MEMORY, "out of memory: over its limit")
+
+
 def test_cause_is_the_import_when_the_output_ends_with_its_traceback() -> None:
     line = "ModuleNotFoundError: No module named 'nets'"
     end = end_of([result(1)], import_failure=line)
@@ -234,7 +250,7 @@ def test_every_cause_is_documented() -> None:
         st.builds(
             result,
             st.integers(0, 255),
-            st.sampled_from(["exited", "killed", "lost", "out_of_memory", "launch_failed"]),
+            st.sampled_from(["exited", "killed", "lost", "out_of_memory", "launch_failed", "no_program"]),
             st.integers(0, 3),
         ),
         max_size=4,
