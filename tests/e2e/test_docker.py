@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.embedded import Embedded
+from tests.registries import PASSWORD, USER, noise, registry
 from tests.scripts import TRAIN
 from tests.servers import docker_engine, trial_image
 
@@ -89,3 +91,66 @@ def test_reports_are_there_when_the_container_ended_while_the_api_was_away(embed
     assert embedded.rows(reported) == [(step,) for step in range(1, 41)], "in order, and each once"
     assert embedded.rows("SELECT restarts, run_id FROM trials") == [(0, 1)]
     assert embedded.rows("SELECT end_cause, exit_code FROM allocations") == [("exit_zero", 0)]
+
+
+IN_A_REGISTRY = """
+name: from a registry
+entrypoint: python3 train.py
+environment: {{image: "{image}", registry_auth: {{username: {user}, password: {password}}}}}
+searcher: {{name: single, metric: accuracy, max_length: 40}}
+max_restarts: 3
+"""
+
+
+@pytest.mark.docker
+def test_users_see_what_becomes_of_their_image(embedded: Embedded) -> None:
+    """Pulled with progress, ended while it is pulled, not there, denied, and without what starts a trial."""
+
+    def created(image: str, password: str = PASSWORD) -> int:
+        return embedded.create(IN_A_REGISTRY.format(image=image, user=USER, password=password), TRAIN)
+
+    def lines(experiment_id: int) -> list[str]:
+        return [
+            line
+            for (line,) in embedded.rows(
+                "SELECT log FROM task_logs JOIN trials ON task_logs.task_id = trials.task_id"
+                f" WHERE trials.experiment_id = {experiment_id} ORDER BY task_logs.id"
+            )
+        ]
+
+    def end(experiment_id: int) -> tuple[str, int, str]:
+        query = f"SELECT state, restarts, id FROM trials WHERE experiment_id = {experiment_id}"
+        embedded.until(lambda: embedded.rows(query)[0][0] in ("ERROR", "CANCELED"), 60, "the trial ended")
+        state, restarts, trial_id = embedded.rows(query)[0]
+        return state, restarts, embedded.det("trial", "why", str(trial_id)).stdout
+
+    with registry(asks_for_login=True) as private:
+        bare = private.push("team/bare:1", {"readme": b"no program"} | noise(9_000_000))
+        private.rate_bytes_s = 600_000
+        killed = created(bare)
+        state = f"SELECT a.state FROM allocations a JOIN trials t ON a.trial_id = t.id WHERE t.experiment_id = {killed}"
+        embedded.until(lambda: embedded.rows(state) == [("PULLING",)], 30, "its image is pulled")
+        assert "PULLING" in embedded.det("experiment", "list-trials", str(killed)).stdout
+        embedded.until(lambda: any("% of 9 MB" in line for line in lines(killed)), 30, "its progress is told")
+        began = time.monotonic()
+        assert embedded.det("experiment", "kill", str(killed)).returncode == 0
+        assert end(killed)[0] == "CANCELED"
+        assert time.monotonic() - began < 8, "the rest would have taken as long"
+        private.rate_bytes_s = None
+
+        for image, password, words in (
+            (f"{private.address}/team/none:1", PASSWORD, "is not in"),
+            (bare, "wrong", "does not give it to us"),
+            (bare, PASSWORD, "has no python3 that can be executed"),
+        ):
+            experiment_id = created(image, password)
+            state, restarts, why = end(experiment_id)
+            assert (state, restarts) == ("ERROR", 0), "another try would find the same"
+            assert words in " ".join(why.split())
+            assert any(words in line for line in lines(experiment_id)), lines(experiment_id)
+            assert any(line == f"pulling image {image}" for line in lines(experiment_id))
+
+    assert PASSWORD not in embedded.det("experiment", "config", str(killed)).stdout
+    kept = [path for path in embedded.folder.rglob("*") if path.is_file() and path.name != "undeterred.db"]
+    holders = [path for path in kept if PASSWORD.encode() in path.read_bytes() and "undeterred.db" not in path.name]
+    assert [path for path in holders if path.name != "config.yaml"] == [], "it is in no log, history or folder"

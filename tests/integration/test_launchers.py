@@ -699,7 +699,7 @@ class TestDockerLauncher(LauncherContract):
 
     async def test_disk_limit_is_kept_or_refused_when_the_agent_starts(self, world: DockerWorld) -> None:
         launcher = DockerLauncher(world.agent, network="undeterred-test", disk_bytes=50 << 20)
-        info = subprocess.run(["docker", "info"], check=True, capture_output=True, text=True).stdout
+        info = subprocess.run(["docker", "info"], check=True, capture_output=True, text=True).stdout  # noqa: ASYNC221
         if "Backing Filesystem: xfs" in info:
             await launcher.check()
             spec = world.code("open('x', 'wb').write(bytes(60 << 20))")
