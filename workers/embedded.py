@@ -36,11 +36,11 @@ from pydantic import BaseModel, Field, ValidationError
 from workers.choice import choose_launcher
 from workers.devices import NoSuchDevices, devices_of_host
 from workers.processes import Process, holder_of_port
+from workers.settings import host_limits
 from workers.temporal_server import NoTemporal, command, find_or_get
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
-_MAY_BE_EMPTY = ("UNDETERRED_BIND_MOUNTS", "UNDETERRED_HOST_DEVICES")
 
 
 class ClusterError(Exception):
@@ -286,12 +286,8 @@ class Cluster:
             "UNDETERRED_HEARTBEAT_S",
             "UNDETERRED_RECONNECT_WAIT_S",
             "UNDETERRED_MEMORY_MIB",
-            "UNDETERRED_PIDS_LIMIT",
-            "UNDETERRED_DISK_MIB",
-            "UNDETERRED_CAPABILITIES",
         )
-        # empty is a list of none, and not no list
-        agent |= {name: os.environ[name] for name in _MAY_BE_EMPTY if name in os.environ}
+        agent |= {f"UNDETERRED_{name.upper()}": text for name, text in host_limits().items()}
         self._start_part("agent", base | temporal | agent_token | agent)
         return password
 

@@ -27,7 +27,7 @@ from workers.choice import choose_launcher
 from workers.connect import run_until_signal
 from workers.devices import NoSuchDevices, devices_of_host
 from workers.embedded import home
-from workers.settings import AgentSettings
+from workers.settings import AgentSettings, host_limits
 
 #: A master that does not answer for so long, in seconds, is most likely a wrong address.
 _PATIENCE_S = 30.0
@@ -83,6 +83,7 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
         "launcher": choose_launcher(options.launcher),
         "memory_mib": options.memory_mib,
         "trial_python": options.trial_python,
+        **host_limits(),
     }
     try:
         settings = AgentSettings(**{name: value for name, value in values.items() if value is not None})

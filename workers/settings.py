@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from workers.devices import Device
+
+#: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
+HOST_LIMITS = ("pids_limit", "disk_mib", "bind_mounts", "host_devices", "capabilities")
+
+
+def host_limits() -> dict[str, str]:
+    """Those of `HOST_LIMITS` that the environment sets, by name. An empty list is one of none, and not no list."""
+    return {name: os.environ[key] for name in HOST_LIMITS if (key := f"UNDETERRED_{name.upper()}") in os.environ}
 
 
 class OrchestratorSettings(BaseModel):

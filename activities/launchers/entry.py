@@ -38,6 +38,7 @@ _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000  # MS_BIND, MS_REC, MS_PRI
 
 def main(places: list[str]) -> None:
     """Start the harness. `places`: a folder and where the container must see it, in turn."""
+    _name_user()
     package = importlib.util.find_spec("determined")
     if package is None:
         _fail(f"{sys.executable} has no package `determined`: install a harness beside the user's code")
@@ -52,6 +53,19 @@ def main(places: list[str]) -> None:
     import runpy
 
     runpy.run_module("determined.exec.launch", run_name="__main__", alter_sys=True)
+
+
+def _name_user() -> None:
+    """A user by number whom the image does not know has no home, and no name to make a cache folder of."""
+    try:
+        import pwd
+
+        pwd.getpwuid(os.getuid())
+    except (ImportError, KeyError):
+        for name in ("LOGNAME", "USER"):
+            os.environ.setdefault(name, str(os.getuid()))
+        if os.environ.get("HOME", "/") == "/":
+            os.environ["HOME"] = os.getcwd()
 
 
 def _first_steps(prepare: str) -> list[str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from activities.launchers.docker import DockerLauncher, owner_of
 from tests.embedded import Embedded
 from tests.registries import PASSWORD, USER, noise, registry
 from tests.scripts import TRAIN
-from tests.servers import docker_engine, trial_image
+from tests.servers import TRIAL_IMAGE, docker_engine, trial_image
 
 CONFIG = """
 name: in docker
@@ -91,6 +94,53 @@ def test_reports_are_there_when_the_container_ended_while_the_api_was_away(embed
     assert embedded.rows(reported) == [(step,) for step in range(1, 41)], "in order, and each once"
     assert embedded.rows("SELECT restarts, run_id FROM trials") == [(0, 1)]
     assert embedded.rows("SELECT end_cause, exit_code FROM allocations") == [("exit_zero", 0)]
+
+
+@pytest.mark.docker
+def test_leftovers_of_a_killed_agent_are_found_and_removed(embedded: Embedded) -> None:
+    """What was made and not started, what was being pulled, what somebody else removed; and nothing of others."""
+    agent_id = json.loads((embedded.folder / "cluster.json").read_text())["agent_id"]
+    owner = owner_of(agent_id, embedded.folder / "agent")
+    name = f"leftover-{os.getpid()}"
+
+    def leave(container_id: str, whose: str) -> None:
+        full_name = DockerLauncher(whose)._name(container_id)
+        labels = {
+            "agent": whose,
+            "container": container_id,
+            "labels": json.dumps({"ai.undeterred.allocation": "9.gone.1"}),
+        }
+        words = [word for key, value in labels.items() for word in ("--label", f"ai.undeterred.{key}={value}")]
+        subprocess.run(["docker", "create", "--name", full_name, *words, TRIAL_IMAGE, "true"], check=True)
+
+    def left() -> list[str]:
+        line = ["docker", "ps", "-a", "--filter", f"name={name}", "--format", "{{.Names}}"]
+        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+
+    with registry() as public:
+        image = public.push("team/bare:1", {"readme": b"no program"} | noise(9_000_000))
+        public.rate_bytes_s = 600_000
+        embedded.create(IN_A_REGISTRY.format(image=image, user=USER, password=PASSWORD), TRAIN)
+        embedded.until(lambda: embedded.rows("SELECT state FROM allocations") == [("PULLING",)], 30, "it is pulled")
+        os.kill(embedded.pid("agent"), signal.SIGKILL)
+        try:
+            leave(f"{name}-ours", owner)
+            leave(f"{name}-theirs", "another@/elsewhere")
+            position = embedded.folder / "agent" / "shipping" / "9.gone.1-0.json"
+            position.write_text(json.dumps({"after": 1, "allocation_id": "9.gone.1", "agent_id": agent_id}))
+            public.rate_bytes_s = None
+            embedded.up()
+            embedded.until(
+                lambda: [one.rpartition("-")[2] for one in left()] == ["theirs"], 30, "what was left is removed"
+            )
+            embedded.until(lambda: not position.exists(), 30, "nobody looks for its output any more")
+        finally:
+            subprocess.run(["docker", "rm", "-f", *left()], check=True)
+        embedded.until(lambda: embedded.rows("SELECT state FROM trials") == [("ERROR",)], 60, "it was pulled again")
+    lines = [line for (line,) in embedded.rows("SELECT log FROM task_logs ORDER BY id")]
+    assert any(line.startswith(f"pulled image {image}") for line in lines)
+    assert any("has no python3 that can be executed" in line for line in lines)
+    assert embedded.rows("SELECT restarts FROM trials") == [(0,)]
 
 
 IN_A_REGISTRY = """

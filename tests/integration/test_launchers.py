@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from activities.launchers import entry
 from activities.launchers.base import (
     ContainerExit,
     ContainerSpec,
@@ -800,6 +801,18 @@ class TestDockerLauncher(LauncherContract):
         await stranger.close()
         await launcher.remove(spec.container_id)
         assert await launcher.unstarted() == []
+
+    async def test_user_that_the_image_does_not_know_has_a_name_and_a_home(
+        self, world: DockerWorld, launcher: Launcher
+    ) -> None:
+        """PyTorch, for one, names its cache folder after the user."""
+        show = '_name_user(); import getpass; print(getpass.getuser(), os.path.expanduser("~"))'
+        program = Path(entry.__file__).read_text().replace("main(sys.argv[1:])", show)
+        for user, expected in (("1234:5678", "1234 /run/determined/workdir"), ("", "root /root")):
+            spec = world.spec("python3", "-c", program, user=user)
+            await launcher.start(spec)
+            await end_of(launcher, spec.container_id)
+            assert [line.text for line in await read_all(launcher, spec.container_id)] == [expected]
 
     async def test_files_on_a_mount_belong_to_whom_it_runs_as(self, world: DockerWorld, launcher: Launcher) -> None:
         mounts, folder = world.shared_folder()
