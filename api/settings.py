@@ -45,7 +45,11 @@ def from_environment(model: type[Any], environment: Mapping[str, str] | None = N
 
     Raises: pydantic.ValidationError, which names the field, its value and what was expected.
     """
-    environment = os.environ if environment is None else environment
+    return model.model_validate(values_in(os.environ if environment is None else environment, model))
+
+
+def values_in(environment: Mapping[str, str], model: type[Any]) -> dict[str, Any]:
+    """What an environment says of a settings model's fields. Raises: pydantic.ValidationError for what is no JSON."""
     values: dict[str, Any] = {}
     for name, info in model.model_fields.items():
         text = environment.get(f"UNDETERRED_{name.upper()}")
@@ -55,4 +59,4 @@ def from_environment(model: type[Any], environment: Mapping[str, str] | None = N
         outer: Any = get_origin(kind) or kind
         is_structured = isinstance(outer, type) and issubclass(outer, (BaseModel, list, dict))
         values[name] = TypeAdapter(kind).validate_json(text) if is_structured else text
-    return model.model_validate(values)
+    return values

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
+from api.settings import values_in
 from workers import agent
 from workers.agent_api import ApiClient, Refused, message_of
 from workers.choice import choose_launcher
@@ -54,7 +55,10 @@ class Membership(BaseModel):
 
 
 def settings_of(options: argparse.Namespace) -> AgentSettings:
-    """Join, or find that this host did before; returns what the agent needs. Raises: CantJoin."""
+    """Join, or find that this host did before; returns what the agent needs. Raises: CantJoin.
+
+    What has no option is taken from the environment, `UNDETERRED_<NAME>`.
+    """
     master = _url(options.master)
     agent_id = options.name or _name_of_host()
     folder = Path(options.folder) if options.folder else home() / "agents" / agent_id
@@ -85,8 +89,9 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
         "trial_python": options.trial_python,
         **host_limits(),
     }
+    given = {name: value for name, value in values.items() if value is not None}
     try:
-        settings = AgentSettings(**{name: value for name, value in values.items() if value is not None})
+        settings = AgentSettings(**(values_in(os.environ, AgentSettings) | given))
     except ValidationError as error:
         raise CantJoin("; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())) from None
     asyncio.run(_refresh(folder, mine, settings))
