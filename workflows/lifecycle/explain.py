@@ -166,6 +166,8 @@ def why_queued(queue: QueueFacts) -> str:
         return f"was given {_many(queue.slots, 'slot')} of pool `{queue.pool}` this moment"
     if not queue.is_queued:
         return f"has not asked pool `{queue.pool}` for slots yet: this takes a moment, unless no orchestrator runs"
+    if queue.slots == 0:
+        return _why_without_slots(queue)
     text = (
         f"waits for {_many(queue.slots, 'slot')} of pool `{queue.pool}`: place {queue.place} of {queue.waiting} in the "
         f"queue, {queue.free} of {_many(queue.total, 'slot')} free"
@@ -195,6 +197,22 @@ def why_queued(queue: QueueFacts) -> str:
     if holders:
         text += f"; slots are held by {', '.join(holders)}" + (f" and {more} more" if more > 0 else "")
     return text
+
+
+def _why_without_slots(queue: QueueFacts) -> str:
+    text = (
+        f"waits for a place without slots in pool `{queue.pool}`: place {queue.place} of {queue.waiting} in the queue"
+    )
+    if queue.agents == 0:
+        return f"{text}; the pool has no agents"
+    if queue.free_aux == 0:
+        return (
+            f"{text}; each of the pool's agents in reach has as many as it takes: `max_aux_containers_per_agent` is "
+            f"{queue.most_aux}"
+        )
+    if queue.behind:
+        return f"{text}; {queue.behind} comes first"
+    return f"{text}; there is room for {queue.free_aux} more"
 
 
 def _experiment(facts: ExperimentFacts, now: datetime) -> str:

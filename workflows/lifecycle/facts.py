@@ -31,6 +31,8 @@ class QueueFacts(Facts):
     free: int = 0  # slots that nobody holds, on agents that are in reach and not excluded
     total: int = 0  # slots of all agents
     agents: int = 0
+    free_aux: int = 0  # trials without slots for which there is room
+    most_aux: int = 0  # of them that an agent takes
     leaving: int = 0  # slots whose holders were asked to leave
     job_slots: int = 0  # that its experiment holds
     behind: str = ""  # who comes first, if it is somebody else

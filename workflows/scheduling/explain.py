@@ -35,6 +35,7 @@ def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple
         waiting=len(queue),
         total=snapshot.total_slots(),
         agents=len(snapshot.agents),
+        most_aux=settings.max_aux_containers_per_agent,
         leaving=sum(grant.request.slots for grant in snapshot.grants.values() if grant.is_preempting),
         holders=_holders(pool),
     )
@@ -50,6 +51,7 @@ def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple
                 "slots": request.slots,
                 "priority": rank.priority,
                 "free": _free(pool, request),
+                "free_aux": pool.room.free_aux(request),
                 "behind": ahead[1].name if ahead else "",
                 "behind_slots": ahead[1].slots if ahead else 0,
                 "behind_priority": ahead[0].priority if ahead else 0,

@@ -63,7 +63,7 @@ class AgentSlots(BaseModel):
 
     agent_id: str
     slot_ids: tuple[int, ...]
-    max_zero_slot: int = 100
+    max_zero_slot: int | None = None  # allocations without slots that it takes; None: as many as its pool says
     is_available: bool = True  # False: out of reach; what runs there goes on
     is_enabled: bool = True  # False: an operator took it out of service, or has it drained
     disabled_slots: tuple[int, ...] = ()  # that an operator took out of service

@@ -133,7 +133,13 @@ class Pool:
     def new_room(self, agents: Iterable[AgentSlots], grants: Iterable[Grant] = ()) -> Room:
         """Room on agents, as this pool's settings fit requests into it."""
         settings = self.settings
-        return Room(agents, grants, fitting=settings.fitting_policy, mixed=settings.allow_heterogeneous_fits)
+        return Room(
+            agents,
+            grants,
+            fitting=settings.fitting_policy,
+            mixed=settings.allow_heterogeneous_fits,
+            max_aux=settings.max_aux_containers_per_agent,
+        )
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds now."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 
 from workflows.scheduling.model import AgentSlots, Grant, Placement, Request
-from workflows.scheduling.settings import Fitting
+from workflows.scheduling.settings import DEFAULT_MAX_AUX, Fitting
 
 #: Agents with so many free slots of so many in service: all that a score knows of them.
 _Size = tuple[int, int]
@@ -28,16 +28,27 @@ class Room:
         grants: that hold slots of them.
         fitting: which of the agents with room enough is taken.
         mixed: whether an allocation may take agents of different sizes.
+        max_aux: allocations without slots that an agent takes, unless it says so itself.
     """
 
     def __init__(
-        self, agents: Iterable[AgentSlots], grants: Iterable[Grant] = (), *, fitting: Fitting, mixed: bool = False
+        self,
+        agents: Iterable[AgentSlots],
+        grants: Iterable[Grant] = (),
+        *,
+        fitting: Fitting,
+        mixed: bool = False,
+        max_aux: int = DEFAULT_MAX_AUX,
     ) -> None:
         self._fitting = fitting
         self._mixed = mixed
         self._serving = {agent.agent_id: agent.serving_slots for agent in agents if agent.is_open}
         self._free = {agent_id: list(slots) for agent_id, slots in self._serving.items()}
-        self._aux = {agent.agent_id: agent.max_zero_slot for agent in agents if agent.is_open}
+        self._aux = {
+            agent.agent_id: max_aux if agent.max_zero_slot is None else agent.max_zero_slot
+            for agent in agents
+            if agent.is_open
+        }
         self._max_aux = dict(self._aux)
         for grant in grants:
             for place in grant.placements:
@@ -63,6 +74,10 @@ class Room:
     def free(self) -> int:
         """Slots that nobody holds."""
         return sum(size[0] * len(ring) for size, ring in self._rings.items())
+
+    def free_aux(self, request: Request) -> int:
+        """Allocations without slots for which there is still room on agents that a request may have."""
+        return sum(max(0, count) for agent_id, count in self._aux.items() if agent_id not in request.excluded_agents)
 
     def free_of(self, agent_id: str) -> int:
         """Slots of the agent that nobody holds."""

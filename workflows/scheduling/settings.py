@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 #: Of jobs that have none, where a pool says nothing else. Source: spec scheduling.md §1.
 DEFAULT_PRIORITY = 42
+#: Allocations without slots that run on one agent at a time, where a pool says nothing else. Source: the same.
+DEFAULT_MAX_AUX = 100
 
 
 class Policy(StrEnum):
@@ -63,5 +65,8 @@ class PoolSettings(BaseModel):
     fitting_policy: Fitting = Field(default=Fitting.BEST, description="best or worst.")
     allow_heterogeneous_fits: bool = Field(
         default=False, description="Whether an allocation may be spread over agents of different sizes."
+    )
+    max_aux_containers_per_agent: int = Field(
+        default=DEFAULT_MAX_AUX, ge=0, le=10_000, description="Allocations without slots that one agent takes."
     )
     quotas: Quotas = Field(default_factory=Quotas, description="Slots that are somebody's own.")

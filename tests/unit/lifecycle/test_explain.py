@@ -73,6 +73,12 @@ def test_queued_trial_names_its_place_and_the_slots() -> None:
 @pytest.mark.parametrize(
     ("standing", "said"),
     [
+        (
+            {"slots": 0, "most_aux": 4, "free": 0},
+            "; each of the pool's agents in reach has as many as it takes: `max_aux_containers_per_agent` is 4",
+        ),
+        ({"slots": 0, "free_aux": 2, "behind": "trial 2"}, "; trial 2 comes first"),
+        ({"slots": 0, "free_aux": 2}, "place 2 of 3 in the queue; there is room for 2 more"),
         ({"fits_ever": False}, "; it never fits: the pool's agents are too small or too few"),
         ({"fits_ever": False, "fits_lost": True}, "; only agents that are lost could hold it: it waits for them"),
         ({"agents": 0, "total": 0, "fits_ever": False}, "; the pool has no agents"),

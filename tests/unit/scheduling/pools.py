@@ -15,7 +15,7 @@ def agent(name: str, size: int, **more: Any) -> AgentSlots:
     return AgentSlots(agent_id=name, slot_ids=tuple(range(size)), **more)
 
 
-def pool_of(*sizes: int, settings: dict[str, Any] | None = None, aux: int = 100) -> Pool:
+def pool_of(*sizes: int, settings: dict[str, Any] | None = None, aux: int | None = 100) -> Pool:
     """Agents a0, a1, … of these sizes."""
     agents = {f"a{number}": agent(f"a{number}", size, max_zero_slot=aux) for number, size in enumerate(sizes)}
     return Pool(PoolSnapshot(agents=agents), PoolSettings.model_validate(settings or {}))

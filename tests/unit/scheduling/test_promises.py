@@ -128,7 +128,7 @@ class Checked:
                     taken.add((place.agent_id, slot))
                 zeros[place.agent_id] += not place.slot_ids
                 if not place.slot_ids:
-                    assert zeros[place.agent_id] <= on.max_zero_slot
+                    assert zeros[place.agent_id] <= (on.max_zero_slot or 0)
             held[request.job_id] += request.slots
             assert held[request.job_id] <= (request.claim.max_slots or 0) or request.claim.max_slots is None
         assert {request.allocation_id for request in self.pool.snapshot.queue} == set(queued)

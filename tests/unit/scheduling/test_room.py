@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.scheduling.pools import agent, ask, hold, pool_of, sizes_of, wish
+from tests.unit.scheduling.pools import agent, ask, hold, pool_of, sizes_of, started, wish
 from workflows.scheduling.model import AgentSlots, Grant, Placement, Request
 from workflows.scheduling.room import Room
-from workflows.scheduling.settings import Fitting
+from workflows.scheduling.settings import Fitting, PoolSettings
 
 MIXED = {"allow_heterogeneous_fits": True}
 WORST = {"fitting_policy": "worst"}
@@ -203,6 +203,23 @@ def test_agent_that_takes_no_work_without_slots_gets_none() -> None:
     assert pool_of(8, aux=0).room.fit(wish(0)) is None
 
 
+def test_pool_says_how_much_work_without_slots_an_agent_takes() -> None:
+    """It takes no slots, and those who hold all slots leave it its places. Who runs stays when the pool takes less."""
+    pool = pool_of(1, 1, settings={"max_aux_containers_per_agent": 2}, aux=None)
+    hold(pool, "x", "a0", 0)
+    hold(pool, "y", "a1", 0)
+    for number in range(6):
+        ask(pool, 0, f"zero {number}")
+    assert started(pool) == [f"zero {number}" for number in range(4)]
+    on = Counter(place.agent_id for grant in pool.snapshot.grants.values() for place in grant.placements)
+    assert on == {"a0": 3, "a1": 3}
+    pool.configure(PoolSettings(max_aux_containers_per_agent=1))
+    assert pool.release("zero 0")
+    assert started(pool) == []
+    pool.configure(PoolSettings())
+    assert started(pool) == ["zero 4", "zero 5"]
+
+
 def test_work_without_slots_on_an_agent_makes_it_busy_and_takes_no_slots() -> None:
     """That of the spec's two columns of scores in which it counts is told by the free slots."""
     assert zero_goes_to("best", agent("a", 1), agent("b", 2, max_zero_slot=9), held={"a": ()}) == "a"
@@ -301,7 +318,7 @@ class Naive:
 
     def score(self, agent: AgentSlots, slots: int) -> float:
         empty, total = len(self.free(agent)), self.in_service(agent)
-        most = agent.max_zero_slot
+        most = agent.max_zero_slot or 0
         free_aux = most - self.zeros[agent.agent_id]
         is_busy = empty < total or free_aux < most
         if is_busy or slots > 0:
@@ -323,7 +340,7 @@ class Naive:
         usable = [a for a in self.agents if a.is_available and a.is_enabled]
         usable = [a for a in usable if a.agent_id not in request.excluded_agents]
         if slots == 0:
-            shared = [a for a in usable if self.zeros[a.agent_id] < a.max_zero_slot]
+            shared = [a for a in usable if self.zeros[a.agent_id] < (a.max_zero_slot or 0)]
         else:
             shared = [a for a in usable if len(self.free(a)) >= slots]
         if shared:

@@ -92,6 +92,14 @@ def test_requests_without_slots_stand_in_a_line_of_their_own() -> None:
     assert facts(pool, "zero").holders == {"request x": 1}
 
 
+def test_standing_of_work_without_slots_says_for_how_much_there_is_room() -> None:
+    pool = pool_of(1, 1, settings={"max_aux_containers_per_agent": 3}, aux=None)
+    hold(pool, "y", "a0")
+    ask(pool, 0, "zero", excluded_agents=("a1",))
+    standing = facts(pool, "zero")
+    assert (standing.free_aux, standing.most_aux) == (2, 3)
+
+
 def test_standing_tells_of_the_quota_that_is_used_up() -> None:
     pool = pool_of(4, settings={"quotas": {"users": {"ann": 1}, "workspaces": {"vision": 2}, "borrowing": False}})
     hold(pool, "1", "a0", 0, user="ann", workspace="vision")
