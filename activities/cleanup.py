@@ -8,6 +8,7 @@ from temporalio import activity
 from database import retention
 from database.models import Cluster, Experiment
 from database.organization import note_failure
+from database.pools import storage_pool
 from database.session import Database
 from workflows.messages import (
     ClaimedCheckpoints,
@@ -40,7 +41,7 @@ class Cleanup:
             config = experiment.config
             return ClaimedCheckpoints(
                 uuids=uuids,
-                pool=experiment.resource_pool,
+                pool=storage_pool(session, experiment),
                 storage=config["checkpoint_storage"],
                 mounts=config.get("bind_mounts") or [],
                 cluster_id=session.scalars(select(Cluster.cluster_id)).one(),

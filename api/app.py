@@ -32,6 +32,7 @@ from api.outbox import Dispatcher
 from api.paths import LenientPaths
 from api.redact import Redactor
 from api.reports import ReportLane
+from api.resource_pools import run_of
 from api.routes import (
     agent_slots,
     agents,
@@ -81,7 +82,6 @@ from api.watch import PreemptionWatch
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
-from workflows.scheduling.settings import PoolSettings
 
 log = structlog.get_logger()
 
@@ -246,7 +246,7 @@ async def _start_pools(parts: Parts) -> None:
             with parts.database.read() as session:
                 pools = session.scalars(select(ResourcePool)).all()
             for pool in pools:
-                await parts.commands.ensure_pool(pool.name, PoolSettings.model_validate(pool.settings))
+                await parts.commands.ensure_pool(run_of(pool))
             return
         except ApiError as error:
             log.info("pools wait for Temporal", error=error.message)

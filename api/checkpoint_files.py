@@ -15,6 +15,7 @@ from api.access import changeable, readable_checkpoint
 from api.auth import AllocationPrincipal, UserPrincipal
 from api.errors import BadRequest, NotFound
 from database.models import Checkpoint, Cluster, Experiment
+from database.pools import storage_pool
 from workflows import names
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.messages import FileRemovalOrder, RemoveFiles
@@ -86,7 +87,7 @@ def _set_resources(row: Checkpoint, left: Mapping[str, int]) -> None:
 def _post(session: Session, experiment: Experiment, **what: Any) -> None:
     config = experiment.config
     removal = RemoveFiles(storage=config["checkpoint_storage"], mounts=config.get("bind_mounts") or [], **what)
-    order = FileRemovalOrder(pool=experiment.resource_pool, removal=removal)
+    order = FileRemovalOrder(pool=storage_pool(session, experiment), removal=removal)
     workflow_id = names.file_removal_workflow(str(uuids.uuid4()))
     outbox.post(session, workflow_id, outbox.REMOVE_FILES, order.model_dump(mode="json"))
 

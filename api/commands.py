@@ -32,7 +32,6 @@ from workflows.messages import (
     Timing,
 )
 from workflows.scheduling.model import Claim
-from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Amended, OperationsPosted
 
 _DEADLINE = timedelta(seconds=10)
@@ -121,17 +120,19 @@ class Commands:
                 "namespace of its own"
             )
 
-    async def ensure_pool(self, name: str, settings: PoolSettings) -> None:
-        """Start a pool's workflow unless it runs."""
+    async def ensure_pool(self, run: PoolRun) -> None:
+        """Start a pool's workflow unless it runs. Raises: Unavailable."""
         client = await self.client()
+        name = run.name
         try:
             await client.start_workflow(
                 "ResourcePool",
-                PoolRun(name=name, settings=settings),
+                run,
                 id=names.pool_workflow(name),
                 task_queue=names.ORCHESTRATOR_QUEUE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 static_summary=f"scheduler of resource pool “{name}”",
+                memo={"created_at": str(run.created_at)},
                 priority=FIRST,
                 task_timeout=STEP_LIMIT,
                 rpc_timeout=_DEADLINE,
@@ -154,6 +155,20 @@ class Commands:
             )
         except RPCError as error:
             raise _unavailable(error) from None
+
+    async def end_pool(self, run: PoolRun) -> None:
+        """End the workflow of a pool that was removed, which nobody uses any more; not that of one made since.
+
+        Raises: Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.pool_workflow(run.name))
+        try:
+            found = await handle.describe(rpc_timeout=_DEADLINE)
+            if (await found.memo()).get("created_at") == str(run.created_at):
+                await handle.terminate(reason="the resource pool was removed", rpc_timeout=_DEADLINE)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise _unavailable(error) from None
 
     async def pool(self, name: str) -> PoolRun:
         """Agents, queue and grants of a pool, at this moment. Raises: Unavailable, also while no orchestrator runs."""

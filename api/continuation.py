@@ -13,6 +13,7 @@ from api.auth import UserPrincipal
 from api.create import Created, Creator
 from api.errors import BadRequest, FailedPrecondition
 from api.fork import origin_of
+from api.resource_pools import check_pool
 from api.resources import claim_of
 from database.models import Experiment, SearchDecision, Trial
 from database.session import Database
@@ -48,6 +49,7 @@ class Continuer:
             state = ExperimentState(row.state)
             if state not in CONTINUABLE:
                 raise FailedPrecondition(f"experiment in non terminal state '{state.value}', try again later")
+            check_pool(session, row)
             before = ExperimentConfig.model_validate(row.config)
             config = before if not override.strip() else _overridden(row, before, override)
             is_single = config.searcher.name == "single"

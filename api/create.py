@@ -20,6 +20,7 @@ from api.errors import BadRequest, NotFound
 from api.fork import Origin
 from api.places import project_of_names, target_project
 from api.queries.workspaces import available_pools
+from api.resource_pools import defaults_of
 from api.resources import claim_of
 from api.settings import ApiSettings
 from api.templates import usable_template
@@ -163,7 +164,8 @@ class Creator:
                     return Created(0, config.to_wire(), [])
                 experiment = _row(config, config.to_wire(), request, user, Search.new(config))
                 experiment.project_id = target_project(session, site.project_id, user, is_locked=True).id
-                experiment.resource_pool = config.resources.resource_pool or self._settings.default_pool
+                slots = config.resources.slots_per_trial
+                experiment.resource_pool = config.resources.resource_pool or defaults_of(session).of(slots)
                 experiment.state, experiment.is_unmanaged = ExperimentState.PAUSED.value, True
                 experiment.wants_validations = experiment.has_operations = False
                 experiment.external_id = external_id
@@ -224,9 +226,11 @@ class Creator:
             raise BadRequest(str(error)) from None
 
     def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int) -> str:
-        pool = config.resources.resource_pool or self._settings.default_pool
+        named = config.resources.resource_pool
+        pool = named or defaults_of(session).of(config.resources.slots_per_trial)
         available = available_pools(workspace_id)
-        if session.scalar(available.where(ResourcePool.name == pool)) is None:
+        # locked, it is not removed before this transaction says that it is needed
+        if session.scalar(available.where(ResourcePool.name == pool).with_for_update(read=True)) is None:
             known = ", ".join(session.scalars(available.order_by(ResourcePool.name)))
             raise BadRequest(
                 f"{_PREFIX}<config>.resources.resource_pool: resource pool {pool} does not exist or is not available "

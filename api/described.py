@@ -295,6 +295,10 @@ BODIES: dict[str, Body] = {
         agents.JoinAgent, {"token": "…", "agentId": "rack-7-host-1", "credential": f"agent-{'0' * 64}"}
     ),
     "POST /api/v1/job-queues": Body(queue.UpdateJobQueue, {"updates": [{"jobId": _UUID, "priority": 10}]}),
+    "POST /api/v1/undeterred/resource-pools": Body(
+        queue.PostPool, {"name": "a100", "description": "eight of them a host", "settings": {"preemption": True}}
+    ),
+    "PATCH /api/v1/undeterred/resource-pools/{pool}": Body(queue.PatchPool, {"defaultAuxPool": True}),
     "PATCH /api/v1/undeterred/resource-pools/{pool}/settings": Body(
         queue.PatchPoolSettings, {"settings": {"preemption": True, "quotas": {"users": {"*": 4}}}}
     ),

@@ -17,7 +17,7 @@ from database.session import Database
 from database.types import utc_now
 from database.webhooks import DELIVER
 from workflows import names
-from workflows.messages import CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder
+from workflows.messages import CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, PoolRun
 
 log = structlog.get_logger()
 
@@ -25,6 +25,8 @@ START_EXPERIMENT = "start_experiment"
 COLLECT_CHECKPOINTS = "collect_checkpoints"
 DELETE_EXPERIMENT = "delete_experiment"
 REMOVE_FILES = "remove_files"
+START_POOL = "start_pool"
+STOP_POOL = "stop_pool"
 
 
 def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
@@ -111,6 +113,10 @@ class Dispatcher:
             await self._commands.deliver_webhook(DeliveryOrder.model_validate(entry.payload))
         elif entry.kind == REMOVE_FILES:
             await self._commands.remove_files(entry.workflow_id, FileRemovalOrder.model_validate(entry.payload))
+        elif entry.kind == START_POOL:
+            await self._commands.ensure_pool(PoolRun.model_validate(entry.payload))
+        elif entry.kind == STOP_POOL:
+            await self._commands.end_pool(PoolRun.model_validate(entry.payload))
         else:
             await self._commands.signal(entry.workflow_id, entry.kind, entry.payload or None)
 

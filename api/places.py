@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api import cleanup
+from api import cleanup, resource_pools
 from api.access import Role, changeable, readable_workspaces, require_role, role_in
 from api.auth import UserPrincipal
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unsupported
@@ -21,7 +21,7 @@ from api.people import check_agent_user
 from api.queries.workspaces import available_pools
 from api.texts import checked_name, checked_text
 from api.wire import workspaces as wire
-from database.models import Experiment, Model, PoolBinding, Project, ResourcePool, Workspace
+from database.models import Experiment, Model, PoolBinding, Project, Workspace
 from workflows.config import CheckpointStorage
 
 NO_KUBERNETES = "namespaces and quotas are those of Kubernetes, and this cluster has none"
@@ -354,17 +354,15 @@ def _what(row: Workspace | Project) -> str:
 # -- pools ---------------------------------------------------------------------------------------------------------
 
 
-def bind_pool(
-    session: Session, pool: str, wanted: wire.PoolBindings, user: UserPrincipal, *, default_pool: str, replaces: bool
-) -> None:
+def bind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: UserPrincipal, *, replaces: bool) -> None:
     """Have a pool for these workspaces, and for those that it is for already unless it `replaces` them.
 
     Raises: NotFound, BadRequest, FailedPrecondition.
     """
-    _check_pool(session, pool)
+    resource_pools.find(session, pool, is_locked=True)
     ids = _named(session, wanted, user)
-    if pool == default_pool and ids:
-        raise FailedPrecondition(f"pool {pool!r} is the cluster's default: it is there for all workspaces")
+    if pool in resource_pools.defaults_of(session) and ids:
+        raise FailedPrecondition(f"pool {pool!r} is a default of the cluster: it is there for all workspaces")
     bound = {row.workspace_id: row for row in session.scalars(select(PoolBinding).where(PoolBinding.pool == pool))}
     if replaces:
         for workspace_id in bound.keys() - ids:
@@ -376,7 +374,7 @@ def bind_pool(
 
 def unbind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: UserPrincipal) -> None:
     """Have a pool no more for these workspaces; without any left it is there for all. Raises: NotFound, BadRequest."""
-    _check_pool(session, pool)
+    resource_pools.find(session, pool)
     ids = _named(session, wanted, user)
     rows = session.scalars(select(PoolBinding).where(PoolBinding.pool == pool, PoolBinding.workspace_id.in_(ids))).all()
     unbound = sorted(ids - {row.workspace_id for row in rows})
@@ -384,11 +382,6 @@ def unbind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: Us
         raise BadRequest(f"pool {pool!r} is not bound to workspaces {', '.join(map(str, unbound))}")
     for row in rows:
         session.delete(row)
-
-
-def _check_pool(session: Session, pool: str) -> None:
-    if session.get(ResourcePool, pool) is None:
-        raise NotFound(f"resource pool {pool!r} not found")
 
 
 def _named(session: Session, wanted: wire.PoolBindings, user: UserPrincipal) -> set[int]:

@@ -31,7 +31,9 @@ class ApiSettings(BaseModel):
         pattern=r"^([^\s:/]*|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$|^$",
     )
     storage_path: str | None = Field(default=None, description="host folder for checkpoints when a config names none")
-    default_pool: str = Field(default="default", description="resource pool when a config names none")
+    default_pool: str = Field(
+        default="default", description="resource pool that is always there, and the default of a new cluster"
+    )
     trial_image: str = Field(default="undeterred/trial:dev", description="container image when a config names none")
     log_retention_days: int | None = Field(
         default=None, ge=-1, le=32767, description="days that logs are kept after a trial's end; none or -1: for ever"

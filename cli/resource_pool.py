@@ -17,6 +17,7 @@ bindings_app = new_app("Which workspaces a pool is for; one that is bound to non
 app.add_typer(bindings_app, name="bindings")
 
 PoolName = Annotated[str, typer.Argument(metavar="POOL_NAME", help="The pool.", show_default=False)]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '.', '_', '-'.", show_default=False)]
 Workspaces = Annotated[list[str], typer.Argument(metavar="WORKSPACE_NAME", help="The workspaces.", show_default=False)]
 
 
@@ -39,33 +40,104 @@ def list_pools(form: Form) -> None:
             pool.get("slotsAvailable"),
             str(pool.get("slotType") or "").removeprefix("TYPE_").lower(),
             bool(pool.get("defaultComputePool")),
+            bool(pool.get("defaultAuxPool")),
         ]
         for pool in found
     ]
-    headers = ["Name", "Description", "Agents", "Slots Used", "Slots", "Slot Type", "Default"]
+    headers = ["Name", "Description", "Agents", "Slots Used", "Slots", "Slot Type", "Default", "Default Aux"]
     render.listing(headers, rows, form, raw=found)
+
+
+Description = Annotated[str | None, typer.Option("--description", "-d", help="What it is for.", show_default=False)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="What to change: preemption=true, quotas.users.ann=4; `KEY=` takes it back."
+    ),
+]
+
+
+@app.command("describe")
+def describe(pool_name: PoolName, as_json: Json = False) -> None:
+    """Show a resource pool: how full it is, how it shares its slots, and what is its default."""
+    with lookup.nearest(pool_name, lookup.pool_names):
+        found = session.get().get(_ours(pool_name)).json()["resourcePool"]
+        found["settings"] = session.get().get(_ours(pool_name, "settings")).json()["settings"]
+    render.document(found, as_json=as_json)
+
+
+@app.command("create")
+def create(
+    pool_name: NewName,
+    changes: Changes = None,
+    description: Description = None,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="priority (the default), fair_share or round_robin.")
+    ] = None,
+) -> None:
+    """Make a resource pool; what its settings can be, `det resource-pool settings` shows."""
+    wanted = _patch(changes)
+    if scheduler is not None:
+        wanted["scheduler"] = scheduler
+    body = {"name": pool_name, "description": description, "settings": wanted}
+    session.get().post("/api/v1/undeterred/resource-pools", body)
+    render.say(f"Created resource pool '{pool_name}'")
+
+
+@app.command("remove")
+def remove_pool(pool_name: PoolName) -> None:
+    """Remove a resource pool that no agent is in and no live experiment uses."""
+    with lookup.nearest(pool_name, lookup.pool_names):
+        session.get().delete(_ours(pool_name))
+    render.say(f"Removed resource pool '{pool_name}'")
+
+
+@app.command("set-description")
+def set_description(
+    pool_name: PoolName, description: Annotated[str, typer.Argument(help="What it is for.", show_default=False)]
+) -> None:
+    """Say what a resource pool is for."""
+    with lookup.nearest(pool_name, lookup.pool_names):
+        session.get().patch(_ours(pool_name), json={"description": description})
+    render.say(f"Described resource pool '{pool_name}'")
+
+
+@app.command("set-default")
+def set_default(
+    pool_name: PoolName,
+    compute: Annotated[bool, typer.Option("--compute", help="Of experiments with slots.")] = False,
+    aux: Annotated[bool, typer.Option("--aux", help="Of experiments without slots.")] = False,
+) -> None:
+    """Have experiments go to a pool if neither they nor their workspace name one."""
+    if not (compute or aux):
+        raise typer.BadParameter("expected --compute, --aux or both.")
+    wanted = {"defaultComputePool": compute or None, "defaultAuxPool": aux or None}
+    with lookup.nearest(pool_name, lookup.pool_names):
+        session.get().patch(_ours(pool_name), json=wanted)
+    kinds = " and ".join(kind for kind, is_meant in (("with", compute), ("without", aux)) if is_meant)
+    render.say(f"Experiments {kinds} slots that name no pool go to '{pool_name}'")
 
 
 @app.command("settings")
 def settings(
     pool_name: PoolName,
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="What to change: preemption=true, quotas.users.ann=4; `KEY=` takes it back."
-        ),
-    ] = None,
+    changes: Changes = None,
     as_json: Json = False,
 ) -> None:
     """Show how a pool shares its slots, or change it: policy, preemption, fitting, quotas. It holds at once."""
-    patch: dict[str, Any] = {}
-    for text in changes or ():
-        _put(patch, text)
+    patch = _patch(changes)
     with lookup.nearest(pool_name, lookup.pool_names):
-        path = api_path("undeterred", "resource-pools", pool_name, "settings")
+        path = _ours(pool_name, "settings")
         call = session.get()
         found = call.patch(path, json={"settings": patch}) if patch else call.get(path)
     render.document(found.json()["settings"], as_json=as_json)
+
+
+def _patch(changes: list[str] | None) -> dict[str, Any]:
+    patch: dict[str, Any] = {}
+    for text in changes or ():
+        _put(patch, text)
+    return patch
 
 
 def _put(patch: dict[str, Any], text: str) -> None:
@@ -122,6 +194,10 @@ def _change(method: str, pool_name: str, workspace_names: list[str]) -> None:
     ids = [lookup.workspace(name)["id"] for name in workspace_names]
     with lookup.nearest(pool_name, lookup.pool_names):
         session.get().request(method, _path(pool_name), json={"workspaceIds": ids})
+
+
+def _ours(pool_name: str, *more: str) -> str:
+    return api_path("undeterred", "resource-pools", pool_name, *more)
 
 
 def _path(pool_name: str) -> str:

@@ -70,10 +70,12 @@ def schema_differences(database: Database) -> list[str]:
 
 
 def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None, pools: list[str]) -> bool:
-    """Create the rows that every cluster has. True if this was the first start."""
+    """Create the rows that every cluster has; the first pool is its default. True if this was the first start."""
     is_first = session.scalar(select(Cluster.id)) is None
     if is_first:
-        session.add(Cluster(id=1, cluster_id=str(uuid.uuid4()), secret=secrets.token_hex(32), name=cluster_name))
+        row = Cluster(id=1, cluster_id=str(uuid.uuid4()), secret=secrets.token_hex(32), name=cluster_name)
+        row.compute_pool = row.aux_pool = pools[0]
+        session.add(row)
         admin = User(username="admin", is_admin=True, password_hash=admin_password_hash)
         session.add(admin)
         session.flush()

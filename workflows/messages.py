@@ -236,9 +236,10 @@ class JobMove(BaseModel):
 
 
 class PoolRun(BaseModel):
-    """Input and state of the ResourcePool workflow."""
+    """Input and state of the ResourcePool workflow. Name and time of creation are the pool's identity."""
 
     name: str
+    created_at: datetime | None = None
     snapshot: PoolSnapshot = Field(default_factory=PoolSnapshot)
     lost: dict[str, AgentSlots] = Field(default_factory=dict[str, AgentSlots])  # agents that may come back, latest last
     services: dict[str, AgentService] = Field(default_factory=dict[str, AgentService])  # what operators said of agents

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import resources
+from api import resource_pools, resources
 from api.access import changeable
 from api.auth import UserPrincipal
 from api.deps import Parts, PartsDep, UserDep, body_as
@@ -39,13 +38,13 @@ async def _jobs(
     pool: Annotated[str, Query(alias="resourcePool")] = "",
     states: Annotated[list[str] | None, Query()] = None,
 ) -> list[tuple[jobs.Job, bool]]:
-    name = pool or parts.settings.default_pool
+    name = pool or await run_in_threadpool(_default, parts)
     wanted = {chosen("states", state, _STATES) for state in states or ()} - {""}
     state = await _state(parts, name)
 
     def read() -> list[tuple[jobs.Job, bool]]:
         with parts.database.read() as session:
-            _check_pool(session, name)
+            resource_pools.find(session, name)
             found = jobs.in_pool(session, name, state)
             visible = jobs.visible(session, found, user)
         if wanted:
@@ -84,17 +83,16 @@ def _page(shown: list[dict[str, Any]], window: WindowDep) -> Response:
     return answer({"jobs": shown[start:end], "pagination": window.pagination(len(shown))})
 
 
+def _default(parts: Parts) -> str:
+    with parts.database.read() as session:
+        return resource_pools.defaults_of(session).compute
+
+
 async def _state(parts: Parts, pool: str) -> PoolRun | None:
     try:
         return await parts.commands.pool(pool)
     except Unavailable:  # the records answer without it; only the order of those that wait may differ
         return None
-
-
-def _check_pool(session: Session, name: str) -> None:
-    if session.get(ResourcePool, name) is None:
-        known = ", ".join(session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)))
-        raise NotFound(f"resource pool {name!r} not found (there is: {known})")
 
 
 @router.get("/api/v1/job-queues/stats")
@@ -108,7 +106,7 @@ def stats(
     with parts.database.read() as session:
         names = pools or session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)).all()
         for name in names:
-            _check_pool(session, name)
+            resource_pools.find(session, name)
             found = jobs.in_pool(session, name, None)
             running = sum(job.state != jobs.QUEUED for job in found)
             counts = {"queuedCount": len(found) - running, "scheduledCount": running}

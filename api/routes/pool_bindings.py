@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -11,9 +10,9 @@ from api import places
 from api.access import Role, require_role
 from api.auth import UserPrincipal
 from api.deps import AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as
-from api.errors import NotFound
 from api.paging import WindowDep, rows_of
 from api.queries.workspaces import available_pools, bound_workspaces
+from api.resource_pools import find
 from api.wire import workspaces as wire
 from api.wire.base import answer
 from database.models import ResourcePool
@@ -35,8 +34,7 @@ def pools_of_workspace(workspace_id: int, parts: PartsDep, caller: ReaderDep, wi
 def list_bindings(pool: str, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
     """Ids of the workspaces that a pool is bound to, as far as the caller may see them."""
     with parts.database.read() as session:
-        if session.scalar(select(ResourcePool.name).where(ResourcePool.name == pool)) is None:
-            raise NotFound(f"resource pool {pool!r} not found")
+        find(session, pool)
         rows, pagination = rows_of(session, bound_workspaces(pool, user), window)
     return answer({"workspaceIds": [row[0] for row in rows], "pagination": pagination})
 
@@ -72,4 +70,4 @@ async def unbind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
 
 def _bind(parts: Parts, pool: str, wanted: wire.PoolBindings, admin: UserPrincipal, replaces: bool) -> None:
     with parts.database.write() as session:
-        places.bind_pool(session, pool, wanted, admin, default_pool=parts.settings.default_pool, replaces=replaces)
+        places.bind_pool(session, pool, wanted, admin, replaces=replaces)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api import outbox
 from api.deps import AdminDep, PartsDep, UserDep, body_as, parse_as
-from api.errors import NotFound
+from api.resource_pools import find
 from api.wire.base import answer
 from api.wire.queue import PatchPoolSettings
 from database.models import ResourcePool
@@ -26,7 +25,7 @@ _PATH = "/api/v1/undeterred/resource-pools/{pool}/settings"
 def settings(pool: str, parts: PartsDep, user: UserDep) -> Response:
     """How the pool shares its slots: all settings, as documents spell them."""
     with parts.database.read() as session:
-        return answer({"settings": _plain(_of(_row(session, pool)))})
+        return answer({"settings": _plain(_of(find(session, pool)))})
 
 
 @router.patch(_PATH)
@@ -39,7 +38,7 @@ async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
 
     def note() -> PoolSettings:
         with parts.database.write() as session:
-            row = _row(session, pool)
+            row = find(session, pool, is_locked=True)
             changed = parse_as(PoolSettings, _merged(_plain(_of(row)), wanted.settings))
             row.settings = _plain(changed)
             outbox.post(session, names.pool_workflow(pool), "configure", row.settings)
@@ -48,13 +47,6 @@ async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
     changed = await run_in_threadpool(note)
     parts.dispatcher.poke()
     return answer({"settings": _plain(changed)})
-
-
-def _row(session: Session, pool: str) -> ResourcePool:
-    row = session.get(ResourcePool, pool)
-    if row is None:
-        raise NotFound(f"resource pool {pool!r} not found")
-    return row
 
 
 def _of(row: ResourcePool) -> PoolSettings:

@@ -1,16 +1,21 @@
-"""Resource pools and how full they are."""
+"""Resource pools: how full they are, and how they come and go."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.deps import PartsDep, UserDep
+from api import resource_pools
+from api.deps import AdminDep, Parts, PartsDep, UserDep, body_as, parse_as
 from api.paging import WindowDep, rows_of
+from api.resource_pools import Defaults
+from api.wire import queue as wire
 from api.wire.base import answer
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
 from workflows.scheduling.settings import Policy, PoolSettings
@@ -34,21 +39,83 @@ def pools(
         statement = statement.where(~bound.exists())
     with parts.database.read() as session:
         rows, pagination = rows_of(session, statement, window)
-        agents = session.scalars(select(Agent).where(Agent.is_connected)).all()
-        live = session.scalars(select(Allocation).where(Allocation.ended_at.is_(None))).all()
-        waiting: dict[str, int] = dict(
-            session.execute(
-                select(Experiment.resource_pool, func.count())
-                .join(Trial, Trial.experiment_id == Experiment.id)
-                .where(Trial.state == "ACTIVE", Experiment.state == "ACTIVE", ~_is_placed())
-                .group_by(Experiment.resource_pool)
-            )
-            .tuples()
-            .all()
-        )
-    default = parts.settings.default_pool
-    found = [_pool(pool, agents, live, waiting.get(pool.name, 0), is_default=pool.name == default) for (pool,) in rows]
+        found = _shown(session, [row[0] for row in rows])
     return answer({"resourcePools": found, "pagination": pagination})
+
+
+_OURS = "/api/v1/undeterred/resource-pools"
+
+
+@router.post(_OURS)
+async def create(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Make a resource pool; it schedules from the moment on."""
+    wanted = await body_as(request, wire.PostPool)
+    settings = parse_as(PoolSettings, wanted.settings or {})
+
+    def make() -> dict[str, Any]:
+        with parts.database.write() as session:
+            return _one(session, resource_pools.create(session, wanted, settings))
+
+    return await _changed(parts, make)
+
+
+@router.get(_OURS + "/{pool}")
+def describe(pool: str, parts: PartsDep, user: UserDep) -> Response:
+    """One resource pool, and how full it is."""
+    with parts.database.read() as session:
+        return answer(_one(session, resource_pools.find(session, pool)))
+
+
+@router.patch(_OURS + "/{pool}")
+async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+    """Describe a resource pool anew, or make it a default of the cluster."""
+    wanted = await body_as(request, wire.PatchPool)
+
+    def note() -> dict[str, Any]:
+        with parts.database.write() as session:
+            return _one(session, resource_pools.change(session, pool, wanted))
+
+    return await _changed(parts, note)
+
+
+@router.delete(_OURS + "/{pool}")
+async def remove(pool: str, parts: PartsDep, admin: AdminDep) -> Response:
+    """Remove a resource pool that no agent is in and no experiment needs."""
+
+    def forget() -> dict[str, Any]:
+        with parts.database.write() as session:
+            resource_pools.remove(session, pool, permanent=parts.settings.default_pool)
+            return {}
+
+    return await _changed(parts, forget)
+
+
+async def _changed(parts: Parts, change: Callable[[], dict[str, Any]]) -> Response:
+    shown = await run_in_threadpool(change)
+    parts.dispatcher.poke()
+    return answer(shown)
+
+
+def _one(session: Session, row: ResourcePool) -> dict[str, Any]:
+    session.flush()
+    return {"resourcePool": _shown(session, [row])[0]}
+
+
+def _shown(session: Session, rows: Sequence[ResourcePool]) -> list[dict[str, Any]]:
+    agents = session.scalars(select(Agent).where(Agent.is_connected)).all()
+    live = session.scalars(select(Allocation).where(Allocation.ended_at.is_(None))).all()
+    waiting: dict[str, int] = dict(
+        session.execute(
+            select(Experiment.resource_pool, func.count())
+            .join(Trial, Trial.experiment_id == Experiment.id)
+            .where(Trial.state == "ACTIVE", Experiment.state == "ACTIVE", ~_is_placed())
+            .group_by(Experiment.resource_pool)
+        )
+        .tuples()
+        .all()
+    )
+    defaults = resource_pools.defaults_of(session)
+    return [_pool(row, agents, live, waiting.get(row.name, 0), defaults) for row in rows]
 
 
 def _is_placed() -> Any:
@@ -56,7 +123,7 @@ def _is_placed() -> Any:
 
 
 def _pool(
-    pool: ResourcePool, agents: Sequence[Agent], live: Sequence[Allocation], waiting: int, *, is_default: bool
+    pool: ResourcePool, agents: Sequence[Agent], live: Sequence[Allocation], waiting: int, defaults: Defaults
 ) -> dict[str, Any]:
     mine = [agent for agent in agents if agent.pool == pool.name]
     running = [allocation for allocation in live if allocation.pool == pool.name]
@@ -80,15 +147,15 @@ def _pool(
         "slotsAvailable": len(serving),
         "slotsUsed": sum(allocation.slots for allocation in running),
         "slotType": "TYPE_CPU",
-        "auxContainerCapacity": _MAX_AUX * len(mine),
+        "auxContainerCapacity": settings.max_aux_containers_per_agent * len(mine),
         "auxContainersRunning": sum(1 for allocation in running if allocation.slots == 0),
-        "defaultComputePool": is_default,
-        "defaultAuxPool": is_default,
+        "defaultComputePool": pool.name == defaults.compute,
+        "defaultAuxPool": pool.name == defaults.aux,
         "preemptible": False,
         "minAgents": 0,
         "maxAgents": 0,
         "slotsPerAgent": max((len(agent.slot_ids) for agent in mine), default=0),
-        "auxContainerCapacityPerAgent": _MAX_AUX,
+        "auxContainerCapacityPerAgent": settings.max_aux_containers_per_agent,
         "schedulerType": f"SCHEDULER_TYPE_{settings.scheduler.upper()}",
         "schedulerFittingPolicy": f"FITTING_POLICY_{settings.fitting_policy.upper()}",
         "maxIdleAgentPeriod": 0.0,

@@ -34,6 +34,22 @@ class PatchResources(Wire):
     weight: float | None = None
 
 
+class PostPool(Wire):
+    """A new resource pool. `settings`: as of `PatchPoolSettings`."""
+
+    name: str
+    description: str | None = None
+    settings: dict[str, Any] | None = None
+
+
+class PatchPool(Wire):
+    """What of a pool is to change beside its settings: absent fields stay."""
+
+    description: str | None = None
+    default_compute_pool: bool | None = None
+    default_aux_pool: bool | None = None
+
+
 class PatchPoolSettings(Wire):
     """A JSON merge patch of a pool's settings, whose keys are those of a document: `default_priority`."""
 

@@ -22,6 +22,8 @@ class Cluster(Base):
     secret: Mapped[str] = mapped_column(String(64))  # what gateways seal with; nobody is told
     name: Mapped[str] = mapped_column(String(120))
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    compute_pool: Mapped[str] = mapped_column(String(120))  # of experiments that name none
+    aux_pool: Mapped[str] = mapped_column(String(120))  # the same, of those without slots
     log_level: Mapped[str] = mapped_column(String(12), default="INFO")  # from which on the API's processes tell
 
 
@@ -46,6 +48,7 @@ class ResourcePool(Base):
     name: Mapped[str] = mapped_column(String(120), primary_key=True)
     description: Mapped[str] = mapped_column(Text, default="")
     settings: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # how it shares its slots, as set
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)  # tells it from one of its name before
 
 
 class Agent(Base):

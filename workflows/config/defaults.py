@@ -53,7 +53,7 @@ class ClusterDefaults(BaseModel):
             )
         }
         environment["pod_spec"] = self.gpu_pod_spec if slots_per_trial else self.cpu_pod_spec
-        pool = self.resource_pool if slots_per_trial else self.aux_resource_pool or self.resource_pool
+        pool = self.resource_pool if slots_per_trial else self.aux_resource_pool
         return {
             "resources": {"devices": self.devices, "resource_pool": pool, "priority": self.priority},
             "environment": environment,

@@ -67,6 +67,8 @@ def upgrade() -> None:
     sa.Column('secret', sa.String(length=64), nullable=False),
     sa.Column('name', sa.String(length=120), nullable=False),
     sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('compute_pool', sa.String(length=120), nullable=False),
+    sa.Column('aux_pool', sa.String(length=120), nullable=False),
     sa.Column('log_level', sa.String(length=12), nullable=False),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_cluster'))
     )
@@ -101,6 +103,7 @@ def upgrade() -> None:
     sa.Column('name', sa.String(length=120), nullable=False),
     sa.Column('description', sa.Text(), nullable=False),
     sa.Column('settings', Document, nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
     sa.PrimaryKeyConstraint('name', name=op.f('pk_resource_pools'))
     )
     op.create_table('task_logs',

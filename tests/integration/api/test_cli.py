@@ -508,6 +508,27 @@ async def test_settings_of_a_pool(det: Det, user: Caller, admin: Caller) -> None
     assert (back["preemption"], back["quotas"]["users"]) == (False, {})
 
 
+async def test_pools_are_made_and_removed(det: Det, user: Caller, admin: Caller) -> None:
+    name = f"pool-{uuid.uuid4().hex[:8]}"
+    words = ("resource-pool", "create", name, "preemption=true", "--description", "new", "--scheduler", "fair_share")
+    await det(user, *words, code=3)
+    assert name in (await det(admin, *words)).out
+    assert "exists already" in (await det(admin, *words, code=5)).err
+    await det(admin, "rp", "set-description", name, "newer")
+    shown = await json_of(det, user, "resource-pool", "describe", name)
+    settings = shown["settings"]
+    assert (shown["description"], settings["scheduler"], settings["preemption"]) == ("newer", "fair_share", True)
+    assert "expected --compute" in (await det(admin, "resource-pool", "set-default", name, code=2)).err
+    try:
+        await det(admin, "resource-pool", "set-default", name, "--aux")
+        assert "as a default" in (await det(admin, "resource-pool", "remove", name, code=1)).err
+    finally:
+        await det(admin, "resource-pool", "set-default", "default", "--aux", "--compute")
+    await det(user, "resource-pool", "remove", name, code=3)
+    await det(admin, "resource-pool", "remove", name)
+    assert name in (await det(user, "resource-pool", "describe", name, code=4)).err
+
+
 async def test_log_of_a_task(api: Served, det: Det, user: Caller, admin: Caller) -> None:
     run = await api.trial(user)
     lines = [{"taskId": run.task_id, "log": f"line {n}\n", "level": "LOG_LEVEL_INFO" if n else "LOG_LEVEL_ERROR",

@@ -340,6 +340,10 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/user/projects/activity", None, USERS),
     ("POST", "/api/v1/users/activity", {"entityId": "{project_id}"}, row("viewer")),
     ("GET", "/api/v1/resource-pools/{pool}/workspace-bindings", None, USERS),
+    ("GET", "/api/v1/undeterred/resource-pools/{pool}", None, USERS),
+    ("POST", "/api/v1/undeterred/resource-pools", {"name": "{new}"}, ADMINS),
+    ("PATCH", "/api/v1/undeterred/resource-pools/{pool}", {"description": "x"}, ADMINS),
+    ("DELETE", "/api/v1/undeterred/resource-pools/{spare_pool}", None, ADMINS),
     ("GET", "/api/v1/undeterred/resource-pools/{pool}/settings", None, USERS),
     ("PATCH", "/api/v1/undeterred/resource-pools/{pool}/settings", {"settings": {}}, ADMINS),
     ("POST", "/api/v1/resource-pools/{pool}/workspace-bindings", {"workspaceIds": ["{workspace_id}"]}, ADMINS),
@@ -540,9 +544,10 @@ class World:
             "spare_number": 2,
             "metadata_key": "a.b",
             "pool": f"pool-{mark}",
+            "spare_pool": f"spare-pool-{mark}",
         }
         with self._api.database.write() as session:
-            session.add(ResourcePool(name=fields["pool"]))
+            session.add_all(ResourcePool(name=fields[name]) for name in ("pool", "spare_pool"))
             spare = Workspace(name=f"spare {mark}", owner_id=admin.user_id)
             session.add(spare)
             session.flush()

@@ -214,6 +214,7 @@ FURTHER = {
     "experiment edit": "--max-trials 3",
     "experiment set gc-policy": "--save-experiment-best 1 --save-trial-best 1 --save-trial-latest 1",
     "experiment set log-retention": "--forever",
+    "resource-pool set-default": "--compute",
     "trial download": "--best",
     "trial set log-retention": "--forever",
     "model move": "-w 1",

@@ -1,0 +1,142 @@
+"""Making and removing resource pools, and which of them experiments go to that name none."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from api import outbox
+from api.errors import BadRequest, Conflict, FailedPrecondition, NotFound
+from api.texts import checked_text
+from api.wire.queue import PatchPool, PostPool
+from database.models import Agent, Cluster, Experiment, PoolBinding, ResourcePool, Workspace
+from workflows import names
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.messages import PoolRun
+from workflows.scheduling.settings import PoolSettings
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+#: One that is being deleted still has its files removed by the pool's agents.
+_ENDED = [state.value for state in ExperimentState if state.is_terminal and state is not ExperimentState.DELETING]
+_MOST_TOLD = 5
+
+
+class Defaults(NamedTuple):
+    """The pools of experiments that name none, and whose workspace names none."""
+
+    compute: str
+    aux: str
+
+    def of(self, slots: int) -> str:
+        """The one for trials with so many slots."""
+        return self.compute if slots else self.aux
+
+
+def defaults_of(session: Session) -> Defaults:
+    """Which pools are the cluster's defaults."""
+    row = session.get_one(Cluster, 1)
+    return Defaults(row.compute_pool, row.aux_pool)
+
+
+def find(session: Session, name: str, *, is_locked: bool = False) -> ResourcePool:
+    """A pool by its name; locked, nothing of it changes meanwhile. Raises: NotFound, which says what there is."""
+    row = session.get(ResourcePool, name, with_for_update=True if is_locked else None)
+    if row is None:
+        known = ", ".join(session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)))
+        raise NotFound(f"resource pool {name[:130]!r} not found (there is: {known})")
+    return row
+
+
+def check_pool(session: Session, experiment: Experiment) -> None:
+    """Refuse to let an experiment go on whose pool was removed; it stays until this transaction ends.
+
+    Raises: FailedPrecondition.
+    """
+    pool = experiment.resource_pool
+    if session.get(ResourcePool, pool, with_for_update={"read": True}) is None:
+        raise FailedPrecondition(
+            f"experiment {experiment.id}: its resource pool {pool!r} was removed: fork it to another"
+        )
+
+
+def create(session: Session, wanted: PostPool, settings: PoolSettings) -> ResourcePool:
+    """Record a pool, and have its workflow started. Raises: BadRequest, Conflict."""
+    if not _NAME.fullmatch(wanted.name):
+        raise BadRequest(
+            f"name: {wanted.name[:110]!r}: expected 1 to 100 letters, digits, '.', '_' and '-', the first one a letter "
+            "or a digit"
+        )
+    if session.get(ResourcePool, wanted.name) is not None:
+        raise Conflict(f"resource pool {wanted.name!r} exists already")
+    row = ResourcePool(
+        name=wanted.name,
+        description=checked_text("description", wanted.description or ""),
+        settings=settings.model_dump(mode="json"),
+    )
+    session.add(row)
+    session.flush()
+    outbox.post(session, names.pool_workflow(row.name), outbox.START_POOL, run_of(row).model_dump(mode="json"))
+    return row
+
+
+def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
+    """Describe a pool anew, or make it a default; what is not given stays. Raises: NotFound, BadRequest."""
+    row = find(session, name, is_locked=True)
+    if wanted.description is not None:
+        row.description = checked_text("description", wanted.description)
+    cluster = session.get_one(Cluster, 1, with_for_update=True)
+    for field, is_wanted in (("compute_pool", wanted.default_compute_pool), ("aux_pool", wanted.default_aux_pool)):
+        if is_wanted is False and getattr(cluster, field) == name:
+            raise BadRequest(f"pool {name!r} is a default of the cluster until another one is made that")
+        if is_wanted:
+            if session.scalar(select(PoolBinding.pool).where(PoolBinding.pool == name).limit(1)) is not None:
+                raise FailedPrecondition(f"pool {name!r} is bound to workspaces: a default is there for all of them")
+            setattr(cluster, field, name)
+    return row
+
+
+def remove(session: Session, name: str, *, permanent: str) -> None:
+    """Remove a pool that nobody uses. Raises: NotFound, FailedPrecondition, which says who does.
+
+    Args:
+        session: to write with.
+        name: of the pool.
+        permanent: the pool that every cluster has.
+    """
+    row = find(session, name, is_locked=True)
+    if name == permanent:
+        raise FailedPrecondition(f"resource pool {name!r} is the one that this cluster always has")
+    users: list[str] = []
+    if name in defaults_of(session):
+        users.append("the cluster, as a default: `det resource-pool set-default` names another one")
+    agents = session.scalars(select(Agent.id).where(Agent.pool == name, Agent.is_connected).order_by(Agent.id)).all()
+    users += _told("agent", agents)
+    live = select(Experiment.id).where(
+        Experiment.resource_pool == name, Experiment.state.not_in(_ENDED), ~Experiment.is_unmanaged
+    )
+    users += _told("experiment", session.scalars(live.order_by(Experiment.id)).all())
+    as_default = (Workspace.default_compute_pool == name) | (Workspace.default_aux_pool == name)
+    users += _told(
+        "workspace", session.scalars(select(Workspace.name).where(as_default).order_by(Workspace.name)).all()
+    )
+    if users:
+        raise FailedPrecondition(f"resource pool {name!r} is in use: by {'; by '.join(users)}")
+    session.execute(delete(PoolBinding).where(PoolBinding.pool == name))
+    outbox.post(session, names.pool_workflow(name), outbox.STOP_POOL, run_of(row).model_dump(mode="json"))
+    session.delete(row)
+
+
+def run_of(row: ResourcePool) -> PoolRun:
+    """What the pool's workflow starts with."""
+    return PoolRun(name=row.name, created_at=row.created_at, settings=PoolSettings.model_validate(row.settings))
+
+
+def _told(kind: str, names: Any) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(str(name) for name in names[:_MOST_TOLD])
+    more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
+    return [f"{kind}{'s' * (len(names) > 1)} {shown}{more}"]
