@@ -19,8 +19,7 @@ from api.context import pack
 from api.errors import BadRequest, NotFound
 from api.fork import Origin
 from api.places import project_of_names, target_project
-from api.queries.workspaces import available_pools
-from api.resource_pools import defaults_of
+from api.resource_pools import check_available, defaults_of
 from api.resources import claim_of
 from api.settings import ApiSettings
 from api.templates import usable_template
@@ -33,7 +32,6 @@ from database.models import (
     Experiment,
     ModelDefinition,
     Project,
-    ResourcePool,
     User,
     Workspace,
 )
@@ -228,14 +226,7 @@ class Creator:
     def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int) -> str:
         named = config.resources.resource_pool
         pool = named or defaults_of(session).of(config.resources.slots_per_trial)
-        available = available_pools(workspace_id)
-        # locked, it is not removed before this transaction says that it is needed
-        if session.scalar(available.where(ResourcePool.name == pool).with_for_update(read=True)) is None:
-            known = ", ".join(session.scalars(available.order_by(ResourcePool.name)))
-            raise BadRequest(
-                f"{_PREFIX}<config>.resources.resource_pool: resource pool {pool} does not exist or is not available "
-                f"to workspace id {workspace_id} (there is: {known})"
-            )
+        check_available(session, pool, workspace_id, f"{_PREFIX}<config>.resources.resource_pool")
         return pool
 
     def run_of(
@@ -254,6 +245,7 @@ class Creator:
             job_id=experiment.job_id,
             state=ExperimentState(experiment.state),
             search=search,
+            moves=experiment.pool_moves,
             template=TrialTemplate(
                 pool=experiment.resource_pool,
                 slots=config.resources.slots_per_trial,

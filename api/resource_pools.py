@@ -10,12 +10,16 @@ from sqlalchemy.orm import Session
 
 from api import outbox
 from api.errors import BadRequest, Conflict, FailedPrecondition, NotFound
+from api.queries.workspaces import available_pools
+from api.resources import claim_of
 from api.texts import checked_text
 from api.wire.queue import PatchPool, PostPool
-from database.models import Agent, Cluster, Experiment, PoolBinding, ResourcePool, Workspace
+from database.models import Agent, Cluster, Experiment, PoolBinding, Project, ResourcePool, Workspace
 from workflows import names
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import PoolRun
+from workflows.messages import PoolMove, PoolRun
+from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
+from workflows.scheduling.pool import Pool
 from workflows.scheduling.settings import PoolSettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -96,6 +100,64 @@ def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
                 raise FailedPrecondition(f"pool {name!r} is bound to workspaces: a default is there for all of them")
             setattr(cluster, field, name)
     return row
+
+
+def move(session: Session, row: Experiment, name: str, by: str) -> None:
+    """Have an experiment go on in another pool. Its trials leave theirs at the next checkpoint, and ask there.
+
+    Args:
+        session: to write with.
+        row: the experiment.
+        name: of the pool.
+        by: the user who wants it; the trials' why says so.
+
+    Raises: BadRequest, FailedPrecondition. Nothing was changed then.
+    """
+    session.refresh(row, with_for_update=True)
+    if ExperimentState(row.state).is_terminal or row.is_unmanaged:
+        raise FailedPrecondition(f"experiment {row.id} uses no pool: it has ended, or is trained elsewhere")
+    workspace_id = session.get_one(Project, row.project_id).workspace_id
+    check_available(session, name, workspace_id, "resourcePool")
+    if name == row.resource_pool:
+        raise BadRequest(f"resourcePool: {name!r}: resource pool is unchanged")
+    _check_fits(session, name, row)
+    row.resource_pool, row.queue_position = name, None
+    row.pool_moves += 1
+    # a new object: the column compares by identity
+    row.config = row.config | {"resources": row.config["resources"] | {"resource_pool": name}}
+    outbox.post(session, names.pool_workflow(name), "job_claim", claim_of(row).model_dump(mode="json"))
+    order = PoolMove(number=row.pool_moves, pool=name, reason=f"{by} moved its experiment to pool {name}")
+    outbox.post(session, names.experiment_workflow(row.id), "move", order.model_dump(mode="json"))
+
+
+def check_available(session: Session, name: str, workspace_id: int, field: str) -> None:
+    """Refuse a pool that a workspace may not use; it stays until this transaction ends. Raises: BadRequest."""
+    available = available_pools(workspace_id)
+    if session.scalar(available.where(ResourcePool.name == name).with_for_update(read=True)) is None:
+        known = ", ".join(session.scalars(available.order_by(ResourcePool.name)))
+        raise BadRequest(
+            f"{field}: resource pool {name[:130]} does not exist or is not available to workspace id {workspace_id} "
+            f"(there is: {known})"
+        )
+
+
+def _check_fits(session: Session, name: str, row: Experiment) -> None:
+    """Refuse a pool whose agents, all of them that are known, could never hold a trial. Raises: BadRequest."""
+    settings = PoolSettings.model_validate(session.get_one(ResourcePool, name).settings)
+    agents = {
+        agent.id: AgentSlots(agent_id=agent.id, slot_ids=tuple(agent.slot_ids))
+        for agent in session.scalars(select(Agent).where(Agent.pool == name))
+    }
+    request = Request(
+        allocation_id=f"{row.id}",
+        holder="",
+        slots=row.slots_per_trial,
+        is_single_node=bool(row.config["resources"].get("is_single_node")),
+    )
+    if not Pool(PoolSnapshot(agents=agents), settings).fits_ever(request):
+        sizes = ", ".join(sorted(str(len(agent.slot_ids)) for agent in agents.values()))
+        offered = f"its agents have {sizes}" if agents else "it has no agents"
+        raise BadRequest(f"resourcePool: {name!r} could never hold a trial of {row.slots_per_trial} slots: {offered}")
 
 
 def remove(session: Session, name: str, *, permanent: str) -> None:

@@ -41,6 +41,12 @@ def search_attributes(experiment_id: int, pool: str, owner: str, trial_id: int |
     return TypedSearchAttributes(pairs)
 
 
+def note_pool(pool: str) -> None:
+    """Keep the searchable pool of the calling workflow true."""
+    update: SearchAttributeUpdate[str] = _POOL_KEY.value_set(pool)
+    workflow.upsert_search_attributes([update])  # pyright: ignore[reportUnknownMemberType]
+
+
 def note_state(state: str) -> None:
     """Keep the searchable state of the calling workflow true."""
     update: SearchAttributeUpdate[str] = _STATE_KEY.value_set(state)

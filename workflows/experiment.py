@@ -11,7 +11,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
 
 from workflows import calls, names
-from workflows.attributes import ORDINARY, note_state, search_attributes
+from workflows.attributes import ORDINARY, note_pool, note_state, search_attributes
 from workflows.cleanup import start_gc
 from workflows.lifecycle.experiment import (
     FINAL_STATE,
@@ -31,6 +31,7 @@ from workflows.messages import (
     NewTrial,
     OperationAnswers,
     OperationReports,
+    PoolMove,
     ProgressReport,
     RecordExperiment,
     TrialEnded,
@@ -108,7 +109,8 @@ class Experiment:
     """Id `experiment-<id>`. Closes when its terminal state is recorded.
 
     Messages: `command`, `complete_operations`, `amend` and `post_operations` (updates) from the API;
-    `validation_reported` and `progress_reported` (signals) from the API; `trial_ended` (signal) from its trials.
+    `validation_reported`, `progress_reported` and `move` (signals) from the API; `trial_ended` (signal) from its
+    trials.
     """
 
     @workflow.init
@@ -210,6 +212,18 @@ class Experiment:
     async def post_operations(self, posted: OperationsPosted) -> None:
         """Take what the program of a custom search decided. Answers when it is recorded."""
         await self._decide_or_refuse(posted, ErrorType.OPERATION_REFUSED)
+
+    @workflow.signal
+    async def move(self, move: PoolMove) -> None:
+        """Go on in another pool: trials leave at their next checkpoint, and ask there. A repeat changes nothing."""
+        async with self._lock:
+            run = self._run
+            if move.number <= run.moves:
+                return
+            run.moves, run.moved_because = move.number, move.reason
+            run.template.pool = move.pool
+            note_pool(move.pool)
+            self._order(self._open)
 
     @workflow.signal
     def validation_reported(self, report: ValidationReport) -> None:
@@ -597,6 +611,8 @@ class Experiment:
             needs_length=self._run.search.generation == "ops",
             is_closed=view.closed and not is_open,
             is_stopped=view.stopped,
+            pool=self._run.template.pool if self._run.moves else "",
+            pool_reason=self._run.moved_because,
         )
 
     def _order(self, request_ids: Iterable[str]) -> None:

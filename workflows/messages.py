@@ -91,6 +91,8 @@ class ExperimentRun(BaseModel):
     search: Search
     template: TrialTemplate
     is_started: bool = False
+    moves: int = 0  # between pools, as numbered by the records
+    moved_because: str = ""  # the latest time
     trials: dict[str, TrialEntry] = Field(default_factory=dict[str, TrialEntry])
     inbox: list[Event] = Field(default_factory=list[Event])
     inheritance: Inheritance | None = None  # of a fork
@@ -100,6 +102,14 @@ class ExperimentRun(BaseModel):
     progress: float = 0.0  # as last recorded
     revision: int = 0  # counts records, see RecordExperiment
     order_count: int = 0  # counts orders to trials, see TrialOrders
+
+
+class PoolMove(BaseModel):
+    """An experiment goes on in another pool. `number`: counts its moves from 1, so that a repeat moves nothing."""
+
+    number: int
+    pool: str
+    reason: str  # that its trials are given when they are asked to leave
 
 
 class ValidationReport(BaseModel):
@@ -165,6 +175,8 @@ class TrialOrders(BaseModel):
     needs_length: bool = False  # operations generation: the trial runs only while an operation is open
     is_closed: bool = False  # the searcher wants nothing more of it
     is_stopped: bool = False  # the searcher ended it while it trains: leave gracefully
+    pool: str = ""  # where to go on, if the experiment was moved, and why
+    pool_reason: str = ""
 
 
 class TrialRun(BaseModel):

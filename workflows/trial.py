@@ -11,7 +11,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from workflows import calls, names
-from workflows.attributes import note_state
+from workflows.attributes import note_pool, note_state
 from workflows.lifecycle.trial import (
     FINAL_STATE,
     AllocationEnd,
@@ -52,8 +52,10 @@ _LONGEST_RUN = timedelta(days=365)
 class _Allocation:
     """What is known of the allocation that is under way."""
 
-    def __init__(self, allocation_id: str) -> None:
+    def __init__(self, allocation_id: str, pool: str) -> None:
         self.id = allocation_id
+        self.pool = pool
+        self.is_moved = False  # it is to go on in another pool
         self.assignment: Assignment | None = None
         self.refusal = ""
         self.containers: dict[str, Placement] = {}
@@ -137,6 +139,8 @@ class Trial:
             wanted = TrialState.STOPPING_COMPLETED
         if accepts(self._run.state, wanted):
             self._run.state = wanted
+        if orders.pool and orders.pool != self._run.template.pool:
+            self._move(orders.pool, orders.pool_reason)
         self._changes += 1
 
     @workflow.signal
@@ -182,6 +186,16 @@ class Trial:
             grace = timedelta(seconds=self._run.template.timing.invalid_hp_grace_s)
             self._now.kill_deadline = workflow.now() + grace
             self._changes += 1
+
+    def _move(self, pool: str, reason: str) -> None:
+        """Go on in another pool. What waits for slots asks there instead; what runs leaves at its next checkpoint."""
+        self._run.template.pool = pool
+        note_pool(pool)
+        now = self._now
+        if now is not None:
+            now.is_moved = True
+            if not now.is_preempted_by_pool:
+                now.is_preempted_by_pool, now.preempted_because = True, reason
 
     # -- the life of a trial ---------------------------------------------------------------------------------------
 
@@ -266,8 +280,8 @@ class Trial:
         """Ask for slots, run the containers on them to their end, and say what the end means."""
         run = self._run
         run.run_id += 1
-        now = self._now = _Allocation(names.allocation_id(run.task_id, run.run_id))
-        pool = names.pool_workflow(run.template.pool)
+        now = self._now = _Allocation(names.allocation_id(run.task_id, run.run_id), run.template.pool)
+        pool = names.pool_workflow(now.pool)
         request = Request(
             allocation_id=now.id,
             holder=workflow.info().workflow_id,
@@ -283,11 +297,13 @@ class Trial:
         if not await tell(pool, "request", request):
             return AllocationEnd(kind=ExitKind.SYSTEM, cause=EndCause.LAUNCH, message=f"{pool} does not run")
         self._say(f"queued in `{pool}` for {run.template.slots} slots as allocation `{now.id}`")
-        await workflow.wait_condition(lambda: now.assignment is not None or bool(now.refusal) or not self._has_work())
-        if now.assignment is None or not self._has_work():
+        await workflow.wait_condition(
+            lambda: now.assignment is not None or bool(now.refusal) or now.is_moved or not self._has_work()
+        )
+        if now.assignment is None or now.is_moved or not self._has_work():
             await tell(pool, "release", AllocationNotice(allocation_id=now.id))
             self._now = None
-            if now.refusal and self._has_work():
+            if now.refusal and self._has_work() and not now.is_moved:
                 why = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in sorted(run.excluded.items()))
                 message = f"{now.refusal} ({why})"
                 return AllocationEnd(kind=ExitKind.FATAL, cause=EndCause.NO_NODE_LEFT, message=message)
@@ -328,7 +344,7 @@ class Trial:
             trial_id=run.trial_id,
             task_id=run.task_id,
             run_id=run.run_id,
-            pool=run.template.pool,
+            pool=now.pool,
             slots=run.template.slots,
             placements=placements,
         )

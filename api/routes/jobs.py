@@ -13,7 +13,7 @@ from api import resource_pools, resources
 from api.access import changeable
 from api.auth import UserPrincipal
 from api.deps import Parts, PartsDep, UserDep, body_as
-from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable, Unsupported
+from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.paging import WindowDep, chosen
 from api.queries import jobs
 from api.wire import queue as wire
@@ -127,7 +127,7 @@ async def update(request: Request, parts: PartsDep, user: UserDep) -> Response:
                 await _move(parts, control, user)
             else:
                 await run_in_threadpool(_update, parts, control, user)
-        except (BadRequest, FailedPrecondition, NotFound, Unsupported) as error:
+        except (BadRequest, FailedPrecondition, NotFound) as error:
             if len(wanted.updates) == 1:
                 raise
             problems.append(f"{control.job_id}: {error.message}")
@@ -139,7 +139,10 @@ async def update(request: Request, parts: PartsDep, user: UserDep) -> Response:
 
 def _update(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
     if control.resource_pool:
-        raise Unsupported("resourcePool: moving a job to another pool is not supported yet")
+        with parts.database.write() as session:
+            row = changeable(session, jobs.find(session, control.job_id, user).id, user)
+            resource_pools.move(session, row, control.resource_pool, user.username)
+        return
     if control.priority is None and control.weight is None:
         raise BadRequest(f"job {control.job_id}: expected one of priority, weight, aheadOf, behindOf, resourcePool")
     with parts.database.write() as session:

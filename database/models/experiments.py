@@ -39,6 +39,7 @@ class Experiment(Base):
     has_operations: Mapped[bool] = mapped_column(default=False)
     max_length: Mapped[int | None] = mapped_column(BigInteger)
     resource_pool: Mapped[str] = mapped_column(String(120))
+    pool_moves: Mapped[int] = mapped_column(default=0)  # how often it was moved to another one
     slots_per_trial: Mapped[int] = mapped_column(default=1)
     queue_position: Mapped[int | None] = mapped_column(BigInteger)  # where it was moved to; None: by its start
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)

@@ -1,12 +1,17 @@
-"""Pools come and go on a running platform."""
+"""Pools come and go, and experiments move between them, on a running platform."""
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from tests.integration.test_scheduling import until_waits
-from tests.platform import Platform
+from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
+from tests.platform import Platform, platform
 from tests.scripts import TRAIN, config
+from workers.orchestrator import new_worker
+from workers.versioning import build_id, take_over
 
 OURS = "/api/v1/undeterred/resource-pools"
 
@@ -51,3 +56,79 @@ async def test_pool_takes_what_needs_no_slots_and_goes_when_it_is_empty_and_come
     await cluster.start_agent("aux", slots=1, pool=name)
     again = await cluster.create(config(resources={"resource_pool": name}), {"train.py": TRAIN})
     assert (await cluster.finish(again))["state"] == "STATE_COMPLETED"
+
+
+async def move(cluster: Platform, experiment_id: int, pool: str) -> None:
+    """Have an experiment go on in another pool."""
+    update = {"jobId": await job_of(cluster, experiment_id), "resourcePool": pool}
+    await cluster.post("/api/v1/job-queues", {"updates": [update]})
+
+
+async def start_two(cluster: Platform, length: int = 60) -> int:
+    """An experiment of two trials on one slot each."""
+    searcher = {"name": "random", "max_trials": 2, "max_length": length}
+    space = {"sleep": 0.05, "quality": {"type": "double", "minval": 0, "maxval": 1}}
+    return await cluster.create(config(searcher, hyperparameters=space), {"train.py": TRAIN})
+
+
+async def test_moved_experiment_leaves_at_a_checkpoint_and_goes_on_in_the_other_pool(cluster: Platform) -> None:
+    """One of its trials runs, the other one waits; both end in the new pool, and nothing is trained twice."""
+    await one_slot(cluster)
+    experiment_id = await start_two(cluster)
+    runs = await cluster.until_reported(experiment_id)
+    waits = next(trial["id"] for trial in await cluster.trials(experiment_id) if trial["id"] != runs)
+    target = await new_pool(cluster, f"{cluster.pool}-b")
+    agent_id = await cluster.start_agent("b", pool=target)
+    await move(cluster, experiment_id, target)
+    ended = await cluster.finish(experiment_id)
+    assert (ended["state"], ended["resourcePool"]) == ("STATE_COMPLETED", target)
+    for trial in await cluster.trials(experiment_id):
+        assert trial["restarts"] == 0
+        assert steps_of(await cluster.logs(trial["id"])) == list(range(1, 61)), "nothing is trained twice"
+    told = (await cluster.get(f"/api/v1/undeterred/trials/{runs}/why"))["facts"]["runs"]
+    assert told[0]["askedToLeaveBecause"] == f"admin moved its experiment to pool {target}"
+    assert [run["agents"] == [agent_id] for run in told] == [False, True]
+    told = (await cluster.get(f"/api/v1/undeterred/trials/{waits}/why"))["facts"]["runs"]
+    assert [run["agents"] for run in told] == [[agent_id]], "it waited in the old pool, and ran in the new one only"
+    jobs = (await cluster.get("/api/v1/job-queues", resourcePool=cluster.pool))["jobs"]
+    assert jobs == []
+
+
+async def test_paused_experiment_moves_and_goes_on_there(cluster: Platform) -> None:
+    experiment_id = await start_two(cluster, 20)
+    await cluster.until_reported(experiment_id)
+    await cluster.command(experiment_id, "pause")
+    target = await new_pool(cluster, f"{cluster.pool}-b")
+    await cluster.start_agent("b", pool=target)
+    await move(cluster, experiment_id, target)
+    await move(cluster, experiment_id, cluster.pool)
+    await move(cluster, experiment_id, target)
+    await cluster.command(experiment_id, "activate")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    for trial in await cluster.trials(experiment_id):
+        runs = (await cluster.get(f"/api/v1/undeterred/trials/{trial['id']}/why"))["facts"]["runs"]
+        assert runs[-1]["agents"] == [f"{cluster.pool}-b"]
+
+
+async def test_move_is_carried_out_when_all_orchestrators_were_away(
+    temporal_address: str, database_url: str, tmp_path: Path
+) -> None:
+    """The move is recorded with its message; the orchestrator that comes next knows nothing but the histories."""
+    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a",
+                       has_orchestrator=False)  # fmt: skip
+    async with running as cluster:
+        with ThreadPoolExecutor(8) as threads:
+            async with new_worker(cluster.temporal, cluster.database, threads):
+                await take_over(cluster.temporal, build_id(), asyncio.Event())
+                await new_pool(cluster, "b")
+                for name in "ab":
+                    await cluster.start_agent(name, slots=1, pool=name)
+                experiment_id = await start_two(cluster, 100)
+                runs = await cluster.until_reported(experiment_id)
+            await move(cluster, experiment_id, "b")
+            async with new_worker(cluster.temporal, cluster.database, threads):
+                ended = await cluster.finish(experiment_id)
+                assert (ended["state"], ended["resourcePool"]) == ("STATE_COMPLETED", "b")
+                told = (await cluster.get(f"/api/v1/undeterred/trials/{runs}/why"))["facts"]["runs"]
+                assert [run["agents"] for run in told] == [["a-a"], ["a-b"]]
+                assert steps_of(await cluster.logs(runs)) == list(range(1, 101))

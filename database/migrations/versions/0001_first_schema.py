@@ -359,6 +359,7 @@ def upgrade() -> None:
     sa.Column('has_operations', sa.Boolean(), nullable=False),
     sa.Column('max_length', sa.BigInteger(), nullable=True),
     sa.Column('resource_pool', sa.String(length=120), nullable=False),
+    sa.Column('pool_moves', sa.Integer(), nullable=False),
     sa.Column('slots_per_trial', sa.Integer(), nullable=False),
     sa.Column('queue_position', sa.BigInteger(), nullable=True),
     sa.Column('owner_id', sa.Integer(), nullable=False),

@@ -483,7 +483,9 @@ async def test_tasks_and_jobs(api: Served, det: Det, user: Caller) -> None:
         assert told in (await det(user, "job", "update", *words, code=2)).err
     for operation in ("x", f"{job['jobId']}.colour=1", f"{job['jobId']}.priority=high", ".priority=1"):
         assert "expected" in (await det(user, "job", "update-batch", operation, code=2)).err
-    assert "not supported yet" in (await det(user, "job", "update", job["jobId"], "--resource-pool", "x", code=1)).err
+    moved = ("job", "update", job["jobId"], "--resource-pool")
+    assert "does not exist" in (await det(user, *moved, "x", code=1)).err
+    assert "is unchanged" in (await det(user, *moved, job["resourcePool"], code=1)).err
     await det(api.user(), "job", "update", job["jobId"], "-p", 1, code=3)
 
 

@@ -116,3 +116,46 @@ async def test_pool_goes_when_nobody_uses_it(api: Served) -> None:
 async def test_pool_that_every_cluster_has_stays(api: Served) -> None:
     admin = api.user(is_admin=True)
     assert "always has" in await admin.refused(400, "DELETE", f"{OURS}/default")
+
+
+async def test_job_moves_to_a_pool_that_it_may_use_and_that_can_hold_it(api: Served) -> None:
+    admin, user = api.user(is_admin=True), api.user()
+    home, target = await new_pool(api), await new_pool(api)
+    with api.database.write() as session:
+        session.add(Agent(id=f"at-{home}", pool=home, slot_ids=[0, 1], is_connected=True))
+    experiment = await experiment_of(api, user, 2, resource_pool=home)
+    path, job = f"/api/v1/experiments/{experiment['id']}", experiment["jobId"]
+
+    async def refused(pool: str, who: Caller = user, status: int = 400) -> str:
+        body = {"updates": [{"jobId": job, "resourcePool": pool}]}
+        return await who.refused(status, "POST", "/api/v1/job-queues", body)
+
+    assert "there is: " in await refused("nowhere")
+    assert "resource pool is unchanged" in await refused(home)
+    assert "it has no agents" in await refused(target)
+    with api.database.write() as session:
+        session.add(Agent(id=f"small-{target}", pool=target, slot_ids=[0], is_connected=True))
+    assert "could never hold a trial of 2 slots: its agents have 1" in await refused(target)
+    with api.database.write() as session:
+        session.add(Agent(id=f"large-{target}", pool=target, slot_ids=[0, 1], is_connected=False))
+    await refused(target, api.user(), 403)
+    bindings = f"/api/v1/resource-pools/{target}/workspace-bindings"
+    other = (await admin.post("/api/v1/workspaces", {"name": f"of {target}"}))["workspace"]["id"]
+    await admin.post(bindings, {"workspaceIds": [other]})
+    assert "not available to workspace id 1" in await refused(target)
+    await admin.ask("DELETE", bindings, {"workspaceIds": [other]})
+    assert (await user.get(path))["experiment"]["resourcePool"] == home, "nothing was changed by all this"
+    assert api.posted(f"experiment-{experiment['id']}", "move") == []
+    await user.post("/api/v1/job-queues", {"updates": [{"jobId": job, "priority": 7}]})
+    await user.post("/api/v1/job-queues", {"updates": [{"jobId": job, "resourcePool": target}]})
+    shown = await user.get(path)
+    assert (shown["experiment"]["resourcePool"], shown["config"]["resources"]["resource_pool"]) == (target, target)
+    await user.post("/api/v1/job-queues", {"updates": [{"jobId": job, "resourcePool": home}]})
+    moves = api.posted(f"experiment-{experiment['id']}", "move")
+    assert [(move["number"], move["pool"]) for move in moves] == [(1, target), (2, home)]
+    assert moves[0]["reason"] == f"{user.username} moved its experiment to pool {target}"
+    [claim] = [told["claim"] for told in api.posted(f"pool-{target}", "job_claim")]
+    assert claim["priority"] == 7, "what its owner said of it goes with it"
+    with api.database.write() as session:
+        session.get_one(Experiment, experiment["id"]).state = "CANCELED"
+    assert "has ended" in await refused(target)
