@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, Exists, Result, func, select, update
+from sqlalchemy import CursorResult, Exists, Result, delete, func, select, update
 from sqlalchemy.orm import Session
 from temporalio import activity
 
@@ -184,6 +184,12 @@ class Records:
         with self._database.write() as session:
             mine = Agent.id == record.agent_id, Agent.revision <= record.revision
             session.execute(update(Agent).where(*mine).values(**values))
+
+    @activity.defn
+    def forget_agent(self, agent_id: str) -> None:
+        """Remove the record of an agent whose host is gone for good."""
+        with self._database.write() as session:
+            session.execute(delete(Agent).where(Agent.id == agent_id, ~Agent.is_connected))
 
 
 def _update_experiment(session: Session, record: RecordExperiment) -> bool:

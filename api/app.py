@@ -82,6 +82,7 @@ from api.watch import PreemptionWatch
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
+from workflows.messages import NodesRun
 
 log = structlog.get_logger()
 
@@ -246,7 +247,10 @@ async def _start_pools(parts: Parts) -> None:
             with parts.database.read() as session:
                 pools = session.scalars(select(ResourcePool)).all()
             for pool in pools:
-                await parts.commands.ensure_pool(run_of(pool))
+                run = run_of(pool)
+                await parts.commands.ensure_pool(run)
+                if run.settings.provider is not None:
+                    await parts.commands.ensure_nodes(NodesRun(pool=run.name, provider=run.settings.provider))
             return
         except ApiError as error:
             log.info("pools wait for Temporal", error=error.message)

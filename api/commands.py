@@ -25,10 +25,12 @@ from workflows.messages import (
     ExperimentRun,
     FileRemovalOrder,
     JobMove,
+    NodesRun,
     OperationAnswers,
     OperationReport,
     OperationReports,
     PoolRun,
+    ProviderChange,
     Timing,
 )
 from workflows.scheduling.model import Claim
@@ -154,6 +156,41 @@ class Commands:
                 rpc_timeout=_DEADLINE,
             )
         except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def ensure_nodes(self, run: NodesRun) -> None:
+        """Have a pool's nodes come from its provider, from now on. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "Nodes",
+                run,
+                id=names.nodes_workflow(run.pool),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal="configure",
+                start_signal_args=[ProviderChange(provider=run.provider)],
+                static_summary=f"nodes of resource pool “{run.pool}”",
+                priority=FIRST,
+                task_timeout=STEP_LIMIT,
+                rpc_timeout=_DEADLINE,
+            )
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def nodes(self, pool: str) -> NodesRun | None:
+        """The nodes that were launched for a pool; None if it has no provider. Raises: Unavailable."""
+        handle = (await self.client()).get_workflow_handle(names.nodes_workflow(pool))
+        try:
+            return cast(
+                "NodesRun",
+                await handle.query("snapshot", result_type=NodesRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                raise Unavailable(f"the nodes of pool {pool!r} are not known: does an orchestrator run?") from None
             raise _unavailable(error) from None
 
     async def end_pool(self, run: PoolRun) -> None:

@@ -17,7 +17,7 @@ from database.session import Database
 from database.types import utc_now
 from database.webhooks import DELIVER
 from workflows import names
-from workflows.messages import CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, PoolRun
+from workflows.messages import CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, NodesRun, PoolRun
 
 log = structlog.get_logger()
 
@@ -27,6 +27,7 @@ DELETE_EXPERIMENT = "delete_experiment"
 REMOVE_FILES = "remove_files"
 START_POOL = "start_pool"
 STOP_POOL = "stop_pool"
+START_NODES = "start_nodes"
 
 
 def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
@@ -115,6 +116,8 @@ class Dispatcher:
             await self._commands.remove_files(entry.workflow_id, FileRemovalOrder.model_validate(entry.payload))
         elif entry.kind == START_POOL:
             await self._commands.ensure_pool(PoolRun.model_validate(entry.payload))
+        elif entry.kind == START_NODES:
+            await self._commands.ensure_nodes(NodesRun.model_validate(entry.payload))
         elif entry.kind == STOP_POOL:
             await self._commands.end_pool(PoolRun.model_validate(entry.payload))
         else:

@@ -17,9 +17,10 @@ from api.wire.queue import PatchPool, PostPool
 from database.models import Agent, Cluster, Experiment, PoolBinding, Project, ResourcePool, Workspace
 from workflows import names
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import PoolMove, PoolRun
+from workflows.messages import NodesRun, PoolMove, PoolRun, ProviderChange
 from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
 from workflows.scheduling.pool import Pool
+from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import PoolSettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -83,7 +84,27 @@ def create(session: Session, wanted: PostPool, settings: PoolSettings) -> Resour
     session.add(row)
     session.flush()
     outbox.post(session, names.pool_workflow(row.name), outbox.START_POOL, run_of(row).model_dump(mode="json"))
+    _provide(session, row.name, settings)
     return row
+
+
+def configure(session: Session, row: ResourcePool, settings: PoolSettings) -> None:
+    """Have a pool share its slots, and get its nodes, in another way."""
+    former = PoolSettings.model_validate(row.settings).provider
+    row.settings = settings.model_dump(mode="json")
+    outbox.post(session, names.pool_workflow(row.name), "configure", row.settings)
+    _provide(session, row.name, settings, former)
+
+
+def _provide(session: Session, pool: str, settings: PoolSettings, former: Provider | None = None) -> None:
+    if settings.provider == former:
+        return
+    workflow_id = names.nodes_workflow(pool)
+    if settings.provider is not None:
+        run = NodesRun(pool=pool, provider=settings.provider)
+        outbox.post(session, workflow_id, outbox.START_NODES, run.model_dump(mode="json"))
+    else:
+        outbox.post(session, workflow_id, "configure", ProviderChange().model_dump(mode="json"))
 
 
 def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
@@ -148,11 +169,14 @@ def _check_fits(session: Session, name: str, row: Experiment) -> None:
         agent.id: AgentSlots(agent_id=agent.id, slot_ids=tuple(agent.slot_ids))
         for agent in session.scalars(select(Agent).where(Agent.pool == name))
     }
+    slots, is_single_node = row.slots_per_trial, bool(row.config["resources"].get("is_single_node"))
+    if settings.provider is not None and settings.provider.could_hold(slots, is_single_node=is_single_node):
+        return
     request = Request(
         allocation_id=f"{row.id}",
         holder="",
-        slots=row.slots_per_trial,
-        is_single_node=bool(row.config["resources"].get("is_single_node")),
+        slots=slots,
+        is_single_node=is_single_node,
     )
     if not Pool(PoolSnapshot(agents=agents), settings).fits_ever(request):
         sizes = ", ".join(sorted(str(len(agent.slot_ids)) for agent in agents.values()))
@@ -174,6 +198,8 @@ def remove(session: Session, name: str, *, permanent: str) -> None:
     users: list[str] = []
     if name in defaults_of(session):
         users.append("the cluster, as a default: `det resource-pool set-default` names another one")
+    if PoolSettings.model_validate(row.settings).provider is not None:
+        users.append(f"its provider: `det resource-pool settings {name} provider=` ends that")
     agents = session.scalars(select(Agent.id).where(Agent.pool == name, Agent.is_connected).order_by(Agent.id)).all()
     users += _told("agent", agents)
     live = select(Experiment.id).where(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli import lookup, render, session
+from cli import files, lookup, render, session
 from cli.group import new_app
 from cli.options import Json, lists
 from cli.render import Form
@@ -61,7 +62,10 @@ Changes = Annotated[
 def describe(pool_name: PoolName, as_json: Json = False) -> None:
     """Show a resource pool: how full it is, how it shares its slots, and what is its default."""
     with lookup.nearest(pool_name, lookup.pool_names):
-        found = session.get().get(_ours(pool_name)).json()["resourcePool"]
+        answered = session.get().get(_ours(pool_name)).json()
+        found = answered["resourcePool"] | {"nodes": answered["nodes"]}
+        if answered["nodesError"]:
+            found["nodesError"] = answered["nodesError"]
         found["settings"] = session.get().get(_ours(pool_name, "settings")).json()["settings"]
     render.document(found, as_json=as_json)
 
@@ -122,10 +126,15 @@ def set_default(
 def settings(
     pool_name: PoolName,
     changes: Changes = None,
+    provider: Annotated[
+        Path | None, typer.Option("--provider", help="A YAML file that says where its nodes come from.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a pool shares its slots, or change it: policy, preemption, fitting, quotas. It holds at once."""
+    """Show how a pool shares its slots, or change it: policy, preemption, quotas, nodes. It holds at once."""
     patch = _patch(changes)
+    if provider is not None:
+        patch["provider"] = files.read_mapping(provider)
     with lookup.nearest(pool_name, lookup.pool_names):
         path = _ours(pool_name, "settings")
         call = session.get()

@@ -201,6 +201,7 @@ async def platform(
     cached: int = 1000,
     workflows: Sequence[type] = WORKFLOWS,
     has_orchestrator: bool = True,
+    provider_folder: Path | None = None,
 ) -> AsyncIterator[Platform]:
     """Start API and orchestrator; agents are started by the tests. All ends with the block.
 
@@ -230,7 +231,13 @@ async def platform(
         if has_orchestrator:
             threads = stack.enter_context(ThreadPoolExecutor(8))
             worker = new_worker(
-                client, database, threads, workflows=workflows, max_cached_workflows=cached, private_webhooks=True
+                client,
+                database,
+                threads,
+                workflows=workflows,
+                max_cached_workflows=cached,
+                private_webhooks=True,
+                provider_folder=provider_folder,
             )
             await stack.enter_async_context(worker)
             await take_over(client, build_id(), asyncio.Event())

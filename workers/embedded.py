@@ -262,7 +262,7 @@ class Cluster:
                 "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),
             },
         )  # fmt: skip
-        given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PRIVATE_WEBHOOKS")
+        given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PRIVATE_WEBHOOKS", "UNDETERRED_PROVIDER_FOLDER")
         self._start_part("orchestrator", base | temporal | records | given)
         if state.is_shared:
             listens = {

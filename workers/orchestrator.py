@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -15,6 +16,7 @@ from temporalio.worker import Worker
 
 from activities.cleanup import Cleanup
 from activities.heartbeats import Heartbeats
+from activities.providers import Providers
 from activities.records import Records
 from activities.sampling import Sampling
 from activities.webhooks import Webhooks
@@ -29,17 +31,30 @@ from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval
 from workflows.converter import RUNNER
 from workflows.experiment import Experiment
 from workflows.names import ORCHESTRATOR_QUEUE
+from workflows.nodes import Nodes
 from workflows.resource_pool import ResourcePool
 from workflows.trial import Trial
 from workflows.webhooks import WebhookDelivery
 
 log = structlog.get_logger()
 
-WORKFLOWS = [Experiment, Trial, ResourcePool, Agent, CheckpointGC, ExperimentDeletion, FileRemoval, WebhookDelivery]
+WORKFLOWS = [
+    Experiment,
+    Trial,
+    ResourcePool,
+    Agent,
+    Nodes,
+    CheckpointGC,
+    ExperimentDeletion,
+    FileRemoval,
+    WebhookDelivery,
+]
 
 
-def record_activities(database: Database, *, private_webhooks: bool = False) -> list[object]:
-    """The activities that write records or tell webhooks, bound to a database."""
+def record_activities(
+    database: Database, *, private_webhooks: bool = False, provider_folder: Path | None = None
+) -> list[object]:
+    """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
     records, cleanup = Records(database), Cleanup(database)
     return [
         Sampling().suggest,
@@ -49,6 +64,8 @@ def record_activities(database: Database, *, private_webhooks: bool = False) -> 
         records.request_preemption,
         records.close_allocation,
         records.record_agent,
+        records.forget_agent,
+        Providers(provider_folder).run_provider,
         cleanup.claim_checkpoints,
         cleanup.mark_deleted,
         cleanup.erase_experiment,
@@ -74,13 +91,16 @@ def new_worker(
     takes_over: bool = True,
     max_cached_workflows: int = 1000,
     private_webhooks: bool = False,
+    provider_folder: Path | None = None,
 ) -> Worker:
     """The worker that an orchestrator is. `threads` write its records; `takes_over`: see `workers/versioning.py`."""
     return Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
         workflows=workflows,
-        activities=record_activities(database, private_webhooks=private_webhooks),  # pyright: ignore[reportArgumentType]
+        activities=record_activities(  # pyright: ignore[reportArgumentType]
+            database, private_webhooks=private_webhooks, provider_folder=provider_folder
+        ),
         activity_executor=threads,
         workflow_runner=RUNNER,
         max_cached_workflows=max_cached_workflows,
@@ -111,6 +131,7 @@ async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
             takes_over=settings.running_experiments == "take_over",
             max_cached_workflows=settings.max_cached_workflows,
             private_webhooks=settings.private_webhooks,
+            provider_folder=Path(settings.provider_folder) if settings.provider_folder else None,
         )
         async with worker:
             await take_over(client, build_id(), stop)

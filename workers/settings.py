@@ -33,6 +33,10 @@ class OrchestratorSettings(BaseModel):
     private_webhooks: bool = Field(
         default=False, description="whether webhooks may have addresses of this host and of private networks"
     )
+    provider_folder: str | None = Field(
+        default=None,
+        description="folder of the programs by which resource pools may launch and terminate nodes; none: by none",
+    )
     max_cached_workflows: int = Field(default=1000, ge=0, description="workflows kept in memory between decisions")
 
 

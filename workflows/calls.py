@@ -23,6 +23,8 @@ from workflows.messages import (
     KillContainer,
     OpenAllocation,
     Presence,
+    ProviderCall,
+    ProviderOutcome,
     RecordAgent,
     RecordExperiment,
     RecordTrial,
@@ -126,6 +128,18 @@ def erase_experiment(order: CleanupOrder) -> ErasedExperiment:
 @activity.defn
 def note_deletion_failed(failed: DeletionFailed) -> None:
     """Record why an experiment could not be deleted."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def run_provider(call: ProviderCall) -> ProviderOutcome:
+    """Run the command by which a provider launches or terminates a node. Done again, it finds what it did before."""
+    raise NotImplementedError
+
+
+@activity.defn
+def forget_agent(agent_id: str) -> None:
+    """Remove the record of an agent whose host is gone for good."""
     raise NotImplementedError
 
 

@@ -14,6 +14,8 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import AllocationEnd, ContainerResult, TrialState
 from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot
+from workflows.scheduling.nodes import Demand, Node
+from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Decision, Event, Search
 from workflows.searchers.custom import QueuedEvent
@@ -257,6 +259,39 @@ class PoolRun(BaseModel):
     services: dict[str, AgentService] = Field(default_factory=dict[str, AgentService])  # what operators said of agents
     claims: dict[str, Claim] = Field(default_factory=dict[str, Claim])  # of jobs where they changed, latest last
     settings: PoolSettings = Field(default_factory=PoolSettings)
+    former_provider: Provider | None = None  # that it has no more; its nodes are not gone yet
+
+
+class ProviderChange(BaseModel):
+    """Where the nodes of a pool come from, from now on; None: from nowhere, and those that are there go when idle."""
+
+    provider: Provider | None = None
+
+
+class NodesRun(BaseModel):
+    """Input and state of the Nodes workflow."""
+
+    pool: str
+    provider: Provider
+    is_retiring: bool = False  # the pool has no provider any more
+    nodes: dict[str, Node] = Field(default_factory=dict[str, Node])
+    demand: Demand = Demand()
+    is_told: bool = False  # of the pool's demand, since the provider is known
+
+
+class ProviderCall(BaseModel):
+    """Run a provider's command for one node."""
+
+    pool: str
+    node_id: str
+    command: str
+    slots: int
+
+
+class ProviderOutcome(BaseModel):
+    """How a provider's command went; `problem` is empty if it did what it was to do."""
+
+    problem: str = ""
 
 
 class AgentRun(BaseModel):

@@ -29,6 +29,11 @@ def pool_workflow(pool: str) -> str:
     return f"pool-{pool}"
 
 
+def nodes_workflow(pool: str) -> str:
+    """Workflow id of what launches and terminates the nodes of a pool."""
+    return f"nodes-{pool}"
+
+
 def agent_workflow(agent_id: str) -> str:
     """Workflow id of an agent."""
     return f"agent-{agent_id}"

@@ -9,6 +9,7 @@ from temporalio import workflow
 from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ApplicationError
 
+from workflows import names
 from workflows.messages import (
     AgentSeen,
     AgentService,
@@ -23,7 +24,9 @@ from workflows.options import tell
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import AgentSlots, Claim, Placement, Request
 from workflows.scheduling.moves import moved
+from workflows.scheduling.nodes import Demand, demand_of
 from workflows.scheduling.pool import Pool
+from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import Policy, PoolSettings
 
 #: Lost agents that are remembered, because they may come back.
@@ -37,8 +40,9 @@ class ResourcePool:
     """Id `pool-<name>`. Never closes: it continues as new.
 
     Messages, signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost` from
-    Agent workflows; `agent_service`, `job_claim` and `configure` from the API. An update from the API: `move_job`. It
-    answers by signals to the holder: `assigned`, `refused`, `preempted`, `agent_lost`.
+    Agent workflows; `agent_service`, `job_claim` and `configure` from the API; `agent_service` and `demand_wanted` from
+    the Nodes workflow. An update from the API: `move_job`. It answers by signals to the holder: `assigned`, `refused`,
+    `preempted`, `agent_lost`; and to the Nodes workflow, if it has a provider: `demand`.
     """
 
     @workflow.init
@@ -48,6 +52,7 @@ class ResourcePool:
         self._dirty = True
         self._lost: list[tuple[str, AllocationNotice]] = []  # holders to tell that an agent is gone
         self._preempted: list[tuple[str, AllocationNotice]] = []
+        self._demand: Demand | None = None  # as last told to whoever launches nodes
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
@@ -78,6 +83,9 @@ class ResourcePool:
                 assignment = Assignment(allocation_id=request.allocation_id, placements=grant.placements)
                 if not await tell(request.holder, "assigned", assignment):
                     self._give_back(request.allocation_id)  # the holder closed while it queued
+            provider = self._run.settings.provider or self._run.former_provider
+            if provider is not None:
+                await self._tell_demand(provider)
             if self._is_old() and not self._dirty:
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(self._run)
@@ -151,8 +159,15 @@ class ResourcePool:
     @workflow.signal
     def configure(self, settings: PoolSettings) -> None:
         """An operator changes how this pool shares its slots."""
+        self._run.former_provider = self._run.settings.provider or self._run.former_provider
         self._run.settings = settings
         self._pool.configure(settings)
+        self._dirty = True
+
+    @workflow.signal
+    def demand_wanted(self) -> None:
+        """Whoever launches nodes for this pool has just begun, and knows nothing of it."""
+        self._demand = None
         self._dirty = True
 
     @workflow.update
@@ -204,6 +219,13 @@ class ResourcePool:
             if service.leave_at is not None and service.leave_at <= workflow.now():
                 self._run.services[agent_id] = service.model_copy(update={"is_draining": False, "leave_at": None})
                 self._ask_to_leave(service, f"agent {agent_id} is drained, and its grace is over")
+
+    async def _tell_demand(self, provider: Provider) -> None:
+        demand = demand_of(self._pool, provider)
+        if demand != self._demand:
+            self._demand = demand
+            if not await tell(names.nodes_workflow(self._run.name), "demand", demand):
+                self._run.former_provider = None  # the last of its nodes is gone
 
     def _claim(self, job_id: str, claim: Claim) -> None:
         _remember(self._run.claims, job_id, claim, _MOST_CLAIMS)

@@ -8,13 +8,11 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import outbox
 from api.deps import AdminDep, PartsDep, UserDep, body_as, parse_as
-from api.resource_pools import find
+from api.resource_pools import configure, find
 from api.wire.base import answer
 from api.wire.queue import PatchPoolSettings
 from database.models import ResourcePool
-from workflows import names
 from workflows.scheduling.settings import PoolSettings
 
 router = APIRouter(tags=["resource pools"])
@@ -40,8 +38,7 @@ async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
         with parts.database.write() as session:
             row = find(session, pool, is_locked=True)
             changed = parse_as(PoolSettings, _merged(_plain(_of(row)), wanted.settings))
-            row.settings = _plain(changed)
-            outbox.post(session, names.pool_workflow(pool), "configure", row.settings)
+            configure(session, row, changed)
             return changed
 
     changed = await run_in_threadpool(note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,11 +14,13 @@ from starlette.responses import Response
 
 from api import resource_pools
 from api.deps import AdminDep, Parts, PartsDep, UserDep, body_as, parse_as
+from api.errors import Unavailable
 from api.paging import WindowDep, rows_of
 from api.resource_pools import Defaults
 from api.wire import queue as wire
 from api.wire.base import answer
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
+from workflows.scheduling.nodes import Node
 from workflows.scheduling.settings import Policy, PoolSettings
 
 router = APIRouter(tags=["cluster"])
@@ -60,10 +63,20 @@ async def create(request: Request, parts: PartsDep, admin: AdminDep) -> Response
 
 
 @router.get(_OURS + "/{pool}")
-def describe(pool: str, parts: PartsDep, user: UserDep) -> Response:
-    """One resource pool, and how full it is."""
-    with parts.database.read() as session:
-        return answer(_one(session, resource_pools.find(session, pool)))
+async def describe(pool: str, parts: PartsDep, user: UserDep) -> Response:
+    """One resource pool, how full it is, and the nodes that its provider was asked for, with what went wrong."""
+
+    def read() -> dict[str, Any]:
+        with parts.database.read() as session:
+            return _one(session, resource_pools.find(session, pool))
+
+    shown = await run_in_threadpool(read)
+    try:
+        known = await parts.commands.nodes(pool)
+    except Unavailable as error:
+        return answer(shown | {"nodes": [], "nodesError": error.message})
+    found: list[Node] = [] if known is None else list(known.nodes.values())
+    return answer(shown | {"nodes": [_node(node) for node in found], "nodesError": ""})
 
 
 @router.patch(_OURS + "/{pool}")
@@ -118,6 +131,16 @@ def _shown(session: Session, rows: Sequence[ResourcePool]) -> list[dict[str, Any
     return [_pool(row, agents, live, waiting.get(row.name, 0), defaults) for row in rows]
 
 
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.node_id,
+        "state": node.state.value,
+        "since": datetime.fromtimestamp(node.since, UTC),
+        "failures": node.tries,
+        "problem": node.problem,
+    }
+
+
 def _is_placed() -> Any:
     return select(Allocation.id).where(Allocation.trial_id == Trial.id, Allocation.ended_at.is_(None)).exists()
 
@@ -131,6 +154,7 @@ def _pool(
         slot for agent in mine if agent.is_enabled for slot in agent.slot_ids if slot not in agent.disabled_slots
     ]
     settings = PoolSettings.model_validate(pool.settings)
+    provider = settings.provider
     priority = None
     if settings.scheduler is Policy.PRIORITY:
         priority = {"preemption": settings.preemption, "defaultPriority": settings.default_priority}
@@ -152,14 +176,14 @@ def _pool(
         "defaultComputePool": pool.name == defaults.compute,
         "defaultAuxPool": pool.name == defaults.aux,
         "preemptible": False,
-        "minAgents": 0,
-        "maxAgents": 0,
-        "slotsPerAgent": max((len(agent.slot_ids) for agent in mine), default=0),
+        "minAgents": provider.min_nodes if provider else 0,
+        "maxAgents": provider.max_nodes if provider else 0,
+        "slotsPerAgent": provider.slots_per_node if provider else max((len(each.slot_ids) for each in mine), default=0),
         "auxContainerCapacityPerAgent": settings.max_aux_containers_per_agent,
         "schedulerType": f"SCHEDULER_TYPE_{settings.scheduler.upper()}",
         "schedulerFittingPolicy": f"FITTING_POLICY_{settings.fitting_policy.upper()}",
-        "maxIdleAgentPeriod": 0.0,
-        "maxAgentStartingPeriod": 0.0,
+        "maxIdleAgentPeriod": provider.idle_timeout if provider else 0.0,
+        "maxAgentStartingPeriod": provider.starting_timeout if provider else 0.0,
         "details": {"aws": None, "gcp": None, "priorityScheduler": priority},
         "stats": {"queuedCount": waiting, "scheduledCount": len(running)},
         "resourceManagerMetadata": {},

@@ -2,7 +2,8 @@
 
 Experiments are run on a real platform: one that finishes, one that is paused and resumed, one whose trial fails and
 restarts. Kept are the histories of the experiment, its trials and the pool; of one search of each other method, of a fork
-and of a search that continued as new those of the experiment.
+and of a search that continued as new those of the experiment; of a pool that grows and shrinks those of the pool, its nodes and
+their agent.
 """
 
 from __future__ import annotations
@@ -165,9 +166,43 @@ async def continued() -> None:
                 await _keep(running, workflow_id, f"continued_run-{number}", str(folder), run.run_id)
 
 
+async def elastic() -> None:
+    """A pool whose node is launched for an experiment, and terminated when it is idle; then it has no provider any more."""
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
+        folder = Path(name)
+        program = folder / "nothing"  # the agent is started from here
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default",
+            provider_folder=folder,
+        ) as running:  # fmt: skip
+            path = "/api/v1/undeterred/resource-pools/default"
+            provider = {"launch": "nothing", "terminate": "nothing", "slots_per_node": 2, "idle_timeout": 3}
+            await running.http.patch(f"{path}/settings", json={"settings": {"provider": provider}})
+            experiment_id = await running.create(config(), {"train.py": TRAIN})
+            nodes: list[dict[str, Any]] = []
+
+            async def is_in(state: str) -> bool:
+                nodes[:] = (await running.get(path))["nodes"]
+                return [node["state"] for node in nodes] == ([state] if state else [])
+
+            await running.until(lambda: is_in("starting"))
+            agent_id = await running.start_agent(nodes[0]["id"].removeprefix("default-"))
+            await running.finish(experiment_id)
+            await running.until(lambda: is_in("terminated"))
+            await running.stop_agent(agent_id)
+            await running.until(lambda: is_in(""))
+            await running.http.patch(f"{path}/settings", json={"settings": {"provider": None}})
+            await running.temporal.get_workflow_handle("nodes-default").result()
+            for workflow_id in ("nodes-default", "pool-default", f"agent-{agent_id}"):
+                await _keep(running, workflow_id, f"elastic_{workflow_id.partition('-')[0]}", str(folder))
+
+
 async def main() -> None:
     """Run the scenarios and write their histories."""
     await continued()
+    await elastic()
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
         folder = Path(name)
         async with platform(

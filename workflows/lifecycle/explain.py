@@ -168,14 +168,17 @@ def why_queued(queue: QueueFacts) -> str:
         return f"has not asked pool `{queue.pool}` for slots yet: this takes a moment, unless no orchestrator runs"
     if queue.slots == 0:
         return _why_without_slots(queue)
+    provided = f"its provider launches nodes for it, see `det resource-pool describe {queue.pool}`"
     text = (
         f"waits for {_many(queue.slots, 'slot')} of pool `{queue.pool}`: place {queue.place} of {queue.waiting} in the "
         f"queue, {queue.free} of {_many(queue.total, 'slot')} free"
     )
     if queue.agents == 0:
-        return f"{text}; the pool has no agents"
+        return f"{text}; the pool has no agents: {provided}" if queue.is_provided else f"{text}; the pool has no agents"
     if queue.is_capped:
         return f"{text}; its experiment holds all that `max_slots` lets it"
+    if not queue.fits_ever and queue.is_provided:
+        return f"{text}; the pool's agents could not hold it: {provided}"
     if not queue.fits_ever and queue.fits_lost:
         return f"{text}; only agents that are lost could hold it: it waits for them to come back"
     if not queue.fits_ever:

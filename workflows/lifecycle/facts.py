@@ -40,6 +40,7 @@ class QueueFacts(Facts):
     behind_priority: int = 0  # of that one
     holders: dict[str, int] = Field(default_factory=dict[str, int])  # who holds how many slots, the most first
     fits_ever: bool = True  # on the agents of now, if they were idle and in reach
+    is_provided: bool = False  # nodes that hold it may be launched
     fits_lost: bool = False  # if the agents were back that are lost
     is_borrowing: bool = False  # it is beyond the quota of its user or workspace
     quota: str = ""  # which is that

@@ -56,6 +56,7 @@ def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple
                 "behind_slots": ahead[1].slots if ahead else 0,
                 "behind_priority": ahead[0].priority if ahead else 0,
                 "fits_ever": fits_ever,
+                "is_provided": pool.could_provide(request),
                 "fits_lost": fits_ever or pool.could_hold(request, lost),
                 "is_capped": is_capped,
                 "is_borrowing": rank.is_borrowing,

@@ -103,6 +103,7 @@ class Pool:
             if request.excluded_agents
             and not self.could_hold(request, lost)
             and self.could_hold(request.model_copy(update={"excluded_agents": ()}), lost)
+            and not self.could_provide(request)
         ]
         for request in hopeless:
             self.release(request.allocation_id)
@@ -172,6 +173,11 @@ class Pool:
         snapshot = self.snapshot
         self.waiting = Line(self.settings, ((request, request) for request in snapshot.queue))
         self.holders = Line(self.settings, ((grant.request, grant) for grant in snapshot.grants.values()))
+
+    def could_provide(self, request: Request) -> bool:
+        """Whether nodes may be launched that hold the request."""
+        provider = self.settings.provider
+        return provider is not None and provider.could_hold(request.slots, is_single_node=request.is_single_node)
 
     def _forget_room(self) -> None:
         self._room = self._idle = None

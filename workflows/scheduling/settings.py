@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
+from workflows.scheduling.provider import Provider
+
 #: Of jobs that have none, where a pool says nothing else. Source: spec scheduling.md §1.
 DEFAULT_PRIORITY = 42
 #: Allocations without slots that run on one agent at a time, where a pool says nothing else. Source: the same.
@@ -70,3 +72,4 @@ class PoolSettings(BaseModel):
         default=DEFAULT_MAX_AUX, ge=0, le=10_000, description="Allocations without slots that one agent takes."
     )
     quotas: Quotas = Field(default_factory=Quotas, description="Slots that are somebody's own.")
+    provider: Provider | None = Field(default=None, description="Where further nodes come from; none: from nowhere.")

@@ -79,6 +79,11 @@ def test_queued_trial_names_its_place_and_the_slots() -> None:
         ),
         ({"slots": 0, "free_aux": 2, "behind": "trial 2"}, "; trial 2 comes first"),
         ({"slots": 0, "free_aux": 2}, "place 2 of 3 in the queue; there is room for 2 more"),
+        (
+            {"agents": 0, "total": 0, "fits_ever": False, "is_provided": True},
+            "; the pool has no agents: its provider launches nodes for it, see `det resource-pool describe default`",
+        ),
+        ({"fits_ever": False, "is_provided": True}, "; the pool's agents could not hold it: its provider launches"),
         ({"fits_ever": False}, "; it never fits: the pool's agents are too small or too few"),
         ({"fits_ever": False, "fits_lost": True}, "; only agents that are lost could hold it: it waits for them"),
         ({"agents": 0, "total": 0, "fits_ever": False}, "; the pool has no agents"),
