@@ -24,7 +24,10 @@ def _replayer() -> Replayer:
 def test_every_scenario_is_recorded() -> None:
     kinds = {path.stem.partition("_")[0] for path in RECORDED}
     methods = {"random", "grid", "stop-once", "stopping", "pbt", "optuna", "custom"}
-    assert kinds == {"finished", "preempted", "shared", "failed", "fork", "continued", "pool", "agent"} | methods
+    assert (
+        kinds
+        == {"finished", "preempted", "shared", "failed", "fork", "continued", "pool", "agent", "elastic"} | methods
+    )
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")
