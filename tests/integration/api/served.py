@@ -185,7 +185,7 @@ class Served:
             "checkpoint_storage": {"type": "shared_fs", "host_path": str(self.folder)},
         } | changes
 
-    def agent(self, record: RecordAgent) -> None:
+    def an_agent(self, record: RecordAgent) -> None:
         """An agent that said what it offers, and is as its workflow records it."""
         with self.database.write() as session:
             if session.get(Agent, record.agent_id) is None:

@@ -108,7 +108,7 @@ async def a_gang(api: Served) -> tuple[Run, Caller]:
         record = RecordAgent(
             agent_id=name, revision=1, pool="elsewhere", slots=slots, address=address, is_connected=True
         )  # fmt: skip
-        await asyncio.to_thread(api.agent, record)
+        await asyncio.to_thread(api.an_agent, record)
     run = await api.next_run(first, slots=2, hosts=("agent-x", "agent-y"))
     return run, await api.launch(run.allocation_id, 1)
 

@@ -17,7 +17,7 @@ from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, Pool
 
 async def an_agent(api: Served, name: str, slots: int = 2) -> str:
     """A connected agent of a pool of its own, so that tests don't meet."""
-    api.agent(
+    api.an_agent(
         RecordAgent(
             agent_id=name,
             revision=1,

@@ -492,7 +492,7 @@ class World:
         spare = await api.another_trial(run.experiment_id)
         slots = AgentSlots(agent_id="agent-a", slot_ids=(0, 1))
         recorded = RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True)
-        await asyncio.to_thread(api.agent, recorded)
+        await asyncio.to_thread(api.an_agent, recorded)
         self._container = run.container
         checkpoint = str(uuid.uuid4())
         folder = api.folder / checkpoint
@@ -531,7 +531,7 @@ class World:
         # of nobody's workspace, and seen by all
         spare = RecordAgent(agent_id=f"agent-{uuid.uuid4()}", revision=1, pool="default",
                             slots=slots.model_copy(update={"slot_ids": ()}), is_connected=False)  # fmt: skip
-        await asyncio.to_thread(api.agent, spare)
+        await asyncio.to_thread(api.an_agent, spare)
         made = await self.cluster_admin.post("/api/v1/undeterred/agent-join-tokens", {})
         self.fields |= {"spare_agent_id": spare.agent_id, "last_join_token_id": made["tokenId"]}
 

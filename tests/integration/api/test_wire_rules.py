@@ -219,7 +219,7 @@ async def test_pool_and_agent_are_shown_with_their_slots_when_an_agent_is_record
     user = api.user()
     run = await api.trial(user)
     slots = AgentSlots(agent_id="agent-a", slot_ids=(0, 1))
-    api.agent(RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True))
+    api.an_agent(RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True))
     [agent] = [found for found in (await user.get("/api/v1/agents"))["agents"] if found["id"] == "agent-a"]
     assert (agent["id"], agent["enabled"], agent["resourcePools"], sorted(agent["slots"])) == (
         "agent-a",
