@@ -80,6 +80,25 @@ async def shared(running: Platform) -> int:
     return first
 
 
+async def moved(running: Platform) -> int:
+    """Moved to another pool while one of its trials trains and the other one waits."""
+    path = "/api/v1/undeterred/resource-pools"
+    [agent] = (await running.get("/api/v1/agents"))["agents"]
+    slot = f"/api/v1/agents/{agent['id']}/slots/1"
+    await running.post(f"{slot}/disable")
+    await running.post(path, {"name": "other"})
+    await running.start_agent("other", pool="other")
+    slow = config({"max_length": 20}, hyperparameters={"sleep": 0.1})
+    searcher = {"name": "random", "max_trials": 2, "max_concurrent_trials": 2}
+    experiment_id = await running.create({**slow, "searcher": {**slow["searcher"], **searcher}}, {"train.py": TRAIN})
+    await running.until_reported(experiment_id)
+    job = (await running.experiment(experiment_id))["jobId"]
+    await running.post("/api/v1/job-queues", {"updates": [{"jobId": job, "resourcePool": "other"}]})
+    await running.finish(experiment_id)
+    await running.post(f"{slot}/enable")
+    return experiment_id
+
+
 async def failed(running: Platform) -> int:
     """Its first run fails, its second resumes and finishes."""
     experiment_id = await running.create(config(max_restarts=2), {"train.py": ONCE})
@@ -209,7 +228,7 @@ async def main() -> None:
             temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default"
         ) as running:
             agent_id = await running.start_agent()
-            for scenario in (finished, preempted, shared, failed):
+            for scenario in (finished, preempted, shared, failed, moved):
                 experiment_id = await scenario(running)
                 ids = [f"experiment-{experiment_id}"]
                 ids += [f"trial-{trial['id']}" for trial in await running.trials(experiment_id)]
