@@ -18,7 +18,7 @@ from database.models import Agent, AgentJoinToken, Allocation, ResourcePool, Use
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
-from workflows.messages import AgentRun, AgentSeen
+from workflows.messages import AgentRun, AgentSeen, Presence
 from workflows.scheduling.model import AgentSlots
 
 _DEFAULT_LIFE = timedelta(days=1)
@@ -164,7 +164,7 @@ def remove(session: Session, agent_id: str, *, force: bool) -> None:
             " go on elsewhere from their latest checkpoints"
         )
     session.delete(row)
-    outbox.post(session, names.agent_workflow(agent_id), "retire", {})
+    outbox.post(session, names.agent_workflow(agent_id), "retire", Presence(agent_id=agent_id).model_dump())
 
 
 def own(caller: AgentPrincipal, agent_id: str) -> None:

@@ -28,9 +28,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs a whole platform runs on one of the engines, by its name half on each; all on both in the soak.
+    """What is not about statements runs on one of the engines, by its name half on each; all on both in the soak.
 
-    The statements themselves are tested on both, by the tests of the database and of the API.
+    That is what runs a whole platform, and what refuses requests. The statements themselves are tested on both, by the
+    other tests of the API and by those of the database.
     """
     if os.environ.get("UNDETERRED_SOAK"):
         return
@@ -39,10 +40,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not _is_left_out(item)]
 
 
+#: Of the API: who may what, and what is refused before anything is stored or looked up.
+_ABOUT_REQUESTS = ("test_permissions.py", "test_bad_input.py", "test_cli.py")
+
+
 def _is_left_out(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    engine = call.params.get("database_url") if call is not None else None
-    if engine is None or "temporal_address" not in getattr(item, "fixturenames", ()):
+    params = call.params if call is not None else {}
+    engine = params.get("database_url", params.get("api_database_url"))
+    is_of_platform = "temporal_address" in getattr(item, "fixturenames", ())
+    if engine is None or not (is_of_platform or item.path.name in _ABOUT_REQUESTS):
         return False
     name = item.nodeid.replace(engine, "")
     return engine != ("sqlite", "postgres")[zlib.crc32(name.encode()) % 2]

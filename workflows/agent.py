@@ -68,7 +68,7 @@ class Agent:
         self._seen = seen
 
     @workflow.signal
-    def retire(self) -> None:
+    def retire(self, agent: Presence) -> None:
         """An operator removed the agent: what it held goes elsewhere, and it is not waited for any more."""
         self._is_retired = True
 

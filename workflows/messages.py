@@ -475,7 +475,7 @@ class ContainerEnd(BaseModel):
 
 
 class Presence(BaseModel):
-    """Heartbeat as long as the agent lives."""
+    """Of an agent: to heartbeat as long as it lives; or to be waited for no more."""
 
     agent_id: str
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, VersioningBehavior
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError
 
 from workflows import calls, names
 from workflows.lifecycle.trial import backoff_s
-from workflows.messages import AgentService, NodesRun, ProviderCall, ProviderChange, ProviderOutcome
+from workflows.messages import AgentService, NodesRun, Presence, ProviderCall, ProviderChange, ProviderOutcome
 from workflows.options import record_once, tell
 from workflows.scheduling.nodes import Demand, Node, NodeState, desired_agents, is_busy_again, next_look, seen
 
@@ -166,8 +166,7 @@ class Nodes:
             if node.state is not NodeState.TERMINATED or node_id in run.demand.agents:
                 continue
             await self._serve(node_id, is_enabled=True)  # or the pool would remember for ever that it is not
-            with contextlib.suppress(ApplicationError):  # it never came
-                await workflow.get_external_workflow_handle(names.agent_workflow(node_id)).cancel()
+            await tell(names.agent_workflow(node_id), "retire", Presence(agent_id=node_id))
             await record_once(calls.forget_agent, node_id)
             del run.nodes[node_id]
 

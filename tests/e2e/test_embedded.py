@@ -279,17 +279,21 @@ def test_other_host_joins_by_the_command_that_the_token_came_with(fresh: Embedde
         given = ("--name", "second", "--slots", "1", "--label", "rack=7", "--launcher", "process",
                  "--folder", str(tmp_path / "second"), "--trial-python", sys.executable)  # fmt: skip
         agent = _start_command(fresh, log, str(DET), *command[1:], *given)
+        try:
 
-        def is_there() -> bool:
-            assert agent.poll() is None, (tmp_path / "agent.log").read_text()
-            agents = json.loads(_ok(_det(fresh, "agent", "list", "--json")))
-            return any(each["id"] == "second" and each["enabled"] and each["labels"] == "rack=7" for each in agents)
+            def is_there() -> bool:
+                assert agent.poll() is None, (tmp_path / "agent.log").read_text()
+                agents = json.loads(_ok(_det(fresh, "agent", "list", "--json")))
+                return any(each["id"] == "second" and each["enabled"] and each["labels"] == "rack=7" for each in agents)
 
-        fresh.until(is_there, 60, "the agent is there")
-        experiment = fresh.create(CONFIG.format(sleep=0, length=3), TRAIN)
-        assert "COMPLETED" in _ok(_det(fresh, "experiment", "wait", str(experiment), "--polling-interval", "0.2"))
-        agent.send_signal(signal.SIGTERM)
-        assert agent.wait(30) == 0
+            fresh.until(is_there, 60, "the agent is there")
+            experiment = fresh.create(CONFIG.format(sleep=0, length=3), TRAIN)
+            assert "COMPLETED" in _ok(_det(fresh, "experiment", "wait", str(experiment), "--polling-interval", "0.2"))
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(30) == 0
+        finally:
+            agent.kill()
+            agent.wait()
     fresh.until(lambda: _det(fresh, "agent", "remove", "second").returncode == 0, 60, "it is away, and removed")
     assert "second" not in _ok(_det(fresh, "agent", "list"))
 
