@@ -57,7 +57,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     found = Database(f"sqlite:///{tmp_path / 'webhooks.db'}")
     migrate(found)
     with found.write() as session:
-        seed(session, cluster_name="test", admin_password_hash=None, pools=[])
+        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
     yield found
     found.close()
 

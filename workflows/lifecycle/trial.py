@@ -192,7 +192,10 @@ def classify(
         )
     if failed.cause == "no_program":
         return AllocationEnd(
-            kind=ExitKind.FATAL, cause=EndCause.IMAGE, message=f"{where}{failed.message}", code=failed.code
+            kind=ExitKind.FATAL,
+            cause=EndCause.IMAGE,
+            message=f"{where}{failed.message or 'its image lacks its program'}",
+            code=failed.code,
         )
     if failed.cause == "out_of_memory":
         message = f"{where}out of memory{': ' if failed.message else ''}{failed.message}"

@@ -42,7 +42,9 @@ async def test_agent_leaves_service_and_comes_back_when_an_admin_says_so(api: Se
     assert (shown["enabled"], shown["draining"], len(shown["slots"])) == (True, False, 2)
     await user.refused(403, "POST", f"{path}/disable")
     assert (await admin.post(f"{path}/disable"))["agent"]["enabled"] is False
-    assert told(api, name) == {"agent_id": name, "is_enabled": False, "disabled_slots": [], "is_draining": False}
+    assert told(api, name) == {
+        "agent_id": name, "is_enabled": False, "disabled_slots": [], "is_draining": False, "leave_at": None
+    }  # fmt: skip
     drained = (await admin.post(f"{path}/disable", {"agentId": name, "drain": True}))["agent"]
     assert (drained["draining"], drained["slotStats"]["typeStats"]["TYPE_CPU"]["draining"]) == (True, 2)
     assert told(api, name)["is_draining"] is True
@@ -131,8 +133,8 @@ async def test_priority_and_weight_change_when_updated(api: Served) -> None:
     ):
         body = {"updates": [{"jobId": job} | update_]}
         assert message in await user.refused(400, "POST", "/api/v1/job-queues", body)
-    elsewhere = {"updates": [{"jobId": job, "resourcePool": "default"}]}
-    assert "not supported yet" in await user.refused(501, "POST", "/api/v1/job-queues", elsewhere)
+    unchanged = {"updates": [{"jobId": job, "resourcePool": "default"}]}
+    assert "resource pool is unchanged" in await user.refused(400, "POST", "/api/v1/job-queues", unchanged)
     both = {"updates": [{"jobId": job, "aheadOf": job, "behindOf": job}]}
     assert "not both" in await user.refused(400, "POST", "/api/v1/job-queues", both)
     nobody = {"updates": [{"jobId": job, "aheadOf": "nobody"}]}

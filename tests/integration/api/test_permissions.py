@@ -529,7 +529,7 @@ class World:
 
         await self._furnish(run.container, workspace_id)
         # of nobody's workspace, and seen by all
-        spare = RecordAgent(agent_id=f"agent-{uuid.uuid4()}", revision=1, pool="default",
+        spare = RecordAgent(agent_id=f"agent-{uuid.uuid4()}", revision=1, pool="elsewhere",
                             slots=slots.model_copy(update={"slot_ids": ()}), is_connected=False)  # fmt: skip
         await asyncio.to_thread(api.an_agent, spare)
         made = await self.cluster_admin.post("/api/v1/undeterred/agent-join-tokens", {})

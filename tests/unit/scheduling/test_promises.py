@@ -130,7 +130,8 @@ class Checked:
                 if not place.slot_ids:
                     assert zeros[place.agent_id] <= (on.max_zero_slot or 0)
             held[request.job_id] += request.slots
-            assert held[request.job_id] <= (request.claim.max_slots or 0) or request.claim.max_slots is None
+            is_within = request.claim.max_slots is None or held[request.job_id] <= request.claim.max_slots
+            assert is_within or request.slots == 0, "what takes no slot starts, also when the cap was lowered"
         assert {request.allocation_id for request in self.pool.snapshot.queue} == set(queued)
 
     def _check_leaves(self, before: Pool, decision: Decision) -> None:
@@ -163,7 +164,7 @@ class Checked:
                 if (request.slots > 0) is not has_slots:
                     continue
                 cap = request.claim.max_slots
-                is_capped = cap is not None and held[request.job_id] + request.slots > cap
+                is_capped = has_slots and cap is not None and held[request.job_id] + request.slots > cap
                 grant = starts.get(request.allocation_id)
                 if grant is not None:
                     assert not is_capped
