@@ -12,6 +12,7 @@ from api.auth import AgentPrincipal, UserPrincipal, new_token, token_hash
 from api.durations import expiry_of
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unauthenticated
 from api.queries import agents
+from api.resource_pools import defaults_of
 from api.settings import ApiSettings
 from api.wire import agents as wire
 from database.models import Agent, AgentJoinToken, Allocation, ResourcePool, User
@@ -25,11 +26,9 @@ _DEFAULT_LIFE = timedelta(days=1)
 _LONGEST_DESCRIPTION = 1000
 
 
-def create_token(
-    session: Session, wanted: wire.PostJoinToken, admin: UserPrincipal, default_pool: str
-) -> tuple[str, int]:
+def create_token(session: Session, wanted: wire.PostJoinToken, admin: UserPrincipal) -> tuple[str, int]:
     """A new join token, which is told this once, and its id. Raises: NotFound, BadRequest."""
-    pool = wanted.pool or default_pool
+    pool = wanted.pool or defaults_of(session).compute
     _check_pool(session, pool)
     if len(wanted.description) > _LONGEST_DESCRIPTION:
         raise BadRequest(f"description: {len(wanted.description)} characters: expected at most {_LONGEST_DESCRIPTION}")

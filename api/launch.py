@@ -17,6 +17,7 @@ from api.errors import FailedPrecondition, NotFound
 from api.wire.base import plain
 from database.checkpoints import newest_checkpoint
 from database.models import (
+    Agent,
     Allocation,
     AllocationContainer,
     Checkpoint,
@@ -70,7 +71,8 @@ def launch_order(
     latest = newest_checkpoint(session, trial.id)
     start = latest.uuid if latest is not None else trial.warm_start_checkpoint
     config = experiment.config
-    env = _user_environment(config)
+    kind = _device_kind(session, allocation, rank)
+    env = _user_environment(config, kind)
     env |= {
         "DET_CLUSTER_ID": cluster.cluster_id,
         "DET_MASTER_ID": cluster.cluster_id,
@@ -104,7 +106,7 @@ def launch_order(
     resources: dict[str, Any] = config["resources"]
     return {
         "env": env,
-        "image": _image(config) or default_image,
+        "image": _image(config, kind) or default_image,
         "forcePull": bool(environment.get("force_pull_image")),
         "registryAuth": {key: value for key, value in _section(environment, "registry_auth").items() if value},
         "user": _run_as(workspace, owner),
@@ -181,16 +183,25 @@ def _slot_ids(allocation: Allocation, rank: int) -> list[int]:
     return []
 
 
-def _image(config: dict[str, Any]) -> str:
+def _device_kind(session: Session, allocation: Allocation, rank: int) -> str:
+    """`cuda` if the container's slots are GPUs, else `cpu`: configurations may have an image and variables for each."""
+    for place in allocation.placements:
+        agent = session.get(Agent, place["agent_id"]) if place["rank"] == rank else None
+        if agent is not None and place["slot_ids"]:
+            return next((device["kind"] for device in agent.devices), "cpu")
+    return "cpu"
+
+
+def _image(config: dict[str, Any], kind: str) -> str:
     image: Any = _section(config, "environment").get("image")
     if isinstance(image, dict):
-        return str(cast("dict[str, Any]", image).get("cpu") or "")
+        return str(cast("dict[str, Any]", image).get(kind) or "")
     return str(image or "")
 
 
-def _user_environment(config: dict[str, Any]) -> dict[str, str]:
+def _user_environment(config: dict[str, Any], kind: str) -> dict[str, str]:
     variables: Any = _section(config, "environment").get("environment_variables") or {}
-    listed: list[str] = _section(variables, "cpu", []) if isinstance(variables, dict) else variables
+    listed: list[str] = _section(variables, kind, []) if isinstance(variables, dict) else variables
     pairs = [entry.partition("=") for entry in listed]
     return {name: value for name, _, value in pairs if name}
 

@@ -362,7 +362,7 @@ def bind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: User
     resource_pools.find(session, pool, is_locked=True)
     ids = _named(session, wanted, user)
     if pool in resource_pools.defaults_of(session) and ids:
-        raise FailedPrecondition(f"pool {pool!r} is a default of the cluster: it is there for all workspaces")
+        raise FailedPrecondition(f"pool {pool!r} is one of the cluster's defaults: it is there for all workspaces")
     bound = {row.workspace_id: row for row in session.scalars(select(PoolBinding).where(PoolBinding.pool == pool))}
     if replaces:
         for workspace_id in bound.keys() - ids:

@@ -12,7 +12,19 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import clients, cluster, lifecycle, reports, scheduling, search, searchers, storage, training_loop, wire
+from bench import (
+    clients,
+    cluster,
+    hosts,
+    lifecycle,
+    reports,
+    scheduling,
+    search,
+    searchers,
+    storage,
+    training_loop,
+    wire,
+)
 from bench.measure import HEADER, Figure, load
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
@@ -27,6 +39,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "scheduling": scheduling.figures,
     "search": search.figures,
     "lifecycle": lifecycle.figures,
+    "hosts": hosts.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
 }

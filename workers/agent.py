@@ -128,20 +128,24 @@ def _make_storage(path: Path) -> None:
         ) from None
 
 
-async def main(settings: AgentSettings, stop: asyncio.Event) -> None:
+def launcher_of(settings: AgentSettings) -> Launcher:
+    """What runs this host's containers."""
+    folder = Path(settings.folder)
+    if settings.launcher != "docker":
+        return ProcessLauncher(folder / "containers")
+    return DockerLauncher(
+        owner_of(settings.agent_id, folder),
+        gpus={slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"},
+        pids_limit=settings.pids_limit,
+        disk_bytes=settings.disk_mib << 20 if settings.disk_mib else None,
+    )
+
+
+async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launcher | None = None) -> None:
     """Work until asked to stop. Containers stay. Raises: GivenUp."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    launcher: Launcher
-    if settings.launcher == "docker":
-        launcher = DockerLauncher(
-            owner_of(settings.agent_id, folder),
-            gpus={slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"},
-            pids_limit=settings.pids_limit,
-            disk_bytes=settings.disk_mib << 20 if settings.disk_mib else None,
-        )
-    else:
-        launcher = ProcessLauncher(folder / "containers")
+    launcher = launcher or launcher_of(settings)
     try:
         await launcher.check()
     except LaunchError as error:

@@ -28,7 +28,7 @@ async def create_token(request: Request, parts: PartsDep, admin: AdminDep) -> Re
 
     def create() -> tuple[str, int]:
         with parts.database.write() as session:
-            return joining.create_token(session, wanted, admin, parts.settings.default_pool)
+            return joining.create_token(session, wanted, admin)
 
     token, token_id = await run_in_threadpool(create)
     return answer({"token": token, "tokenId": token_id})

@@ -210,6 +210,27 @@ async def test_launch_order_is_complete_when_an_agent_asks(api: Served) -> None:
     assert all(isinstance(value, str) for value in env.values())
 
 
+async def test_launch_order_has_the_image_and_variables_of_the_hosts_devices(api: Served) -> None:
+    first = await api.trial(
+        api.user(),
+        environment={
+            "image": {"cpu": "plain:1", "cuda": "cuda:1"},
+            "environment_variables": {"cpu": ["ON=cores"], "cuda": ["ON=gpus"]},
+        },
+    )
+    for host, kind, image, on in (("with-gpus", "cuda", "cuda:1", "gpus"), ("without", "cpu", "plain:1", "cores")):
+        report = {"pool": "default", "devices": [{"kind": kind, "uuid": f"{host}-0", "brand": "x"}]}
+        await api.agent.refused(
+            503, "POST", f"/api/v1/undeterred/agents/{host}/hello", report
+        )  # noted, and to be repeated
+        run = await api.next_run(first, hosts=(host,))
+        order = await api.agent.post(f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch")
+        assert (order["image"], order["env"]["ON"]) == (image, on)
+        shown = (await api.user().get(f"/api/v1/agents/{host}"))["agent"]
+        assert shown["slots"] == {}, "its workflow has not recorded it yet"
+        first = run
+
+
 async def test_launch_order_says_how_to_get_the_image_and_what_of_the_host_it_wants(api: Served) -> None:
     login = {"username": "ada", "password": "lovelace", "serveraddress": None}
     run = await api.trial(

@@ -1,0 +1,173 @@
+"""What hosts cost and how they go: trials started, processor time of a trial, a thousand at once, a host that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+from pydantic import SecretStr
+
+from bench.cluster import token_of
+from bench.measure import Figure
+from bench.simulated import SimulatedLauncher
+from tests.embedded import PARTS, Embedded
+from tests.scripts import TRAIN
+from workers import agent
+from workers.embedded import ClusterState
+from workers.settings import AgentSettings
+
+_STARTED, _LIVE, _WATCHED_S = 300, 1000, 30.0
+
+
+def figures() -> Iterator[Figure]:
+    """Each part on a cluster of its own."""
+    with _up(slots=32) as cluster:
+        yield from _starts(cluster)
+    with _up(slots=2) as cluster:
+        yield from _dead(cluster)
+    with _up(slots=0) as cluster:
+        yield from asyncio.run(_live(cluster))
+
+
+@contextlib.contextmanager
+def _up(slots: int) -> Generator[Embedded]:
+    with tempfile.TemporaryDirectory() as folder, Embedded(Path(folder), slots=slots).started() as cluster:
+        yield cluster
+
+
+def _config(trials: int, at_once: int, entrypoint: str) -> dict[str, Any]:
+    return {
+        "name": "bench",
+        "entrypoint": entrypoint,
+        "searcher": {"name": "random", "metric": "x", "max_trials": trials, "max_concurrent_trials": at_once,
+                     "max_length": 1},
+        "hyperparameters": {},
+        "max_restarts": 0,
+    }  # fmt: skip
+
+
+def _http(cluster: Embedded) -> httpx.Client:
+    http = httpx.Client(base_url=cluster.environment["DET_MASTER"], timeout=30)
+    http.headers["Authorization"] = f"Bearer {token_of(cluster)}"
+    return http
+
+
+def _create(http: httpx.Client, config: dict[str, Any]) -> int:
+    body: dict[str, Any] = {"config": yaml.safe_dump(config), "modelDefinition": [], "activate": True}
+    answer = http.post("/api/v1/experiments", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["experiment"]["id"]
+
+
+def _state(http: httpx.Client, experiment_id: int) -> str:
+    return http.get(f"/api/v1/experiments/{experiment_id}").json()["experiment"]["state"]
+
+
+def _spent(cluster: Embedded) -> float:
+    """Processor seconds of the control plane, without the trials' own."""
+    times = [psutil.Process(cluster.pid(part)).cpu_times() for part in PARTS]
+    return sum(each.user + each.system for each in times)
+
+
+def _starts(cluster: Embedded) -> Iterator[Figure]:
+    rates: list[float] = []
+    costs: list[float] = []
+    with _http(cluster) as http:
+        for run in range(3):
+            spent, began = _spent(cluster), time.monotonic()
+            experiment_id = _create(http, _config(_STARTED, 32, "true"))
+            cluster.until(lambda id_=experiment_id: _state(http, id_) == "STATE_COMPLETED", 300, "all have run")
+            if run:
+                rates.append(_STARTED / (time.monotonic() - began))
+                costs.append((_spent(cluster) - spent) / _STARTED * 1000)
+    yield Figure("trials of an empty process per second, 32 slots", rates, "/s", 15, more_is_better=True)
+    yield Figure("processor time of the control plane a trial", costs, "ms", note="API, orchestrator, agent, Temporal")
+
+
+def _dead(cluster: Embedded) -> Iterator[Figure]:
+    known: list[float] = []
+    cluster.create(
+        yaml.safe_dump(
+            _config(1, 1, "python3 train.py")
+            | {"hyperparameters": {"sleep": 0.05}, "searcher": {"name": "single", "metric": "x", "max_length": 100_000}}
+        ),
+        TRAIN,
+    )
+    with _http(cluster) as http:
+
+        def is_there() -> bool:
+            [agent] = http.get("/api/v1/agents").json()["agents"]
+            return agent["enabled"]
+
+        for _ in range(4):
+            cluster.until(is_there, 60, "the agent is there")
+            time.sleep(2)
+            began = time.monotonic()
+            os.kill(cluster.pid("agent"), signal.SIGKILL)
+            cluster.until(lambda: not is_there(), 60, "it is known to be away")
+            known.append(time.monotonic() - began)
+            cluster.up()
+    yield Figure("agent killed, until the cluster knows", known[1:], "s", 15)
+
+
+async def _live(cluster: Embedded) -> list[Figure]:
+    """A thousand trials that report each second, by an agent of this process."""
+    state = ClusterState.model_validate_json((cluster.folder / "cluster.json").read_text())
+    launcher = SimulatedLauncher(cluster.environment["DET_MASTER"])
+    settings = AgentSettings(
+        agent_id="simulated",
+        slots=_LIVE,
+        temporal_address=state.temporal_address,
+        api_url=cluster.environment["DET_MASTER"],
+        agent_token=SecretStr(state.agent_token),
+        folder=str(cluster.folder / "simulated"),
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(agent.main(settings, stop, launcher=launcher))
+    with _http(cluster) as http:
+        began = time.monotonic()
+        experiment_id = await asyncio.to_thread(_create, http, _config(_LIVE, _LIVE, "true"))
+        while len(await launcher.list()) < _LIVE:
+            await asyncio.sleep(0.1)
+            assert not running.done(), running.exception()
+            assert time.monotonic() - began < 300, "a thousand did not start in time"
+        ramp = time.monotonic() - began
+        await asyncio.sleep(10)
+        launcher.took.clear()
+        launcher.late.clear()
+        launcher.refused = 0
+        spent, since = await asyncio.to_thread(_spent, cluster), time.monotonic()
+        await asyncio.sleep(_WATCHED_S)
+        load = (await asyncio.to_thread(_spent, cluster) - spent) / (time.monotonic() - since)
+        memory = sum(psutil.Process(cluster.pid(part)).memory_full_info().pss for part in PARTS) / 2**20
+        took, late = sorted(launcher.took), sorted(launcher.late)
+        await asyncio.to_thread(http.post, f"/api/v1/experiments/{experiment_id}/kill")
+        stop.set()
+        await running
+    assert launcher.refused == 0, f"{launcher.refused} of {len(took)} reports were refused"
+    what = f"{_LIVE} live trials that report each second"
+    return [
+        Figure(f"{what}: until all run", [ramp], "s", note=f"{_LIVE / ramp:.1f} starts a second, no processes"),
+        Figure(f"{what}: reports taken per second", [len(took) / _WATCHED_S], "/s", 0.97 * _LIVE, more_is_better=True),
+        Figure(f"{what}: a report, p50", [statistics.median(took) * 1000], "ms"),
+        Figure(f"{what}: a report, p95", [took[int(len(took) * 0.95)] * 1000], "ms"),
+        Figure(
+            f"{what}: sent late by, p95",
+            [late[int(len(late) * 0.95)] * 1000],
+            "ms",
+            note="client and server share two cores",
+        ),
+        Figure(f"{what}: control plane's cores", [load], "cores"),
+        Figure(f"{what}: control plane's memory", [memory], "MiB", note="shared pages count once"),
+    ]
