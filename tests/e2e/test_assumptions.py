@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
+from database.models import Agent
+from database.session import Database
 from determined import errors
 from determined._info import read_cluster_info
 from tests import servers
@@ -102,17 +104,17 @@ def test_login_stays_valid_for_the_whole_session(cluster: Embedded, tmp_path: Pa
 
 def test_list_of_agents_is_short(cluster: Embedded) -> None:
     """Hundreds of agents: the list is JSON, whole, and there before anybody gives up."""
-    with sqlite3.connect(cluster.folder / "undeterred.db", timeout=30) as database:
-        database.executemany(
-            "INSERT INTO agents (id, pool, address, slot_ids, is_connected, is_enabled, is_draining, disabled_slots, revision, "
-            "registered_at) SELECT ?, pool, '', '[0, 1, 2, 3, 4, 5, 6, 7]', 1, 1, 0, '[]', 0, registered_at FROM agents LIMIT 1",
-            [(f"host-{n:04}",) for n in range(500)],
+    records = Database(f"sqlite:///{cluster.folder / 'undeterred.db'}")
+    with records.write() as session:
+        session.add_all(
+            Agent(id=f"host-{n:04}", pool="default", slot_ids=list(range(8)), is_connected=True) for n in range(500)
         )
     began = time.monotonic()
     done = cluster.det("agent", "list", "--json")
     took_s = time.monotonic() - began
-    with sqlite3.connect(cluster.folder / "undeterred.db", timeout=30) as database:
-        database.execute("DELETE FROM agents WHERE id LIKE 'host-%'")
+    with records.write() as session:
+        session.execute(delete(Agent).where(Agent.id.startswith("host-")))
+    records.close()
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 501
     assert took_s < 20
