@@ -74,11 +74,11 @@ async def start_two(cluster: Platform, length: int = 60) -> int:
 async def test_moved_experiment_leaves_at_a_checkpoint_and_goes_on_in_the_other_pool(cluster: Platform) -> None:
     """One of its trials runs, the other one waits; both end in the new pool, and nothing is trained twice."""
     await one_slot(cluster)
-    target = await new_pool(cluster, f"{cluster.pool}-b")
-    agent_id = await cluster.start_agent("b", pool=target)  # before: its start may take as long as a trial
     experiment_id = await start_two(cluster)
     runs = await cluster.until_reported(experiment_id)
     waits = next(trial["id"] for trial in await cluster.trials(experiment_id) if trial["id"] != runs)
+    target = await new_pool(cluster, f"{cluster.pool}-b")
+    agent_id = await cluster.start_agent("b", pool=target)
     await move(cluster, experiment_id, target)
     ended = await cluster.finish(experiment_id)
     assert (ended["state"], ended["resourcePool"]) == ("STATE_COMPLETED", target)
