@@ -124,59 +124,32 @@ class Commands:
 
     async def ensure_pool(self, run: PoolRun) -> None:
         """Start a pool's workflow unless it runs. Raises: Unavailable."""
-        client = await self.client()
-        name = run.name
-        try:
-            await client.start_workflow(
-                "ResourcePool",
-                run,
-                id=names.pool_workflow(name),
-                task_queue=names.ORCHESTRATOR_QUEUE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=f"scheduler of resource pool “{name}”",
-                memo={"created_at": str(run.created_at)},
-                priority=FIRST,
-                task_timeout=STEP_LIMIT,
-                rpc_timeout=_DEADLINE,
-            )
-        except RPCError as error:
-            raise _unavailable(error) from None
+        await self._ensure(
+            "ResourcePool",
+            names.pool_workflow(run.name),
+            run,
+            f"scheduler of resource pool “{run.name}”",
+            memo={"created_at": str(run.created_at)},
+            priority=FIRST,
+            task_timeout=STEP_LIMIT,
+        )
 
     async def start_agent(self, run: AgentRun) -> None:
         """Start an agent's workflow unless it runs. Raises: Unavailable."""
-        client = await self.client()
-        try:
-            await client.start_workflow(
-                "Agent",
-                run,
-                id=names.agent_workflow(run.agent_id),
-                task_queue=names.ORCHESTRATOR_QUEUE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=f"agent “{run.agent_id}”",
-                rpc_timeout=_DEADLINE,
-            )
-        except RPCError as error:
-            raise _unavailable(error) from None
+        await self._ensure("Agent", names.agent_workflow(run.agent_id), run, f"agent “{run.agent_id}”")
 
     async def ensure_nodes(self, run: NodesRun) -> None:
         """Have a pool's nodes come from its provider, from now on. Raises: Unavailable."""
-        client = await self.client()
-        try:
-            await client.start_workflow(
-                "Nodes",
-                run,
-                id=names.nodes_workflow(run.pool),
-                task_queue=names.ORCHESTRATOR_QUEUE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                start_signal="configure",
-                start_signal_args=[ProviderChange(provider=run.provider)],
-                static_summary=f"nodes of resource pool “{run.pool}”",
-                priority=FIRST,
-                task_timeout=STEP_LIMIT,
-                rpc_timeout=_DEADLINE,
-            )
-        except RPCError as error:
-            raise _unavailable(error) from None
+        await self._ensure(
+            "Nodes",
+            names.nodes_workflow(run.pool),
+            run,
+            f"nodes of resource pool “{run.pool}”",
+            start_signal="configure",
+            start_signal_args=[ProviderChange(provider=run.provider)],
+            priority=FIRST,
+            task_timeout=STEP_LIMIT,
+        )
 
     async def nodes(self, pool: str) -> NodesRun | None:
         """The nodes that were launched for a pool; None if it has no provider. Raises: Unavailable."""
@@ -316,17 +289,22 @@ class Commands:
         summary: str,
         signal: str | None = None,
     ) -> None:
+        order = order.model_copy(update={"timing": self._timing})
+        await self._ensure(workflow, workflow_id, order, summary, start_signal=signal)
+
+    async def _ensure(self, workflow: str, workflow_id: str, run: Any, summary: str, **further: Any) -> None:
+        """Start a workflow unless it runs. Raises: Unavailable."""
         client = await self.client()
         try:
             await client.start_workflow(
                 workflow,
-                order.model_copy(update={"timing": self._timing}),
+                run,
                 id=workflow_id,
                 task_queue=names.ORCHESTRATOR_QUEUE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                start_signal=signal,
                 static_summary=summary,
                 rpc_timeout=_DEADLINE,
+                **further,
             )
         except RPCError as error:
             raise _unavailable(error) from None
