@@ -11,14 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 from workflows.messages import Timing
 
 
-class ApiSettings(BaseModel):
-    """What the API needs to know."""
+class ClusterSettings(BaseModel):
+    """What every process of the control plane needs to know: where the records and the workflows are."""
 
     model_config = ConfigDict(extra="forbid")
 
     database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+
+
+class ApiSettings(ClusterSettings):
+    """What the API needs to know."""
+
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
     cluster_name: str = Field(default="undeterred", description="name shown to clients")

@@ -6,6 +6,7 @@ import os
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from api.settings import ClusterSettings
 from workers.devices import Device
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
@@ -17,14 +18,9 @@ def host_limits() -> dict[str, str]:
     return {name: os.environ[key] for name in HOST_LIMITS if (key := f"UNDETERRED_{name.upper()}") in os.environ}
 
 
-class OrchestratorSettings(BaseModel):
+class OrchestratorSettings(ClusterSettings):
     """What an orchestrator worker needs to know."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
-    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
-    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
     running_experiments: str = Field(
         default="take_over",
         description="what a newer version does with experiments that this one started: take_over, or leave them to it",
@@ -40,14 +36,9 @@ class OrchestratorSettings(BaseModel):
     max_cached_workflows: int = Field(default=1000, ge=0, description="workflows kept in memory between decisions")
 
 
-class GatewaySettings(BaseModel):
+class GatewaySettings(ClusterSettings):
     """What a gateway for agents of other hosts needs to know."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
-    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
-    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
     host: str = Field(default="127.0.0.1", description="addresses to listen on, with commas between them")
     port: int = Field(default=8090, ge=1, le=65535, description="port to listen on")
 
