@@ -70,9 +70,6 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             # `python3` and the tools beside it are those of the trial's environment
             beside = Path(python if "/" in python else usual_python).parent
             env["PATH"] = os.pathsep.join([str(beside), os.environ.get("PATH", os.defpath)])
-            slot_ids: list[int] = launch["slotIds"]
-            if any(device.kind == "cuda" for device in settings.devices):  # of its own slots, and no other
-                env["CUDA_VISIBLE_DEVICES"] = ",".join(settings.devices[slot].uuid for slot in slot_ids)
         mounts = [
             Mount(Path(m["source"]), m["target"], m["readOnly"], m["propagation"], m["isTrusted"])
             for m in launch["mounts"]
@@ -131,11 +128,12 @@ def _make_storage(path: Path) -> None:
 def launcher_of(settings: AgentSettings) -> Launcher:
     """What runs this host's containers."""
     folder = Path(settings.folder)
+    gpus = {slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"}
     if settings.launcher != "docker":
-        return ProcessLauncher(folder / "containers")
+        return ProcessLauncher(folder / "containers", gpus=gpus)
     return DockerLauncher(
         owner_of(settings.agent_id, folder),
-        gpus={slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"},
+        gpus=gpus,
         pids_limit=settings.pids_limit,
         disk_bytes=settings.disk_mib << 20 if settings.disk_mib else None,
     )

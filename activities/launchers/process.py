@@ -21,7 +21,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -52,7 +52,7 @@ class ProcessLauncher(Launcher):
     Args:
         root: Folder of all containers of this agent; made if absent. One agent a folder.
         log_limit_bytes: Where the log of a container ends; what it writes later is dropped, with a line that says so.
-        gpus: Whether slot ids are CUDA devices; then CUDA_VISIBLE_DEVICES is set from them.
+        gpus: Slot id to the UUID of its GPU; a container sees those of its slots. None: slots are no GPUs.
         python: The interpreter that runs the supervisor.
     """
 
@@ -63,7 +63,7 @@ class ProcessLauncher(Launcher):
         root: Path,
         *,
         log_limit_bytes: int = DEFAULT_LOG_LIMIT,
-        gpus: bool = False,
+        gpus: Mapping[int, str] | None = None,
         python: str = sys.executable,
     ) -> None:
         self._root = root.absolute()
@@ -196,8 +196,8 @@ class ProcessLauncher(Launcher):
             **{name: value.replace("{container_dir}", paths.container_dir) for name, value in spec.env.items()},
             supervisor.MARKER: str(folder),
         }
-        if self._gpus:
-            env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(slot) for slot in spec.slot_ids))
+        if self._gpus:  # of its own slots, and no other
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[slot] for slot in spec.slot_ids)
         # first, as it tells whose the folder is, should a crash leave it so
         record = {
             "container_id": spec.container_id,
