@@ -169,16 +169,14 @@ def _check_fits(session: Session, name: str, row: Experiment) -> None:
         agent.id: AgentSlots(agent_id=agent.id, slot_ids=tuple(agent.slot_ids))
         for agent in session.scalars(select(Agent).where(Agent.pool == name))
     }
-    slots, is_single_node = row.slots_per_trial, bool(row.config["resources"].get("is_single_node"))
-    if settings.provider is not None and settings.provider.could_hold(slots, is_single_node=is_single_node):
-        return
     request = Request(
         allocation_id=f"{row.id}",
         holder="",
-        slots=slots,
-        is_single_node=is_single_node,
+        slots=row.slots_per_trial,
+        is_single_node=bool(row.config["resources"].get("is_single_node")),
     )
-    if not Pool(PoolSnapshot(agents=agents), settings).fits_ever(request):
+    pool = Pool(PoolSnapshot(agents=agents), settings)
+    if not (pool.could_provide(request) or pool.fits_ever(request)):
         sizes = ", ".join(sorted(str(len(agent.slot_ids)) for agent in agents.values()))
         offered = f"its agents have {sizes}" if agents else "it has no agents"
         raise BadRequest(f"resourcePool: {name!r} could never hold a trial of {row.slots_per_trial} slots: {offered}")
