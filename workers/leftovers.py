@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 import httpx
 import structlog
@@ -15,6 +16,14 @@ from workers.agent_api import ApiClient, Refused
 log = structlog.get_logger()
 
 _EVERY_S = 10.0
+
+
+class _Over(NamedTuple):
+    """Containers whose allocation is over and that run no more, by what is left of them."""
+
+    ended: list[str]
+    unstarted: list[str]
+    gone: list[str]  # only their log's position
 
 
 class Leftovers:
@@ -55,31 +64,37 @@ class Leftovers:
             await asyncio.sleep(_EVERY_S)
 
     async def _once(self) -> None:
-        unstarted = {each.container_id for each in await self._launcher.unstarted()}
         over = await self._end_given_up()
-        there = {each.container_id for each in await self._launcher.list()}
-        for container_id in over:
-            if container_id in unstarted and container_id not in there:
-                log.info("removes a container that was never started", container_id=container_id)
-                await self._launcher.remove(container_id)
-            elif container_id not in there:  # somebody else removed it: there is nothing to ship any more
-                self._forget(container_id)
-            elif await self._shipper.drained(container_id, 0.5):
+        for container_id in over.unstarted:
+            log.info("removes a container that was never started", container_id=container_id)
+            await self._launcher.remove(container_id)
+        for container_id in over.gone:  # somebody else removed it: there is nothing to ship any more
+            self._forget(container_id)
+        for container_id in over.ended:
+            if await self._shipper.drained(container_id, 0.5):
                 self._forget(container_id)
                 await self._launcher.remove(container_id)
 
-    async def _end_given_up(self) -> list[str]:
-        """End what runs for allocations that are over; returns all that is left of such, and runs no more."""
-        found = await self._launcher.list()
-        allocations = dict(self._shipper.followed())
-        for each in (*found, *await self._launcher.unstarted()):
-            allocations[each.container_id] = each.labels.get("ai.undeterred.allocation", "")
+    async def _end_given_up(self) -> _Over:
+        """End what runs for allocations that are over; returns all that is left of such."""
+        followed = dict(self._shipper.followed())  # first: what is started meanwhile must not seem to be gone
+        started = {each.container_id: each for each in await self._launcher.list()}
+        unstarted = {each.container_id: each for each in await self._launcher.unstarted()}
+        allocations = followed | {
+            id_: each.labels.get("ai.undeterred.allocation", "") for id_, each in (started | unstarted).items()
+        }
         ended = await self._api.ended(sorted({allocation for allocation in allocations.values() if allocation}))
-        over = [id_ for id_, allocation in allocations.items() if allocation in ended]
-        running = {each.container_id for each in found if each.running}
-        for container_id in running.intersection(over):
-            log.warning("ends a container that was given up", container_id=container_id)
-            await self._launcher.kill(container_id, 2.0)
+        over = _Over([], [], [])
+        for container_id, allocation in allocations.items():
+            if allocation not in ended:
+                continue
+            if container_id not in started:
+                (over.unstarted if container_id in unstarted else over.gone).append(container_id)
+                continue
+            if started[container_id].running:
+                log.warning("ends a container that was given up", container_id=container_id)
+                await self._launcher.kill(container_id, 2.0)
+            over.ended.append(container_id)
         return over
 
     def _forget(self, container_id: str) -> None:
