@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from determined.core._system import nvml as _nvml
+
 
 class NoSuchDevices(ValueError):
     """The host does not have what it was told to offer."""
@@ -84,15 +86,3 @@ def _parts(nvml: Any, handle: Any) -> list[Device]:
 def _text(value: Any) -> str:
     """Older releases of the bindings answer bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _nvml() -> Any:
-    """NVIDIA's management library; None where its driver is missing."""
-    import pynvml
-
-    nvml: Any = pynvml
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    return nvml

@@ -22,7 +22,7 @@ class System:
 
         self._psutil = psutil
         self._lacks: set[str] = set()
-        self._nvml = _nvml()
+        self._nvml = nvml()
         self._gpus = {} if self._nvml is None else _gpus(self._nvml)
         self._before: dict[str, tuple[float, ...]] = {}
         psutil.cpu_percent()  # the first call has nothing to compare with
@@ -90,16 +90,16 @@ class System:
         }
 
 
-def _nvml() -> Any:
+def nvml() -> Any:
     """NVIDIA's management library; None where it or its driver is missing."""
     import pynvml
 
-    nvml: Any = pynvml
+    library: Any = pynvml
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
+        library.nvmlInit()
+    except library.NVMLError:
         return None
-    return nvml
+    return library
 
 
 def _gpus(nvml: Any) -> dict[str, Callable[[], dict[str, Any]]]:
