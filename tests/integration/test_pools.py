@@ -71,12 +71,24 @@ async def start_two(cluster: Platform, length: int = 60) -> int:
     return await cluster.create(config(searcher, hyperparameters=space), {"train.py": TRAIN})
 
 
+async def first_and_other(cluster: Platform, experiment_id: int) -> tuple[int, int]:
+    """The trial that got the only slot, once it trains, and the one that waits: either may have asked first."""
+    trains: list[int] = []
+
+    async def one_trains() -> bool:
+        trains[:] = [each["id"] for each in await cluster.trials(experiment_id) if await cluster.metrics(each["id"])]
+        return bool(trains)
+
+    await cluster.until(one_trains, what="one of the trials has reported")
+    [waits] = [each["id"] for each in await cluster.trials(experiment_id) if each["id"] not in trains]
+    return trains[0], waits
+
+
 async def test_moved_experiment_leaves_at_a_checkpoint_and_goes_on_in_the_other_pool(cluster: Platform) -> None:
     """One of its trials runs, the other one waits; both end in the new pool, and nothing is trained twice."""
     await one_slot(cluster)
     experiment_id = await start_two(cluster)
-    runs = await cluster.until_reported(experiment_id)
-    waits = next(trial["id"] for trial in await cluster.trials(experiment_id) if trial["id"] != runs)
+    runs, waits = await first_and_other(cluster, experiment_id)
     target = await new_pool(cluster, f"{cluster.pool}-b")
     agent_id = await cluster.start_agent("b", pool=target)
     await move(cluster, experiment_id, target)
