@@ -11,16 +11,18 @@ import time
 
 from determined import errors
 from determined.common.api._retry import Backoff, is_transient
-from determined.common.api._session import Session
 from determined.common.api._tls import Cert
 from determined.common.api._url import api_path
 from determined.exec._entrypoint import execute, resolve, with_startup_hook
 from determined.exec._environment import TaskEnvironment, write_info_file
 from determined.exec._fail import fail, say
+from determined.exec._master import connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from determined.exec._master import Master
 
 # A master that is away is waited for as long as it takes: an end would count as a failure of the user's code. One that
 # answers with an error of its own, for so long, will not get better.
@@ -35,28 +37,28 @@ def main() -> None:
     """Prepare this container and become the entrypoint."""
     env = TaskEnvironment(os.environ)
     argv = resolve(env.config.get("entrypoint"))
-    session = Session(env.master, allocation_token=env.session_token, cert=Cert(env.cert_file, env.cert_name))
+    master = connect(env.master, env.session_token, Cert(env.cert_file, env.cert_name))
     info_dir = os.path.join(env.run_dir, "info")
     try:
         os.makedirs(info_dir, mode=0o755, exist_ok=True)
         os.makedirs(env.workdir, mode=0o700, exist_ok=True)
         os.chdir(env.workdir)
-        _unpack_context(session, env)
+        _unpack_context(master, env)
         write_info_file(info_dir, "trial.json", env.trial())
-        write_info_file(info_dir, "rendezvous.json", _rendezvous(session, env))
+        write_info_file(info_dir, "rendezvous.json", _rendezvous(master, env))
         write_info_file(info_dir, "resources.json", {"gpu_uuids": _gpu_uuids(len(env.slot_ids))})
         # Last, because it is the one that tells that this is a task of the cluster.
         write_info_file(info_dir, "cluster.json", env.cluster())
     except OSError as e:
         fail(f"can't prepare this container: {e.strerror} ({e.filename}); DET_RUN_DIR and DET_WORKDIR must be writable")
     finally:
-        session.close()
+        master.close()
     _probe_storage(env.config.get("checkpoint_storage") or {})
     execute(with_startup_hook(argv))
 
 
-def _unpack_context(session: Session, env: TaskEnvironment) -> None:
-    answer = _get(session, api_path("tasks", env.task_id, "context_directory"), "the model directory")
+def _unpack_context(master: Master, env: TaskEnvironment) -> None:
+    answer = _get(master, api_path("tasks", env.task_id, "context_directory"), "the model directory")
     packed = str(answer.get("b64Tgz") or "")
     if not packed:
         return
@@ -70,11 +72,11 @@ def _unpack_context(session: Session, env: TaskEnvironment) -> None:
         fail(f"can't unpack the model directory of this experiment: {e}")
 
 
-def _rendezvous(session: Session, env: TaskEnvironment) -> dict[str, Any]:
+def _rendezvous(master: Master, env: TaskEnvironment) -> dict[str, Any]:
     # Answered earlier than the client gives up, so that it is said who is missing.
     path = api_path("allocations", env.allocation_id, "resources", env.resources_id, "rendezvous")
     path += f"?timeoutSeconds={_RENDEZVOUS_ANSWER_S:g}"
-    answer = _get(session, path, "the addresses of the other containers", _RENDEZVOUS_TIMEOUT_S)
+    answer = _get(master, path, "the addresses of the other containers", _RENDEZVOUS_TIMEOUT_S)
     info: dict[str, Any] = answer.get("rendezvousInfo") or {}
     try:
         return {
@@ -86,11 +88,11 @@ def _rendezvous(session: Session, env: TaskEnvironment) -> dict[str, Any]:
         fail(f"the master's rendezvous is {info!r}, but must have addresses, rank and slots")
 
 
-def _get(session: Session, path: str, what: str, timeout_s: float = 60.0) -> dict[str, Any]:
+def _get(master: Master, path: str, what: str, timeout_s: float = 60.0) -> dict[str, Any]:
     backoff, started, warned_at = Backoff(), time.monotonic(), 0.0
     while True:
         try:
-            return session.get(path, timeout_s=timeout_s, max_tries=1).json()
+            return master.get(path, timeout_s=timeout_s).json()
         except (errors.UnauthenticatedException, errors.ForbiddenException) as e:
             fail(f"the cluster has ended this allocation ({e.message.partition(';')[0]}); nothing was started")
         except errors.APIException as e:
