@@ -11,6 +11,7 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.attempts import Attempts
 from activities.launchers.base import ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
 from database.types import utc_now
 from workflows.lifecycle.allocation import AllocationState
@@ -72,13 +73,20 @@ class Containers:
     """Activities on the queue `agent-<id>`. A container outlives the agent; a retry attaches to it."""
 
     def __init__(
-        self, launcher: Launcher, orders: LaunchOrders, build: SpecBuilder, drain: LogDrain, spools: SpoolDrain
+        self,
+        launcher: Launcher,
+        orders: LaunchOrders,
+        build: SpecBuilder,
+        drain: LogDrain,
+        spools: SpoolDrain,
+        attempts: Attempts,
     ) -> None:
         self._launcher = launcher
         self._orders = orders
         self._build = build
         self._drain = drain
         self._spools = spools
+        self._attempts = attempts
         self._unwanted: set[str] = set()
         self._preparations: dict[str, asyncio.Task[None]] = {}
 
@@ -91,6 +99,10 @@ class Containers:
 
         Raises: ApplicationError(type="Detached") when this worker leaves while the container goes on.
         """
+        with self._attempts.held():
+            return await self._run(order)
+
+    async def _run(self, order: RunContainer) -> ContainerEnd:
         info = activity.info()
         beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 10.0) / 4
         try:
@@ -144,8 +156,9 @@ class Containers:
         info = activity.info()
         beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 10.0) / 4
         try:
-            while not await self._drain.drained(ref.container_id, timeout_s=beat):
-                activity.heartbeat()
+            with self._attempts.held():
+                while not await self._drain.drained(ref.container_id, timeout_s=beat):
+                    activity.heartbeat()
         except asyncio.CancelledError:
             raise ApplicationError("the worker leaves", type=ErrorType.DETACHED) from None
         return True

@@ -16,6 +16,7 @@ import httpx
 import structlog
 from temporalio.worker import Worker
 
+from activities.attempts import Attempts
 from activities.containers import AgentPresence, Containers
 from activities.launchers import entry
 from activities.launchers.base import ContainerSpec, HostDevice, Launcher, LaunchError, Mount
@@ -156,7 +157,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     shipper = LogShipper(launcher, api.send_logs, folder / "shipping")
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
-    containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools)
+    attempts = Attempts(folder / "attempts")
+    containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools, attempts)
     leftovers = Leftovers(launcher, api, shipper, spools)
     presence = AgentPresence(leftovers)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
@@ -176,6 +178,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
         activity_executor=ThreadPoolExecutor(2, "storage"),
         max_concurrent_activities=2,
     )
+    await attempts.end_left(client)
     loops = [asyncio.create_task(shipper.run()), asyncio.create_task(leftovers.run())]
     try:
         async with worker, storage:

@@ -39,7 +39,7 @@ class Timing(BaseModel):
     restart_backoff_cap_s: float = 300.0
     preemption_timeout_s: float = 3600.0
     kill_repeat_s: float = 30.0
-    container_heartbeat_s: float = 10.0
+    container_heartbeat_s: float = 60.0  # of an agent that is killed, the next one says so itself
     invalid_hp_grace_s: float = 10.0
     removal_pauses_s: tuple[float, ...] = (1.0, 10.0, 60.0, 600.0)  # between tries to remove files
     delivery_pauses_s: tuple[float, ...] = (1.0, 10.0, 60.0, 600.0, 3600.0)  # between tries to reach a webhook

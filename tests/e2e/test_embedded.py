@@ -216,6 +216,18 @@ def test_experiment_goes_on_after_down_and_up(running: Embedded) -> None:
     assert running.rows(query) == [("COMPLETED", 0, 15)]
 
 
+def test_what_ended_while_no_agent_was_there_is_known_as_soon_as_one_is(running: Embedded) -> None:
+    experiment = running.create(CONFIG.format(sleep=0.2, length=10), TRAIN)
+    running.until(lambda: len(running.training()) == 1, 60, "the trial trains")
+    os.kill(running.pid("agent"), signal.SIGKILL)
+    running.until(lambda: running.training() == {}, 60, "the trial has trained")
+    running.up()
+    # long before the next heartbeat of its container would be missed
+    running.until(lambda: _state(running, experiment) == "COMPLETED", 15, "the end is known")
+    query = f"SELECT state, restarts, total_batches FROM trials WHERE experiment_id = {experiment}"
+    assert running.rows(query) == [("COMPLETED", 0, 10)]
+
+
 def test_two_ups_at_once_and_pids_of_others(running: Embedded) -> None:
     _ok(_det(running, "down"))
     for part in PARTS:  # after a restart of the machine, such a pid can be anybody's

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.attempts import Attempts
 from activities.containers import Containers
 from workflows.messages import ContainerRef, RunContainer
 
@@ -31,19 +34,20 @@ class SlowDrain:
         return self.looks <= 0
 
 
-def containers(looks: int) -> Containers:
+@pytest.fixture
+def containers(tmp_path: Path) -> Callable[[int], Containers]:
     nothing = cast("Any", None)
-    return Containers(nothing, nothing, nothing, SlowDrain(looks), nothing)
+    return lambda looks: Containers(nothing, nothing, nothing, SlowDrain(looks), nothing, Attempts(tmp_path))
 
 
-async def test_activity_heartbeats_until_the_output_is_delivered() -> None:
+async def test_activity_heartbeats_until_the_output_is_delivered(containers: Callable[[int], Containers]) -> None:
     environment, beats = ActivityEnvironment(), []
     environment.on_heartbeat = lambda *details: beats.append(details)
     assert await environment.run(containers(4).drain_container, REF)
     assert len(beats) == 3
 
 
-async def test_activity_can_be_tried_again_when_the_agent_leaves() -> None:
+async def test_activity_can_be_tried_again_when_the_agent_leaves(containers: Callable[[int], Containers]) -> None:
     environment = ActivityEnvironment()
     running = asyncio.create_task(environment.run(containers(10**9).drain_container, REF))
     await asyncio.sleep(0.01)

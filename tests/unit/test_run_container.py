@@ -6,12 +6,14 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.attempts import Attempts
 from activities.containers import Containers
 from activities.launchers.base import ContainerExit, ContainerSpec, ContainerStatus, ExitCause, Launcher, LaunchError
 from workflows.lifecycle.allocation import AllocationState
@@ -24,6 +26,8 @@ BEAT_S = 0.05
 
 class Host:
     """An agent's parts. `slow` names what takes its time; `said` is what happened, in order."""
+
+    folder: Path  # for its attempts
 
     def __init__(self, *slow: str, known: bool = False) -> None:
         self.slow = set(slow)
@@ -98,10 +102,15 @@ class Host:
         def build(order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec:
             return ContainerSpec(container_id=order.container_id, argv=["true"], env={})
 
-        return Containers(cast("Launcher", self), self, build, self, self)
+        return Containers(cast("Launcher", self), self, build, self, self, Attempts(self.folder))
 
     async def run(self) -> ContainerEnd:
         return await self.activity.run(self.containers().run_container, ORDER)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Host, "folder", tmp_path, raising=False)
 
 
 async def test_end_is_told_after_the_reports_and_the_output() -> None:

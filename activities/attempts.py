@@ -1,0 +1,66 @@
+"""Which attempts an agent works on, kept on disk: the agent that comes after a crash ends them before it starts.
+
+Otherwise Temporal would wait for their heartbeats before it gave the containers to anybody, and these would have to be
+frequent: each one is a write of the server, and a container only waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Generator
+from pathlib import Path
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from workflows.messages import ErrorType
+
+log = structlog.get_logger()
+
+_AT_ONCE = 16
+
+
+class Attempts:
+    """The attempts of one agent. A file each, in a folder of their own; made if absent."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Inside an activity: this attempt is worked on during the block."""
+        token = activity.info().task_token
+        file = self._folder / hashlib.sha256(token).hexdigest()[:32]
+        file.write_bytes(token)
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+    async def end_left(self, client: Client) -> int:
+        """End what an agent left that was killed, so that it is tried anew at once; how many there were.
+
+        What can't be told now is noticed when the heartbeat is missed.
+        """
+        files = sorted(self._folder.iterdir())
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def end(file: Path) -> None:
+            error = ApplicationError("the agent was killed, the container stays", type=ErrorType.DETACHED)
+            async with turns:
+                try:
+                    await client.get_async_activity_handle(task_token=file.read_bytes()).fail(error)
+                except RPCError as refusal:
+                    # somebody else has it by now, or nobody wants it any more; half a token is none
+                    if refusal.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+                        log.warning("an attempt of before could not be ended", error=str(refusal))
+            file.unlink(missing_ok=True)
+
+        await asyncio.gather(*map(end, files))
+        return len(files)
