@@ -93,6 +93,7 @@ class Trial:
         self._retries_canceled: str | None = None  # by which log policy
         is_new = run.revision == 0 and run.state is TrialState.ACTIVE
         self._recorded = self._entry() if is_new else None  # a new trial's row was written with the search's decision
+        self._releases: list[asyncio.Task[bool]] = []  # on their way to pools, see `_given_back`
         self._changes = 0  # counts messages and container ends, so that a wait can see that something happened
 
     @workflow.run
@@ -100,10 +101,11 @@ class Trial:
         """Run allocations until the trial is over. Returns the terminal state."""
         state = self._run
         verdict: Verdict | None = None
+        end: AllocationEnd | None = None
         while verdict is None:
             await self._record()
             if state.state.is_stopping or state.orders.is_closed:
-                verdict = self._end_without_allocation()
+                verdict, end = self._end_without_allocation(), None
                 break
             if not self._has_work():
                 self._say(
@@ -111,18 +113,22 @@ class Trial:
                 )
                 await workflow.wait_condition(lambda: self._has_work() or self._must_end() or self._is_old())
                 if self._is_old() and not self._has_work() and not self._must_end():
+                    await self._given_back()
                     workflow.continue_as_new(state)
                 continue
-            verdict = await self._after(await self._allocate())
+            await self._given_back()
+            end = await self._allocate()
+            verdict = await self._after(end)
         final = verdict.state or FINAL_STATE[state.state]
         state.state = final
         if verdict.message:
             state.message = verdict.message
-        await self._record()
+        await self._record(end)
         ended = TrialEnded(
             request_id=state.request_id, trial_id=state.trial_id, state=final, exit_reason=verdict.exit_reason
         )
         await tell(names.experiment_workflow(state.experiment_id), "trial_ended", ended)
+        await self._given_back()
         self._say(f"ended: {final}. {state.message}")
         return final
 
@@ -244,8 +250,7 @@ class Trial:
         )
         run.message = verdict.message
         if verdict.step is NextStep.END:
-            await self._record(end)
-            return verdict
+            return verdict  # recorded together with the trial's
         timing = run.template.timing
         pause = 0.0
         if verdict.step is NextStep.RESTART:
@@ -309,7 +314,7 @@ class Trial:
                 return AllocationEnd(kind=ExitKind.FATAL, cause=EndCause.NO_NODE_LEFT, message=message)
             return classify([], killed_by_us=False, preemption_acked=False)
         await self._run_containers(now)
-        released = asyncio.create_task(tell(pool, "release", AllocationNotice(allocation_id=now.id)))
+        self._releases.append(asyncio.create_task(tell(pool, "release", AllocationNotice(allocation_id=now.id))))
         if run.template.heeds_logs and now.undrained and not now.node_lost and not self._must_end():
             await self._await_output(now)
         facts = await record(calls.close_allocation, CloseAllocation(allocation_id=now.id, results=now.results))
@@ -321,7 +326,6 @@ class Trial:
             run.done_length = run.orders.length
         if facts.is_closed:
             run.orders.is_closed = True
-        await released
         self._now = None
         return classify(
             now.results,
@@ -333,6 +337,14 @@ class Trial:
             has_reported=facts.has_reported,
             import_failure=facts.import_failure,
         )
+
+    async def _given_back(self) -> None:
+        """Wait until the pools know what was released. Nothing else has to wait for that, so it is done late.
+
+        The answer would be a workflow task of its own, which a trial's end shares with that of its last message.
+        """
+        while self._releases:
+            await self._releases.pop(0)
 
     async def _run_containers(self, now: _Allocation) -> None:
         run = self._run

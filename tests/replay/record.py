@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -219,7 +220,8 @@ async def elastic() -> None:
 
 
 async def main() -> None:
-    """Run the scenarios and write their histories."""
+    """Run the scenarios and write their histories. What was there before was recorded of code that is gone."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
     await continued()
     await elastic()
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
