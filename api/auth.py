@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, or_, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -113,6 +113,27 @@ def client_hash(password: str) -> str:
 def hash_password(password: str, *, is_hashed: bool) -> str:
     """The stored form of a password that a client sent."""
     return _hasher.hash(password if is_hashed else client_hash(password))
+
+
+#: Asked by each trial that reports once a second: columns, and made only once.
+_OF_CONTAINER = (
+    select(
+        Allocation.id,
+        Allocation.task_id,
+        Trial.id,
+        Trial.experiment_id,
+        Allocation.run_id,
+        AllocationContainer.rank,
+        User.id,
+        User.username,
+        User.is_admin,
+    )
+    .join(AllocationContainer, AllocationContainer.allocation_id == Allocation.id)
+    .join(Trial, Trial.id == Allocation.trial_id)
+    .join(Experiment, Experiment.id == Trial.experiment_id)
+    .join(User, User.id == Experiment.owner_id)
+    .where(AllocationContainer.token_hash == bindparam("hash"), Allocation.ended_at.is_(None))
+)
 
 
 class Authenticator:
@@ -269,25 +290,18 @@ class Authenticator:
 
     def _allocation(self, token: str) -> AllocationPrincipal:
         with self._database.read() as session:
-            row = session.execute(
-                select(Allocation, AllocationContainer.rank, Trial.id, Trial.experiment_id, User)
-                .join(AllocationContainer, AllocationContainer.allocation_id == Allocation.id)
-                .join(Trial, Trial.id == Allocation.trial_id)
-                .join(Experiment, Experiment.id == Trial.experiment_id)
-                .join(User, User.id == Experiment.owner_id)
-                .where(AllocationContainer.token_hash == token_hash(token), Allocation.ended_at.is_(None))
-            ).one_or_none()
+            row = session.execute(_OF_CONTAINER, {"hash": token_hash(token)}).one_or_none()
         if row is None:
             raise Unauthenticated("this allocation has ended: its token is no longer valid")
-        allocation, rank, trial_id, experiment_id, owner = row
+        allocation_id, task_id, trial_id, experiment_id, run_id, rank, user_id, username, is_admin = row
         return AllocationPrincipal(
-            allocation_id=allocation.id,
-            task_id=allocation.task_id,
+            allocation_id=allocation_id,
+            task_id=task_id,
             trial_id=trial_id,
             experiment_id=experiment_id,
-            run_id=allocation.run_id,
+            run_id=run_id,
             rank=rank,
-            user=UserPrincipal(user_id=owner.id, username=owner.username, is_admin=owner.is_admin),
+            user=UserPrincipal(user_id=user_id, username=username, is_admin=is_admin),
         )
 
 
