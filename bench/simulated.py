@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import httpx
+from typing import Any
+from urllib.parse import urlsplit
 
 from activities.launchers.base import (
     ContainerExit,
@@ -21,6 +22,8 @@ from activities.launchers.base import (
     RunFiles,
 )
 from database.types import utc_now
+
+_CONNECTIONS = 64
 
 
 @dataclass
@@ -42,8 +45,11 @@ class SimulatedLauncher(Launcher):
     name = "simulated"
 
     def __init__(self, api_url: str) -> None:
-        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-        self._http = httpx.AsyncClient(base_url=api_url, timeout=30, limits=limits)
+        parts = urlsplit(api_url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = asyncio.Queue()
+        for _ in range(_CONNECTIONS):
+            self._idle.put_nowait(None)  # opened when it is first needed
         self._known: dict[str, _Simulated] = {}
         self.took: list[float] = []
         self.late: list[float] = []
@@ -57,7 +63,10 @@ class SimulatedLauncher(Launcher):
         """End them all."""
         for each in self._known.values():
             each.ended.set()
-        await self._http.aclose()
+        await asyncio.gather(*[each.task for each in self._known.values() if each.task])
+        while not self._idle.empty():
+            if connection := self._idle.get_nowait():
+                connection[1].close()
 
     async def check(self) -> None:
         """It always works."""
@@ -102,8 +111,6 @@ class SimulatedLauncher(Launcher):
 
     async def _report(self, container: _Simulated) -> None:
         env = container.spec.env
-        path = f"/api/v1/trials/{env['DET_TRIAL_ID']}/metrics"
-        headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {env['DET_SESSION_TOKEN']}"}
         step, due = 0, time.monotonic()
         while not container.ended.is_set():
             step, due = step + 1, due + 1.0
@@ -118,13 +125,30 @@ class SimulatedLauncher(Launcher):
             }
             self.late.append(time.monotonic() - due + 1.0)
             began = time.monotonic()
-            try:
-                answer = await self._http.post(path, json=report, headers=headers)
-                self.refused += answer.status_code != 200
-            except httpx.HTTPError:
-                self.refused += 1
+            self.refused += not await self._sent(f"/api/v1/trials/{env['DET_TRIAL_ID']}/metrics", env, report)
             self.took.append(time.monotonic() - began)
             try:
                 await asyncio.wait_for(container.ended.wait(), max(0.0, due - time.monotonic()))
             except TimeoutError:
                 continue
+
+    async def _sent(self, path: str, env: Mapping[str, str], report: Any) -> bool:
+        """Over a raw connection of a few: a thousand clients share two cores with the server that is measured."""
+        body = json.dumps(report).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n"
+            f"Grpc-Metadata-x-allocation-token: Bearer {env['DET_SESSION_TOKEN']}\r\n\r\n"
+        )
+        connection = await self._idle.get()
+        try:
+            reader, writer = connection or await asyncio.open_connection(self._host, self._port)
+            connection = None
+            writer.write(head.encode() + body)
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            await reader.readexactly(int(answer.partition(b"content-length:")[2].split(b"\r\n", 1)[0]))
+            connection = reader, writer
+        except (OSError, asyncio.IncompleteReadError):
+            return False
+        finally:
+            self._idle.put_nowait(connection)
+        return b" 200 " in answer.split(b"\r\n", 1)[0]
