@@ -42,7 +42,8 @@ class Watch:
     seen: int = 0
     doubles: list[str] = field(default_factory=list[str])
     contested: int = 0  # looks at which every user had something that waits
-    held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(USERS, 0.0))  # slots, summed over all looks
+    #: Slots, summed over these looks.
+    held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(USERS, 0.0))
     ideal: dict[str, float] = field(default_factory=lambda: dict.fromkeys(USERS, 0.0))
 
     def note(self, pool: PoolRun, running: Mapping[tuple[str, int], set[str]]) -> None:
@@ -65,7 +66,9 @@ class Watch:
         for request in [*pool.snapshot.queue, *(grant.request for grant in pool.snapshot.grants.values())]:
             wants[request.job_id] = wants.get(request.job_id, 0) + request.slots
             users[request.job_id] = request.user
-        self.contested += len({request.user for request in pool.snapshot.queue}) == len(USERS)
+        if len({request.user for request in pool.snapshot.queue}) < len(USERS):
+            return  # who has nothing that waits has all that he wants
+        self.contested += 1
         for grant in pool.snapshot.grants.values():
             self.held[grant.request.user] += grant.request.slots
         there = sum(len(agent.slot_ids) for agent in pool.snapshot.agents.values())
@@ -170,8 +173,9 @@ async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd:
     began = time.monotonic()
     experiments: list[int] = []
     for number in range(EXPERIMENTS):
-        user = USERS[number % len(USERS)]
-        size = SIZES[number // len(USERS) % len(SIZES)]
+        turn = number // len(USERS)
+        user = USERS[(number + turn) % len(USERS)]  # of shares that are alike the oldest goes first: each in turn
+        size = SIZES[turn % len(SIZES)]
         experiments.append(await submit(cluster, users[user], size))
 
     watch = Watch()
