@@ -115,6 +115,11 @@ def hash_password(password: str, *, is_hashed: bool) -> str:
     return _hasher.hash(password if is_hashed else client_hash(password))
 
 
+def allocation_ended() -> Unauthenticated:
+    """What a container is told that was given up, or whose end is known."""
+    return Unauthenticated("this allocation has ended: its token is no longer valid")
+
+
 #: Asked by each trial that reports once a second: columns, and made only once.
 _OF_CONTAINER = (
     select(
@@ -225,10 +230,17 @@ class Authenticator:
                     update(UserToken), [{"id": id_, "last_used_at": at} for id_, at in sorted(used.items())]
                 )
 
-    def remembered(self, token: str, *, is_allocation: bool) -> Principal | None:
-        """The principal of a token that was looked up within the last second."""
+    def remembered(self, token: str, *, is_allocation: bool, for_s: float = 0.0) -> Principal | None:
+        """The principal of a token that was looked up within the last second.
+
+        `for_s`: or within so many, for a container whose caller looks himself whether its allocation has ended.
+        """
         found = self._known.get((token, is_allocation))
-        return found[1] if found is not None and found[0] > time.monotonic() else None
+        if found is None:
+            return None
+        looked_up, principal = found
+        kept_s = max(_CACHE_S, for_s) if isinstance(principal, AllocationPrincipal) else _CACHE_S
+        return principal if time.monotonic() < looked_up + kept_s else None
 
     def identify(self, token: str, *, is_allocation: bool) -> Principal:
         """The principal that a token stands for. Raises: Unauthenticated."""
@@ -243,7 +255,7 @@ class Authenticator:
             principal = self._joined_agent(token) if token.startswith(AGENT_CREDENTIAL) else self._user(token)
         if len(self._known) > 10_000:
             self._known.clear()
-        self._known[token, is_allocation] = (time.monotonic() + _CACHE_S, principal)
+        self._known[token, is_allocation] = (time.monotonic(), principal)
         return principal
 
     def _user(self, token: str) -> UserPrincipal:
@@ -292,7 +304,7 @@ class Authenticator:
         with self._database.read() as session:
             row = session.execute(_OF_CONTAINER, {"hash": token_hash(token)}).one_or_none()
         if row is None:
-            raise Unauthenticated("this allocation has ended: its token is no longer valid")
+            raise allocation_ended()
         allocation_id, task_id, trial_id, experiment_id, run_id, rank, user_id, username, is_admin = row
         return AllocationPrincipal(
             allocation_id=allocation_id,

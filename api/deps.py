@@ -19,13 +19,14 @@ from api.auth import (
     Authenticator,
     Principal,
     UserPrincipal,
+    allocation_ended,
     presented_token,
 )
 from api.changes import admit
 from api.commands import Commands
 from api.continuation import Continuer
 from api.create import Creator
-from api.errors import BadRequest, Forbidden, NotFound, TooLarge, Unauthenticated
+from api.errors import BadRequest, Forbidden, NotFound, TooLarge
 from api.log_hooks import LogHooks
 from api.log_policies import LogPolicies
 from api.log_retention import LogRetention
@@ -139,7 +140,7 @@ def fence(session: Session, caller: AllocationPrincipal) -> None:
     """
     statement = select(Allocation.id).where(Allocation.id == caller.allocation_id, Allocation.ended_at.is_(None))
     if session.scalar(statement.with_for_update(read=True)) is None:
-        raise Unauthenticated("this allocation has ended: its token is no longer valid")
+        raise allocation_ended()
 
 
 #: For messages that are small by nature; clients can't make the server hold more than this for them.

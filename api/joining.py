@@ -12,10 +12,10 @@ from api.auth import AgentPrincipal, UserPrincipal, new_token, token_hash
 from api.durations import expiry_of
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unauthenticated
 from api.queries import agents
-from api.resource_pools import defaults_of
+from api.resource_pools import defaults_of, find
 from api.settings import ApiSettings
 from api.wire import agents as wire
-from database.models import Agent, AgentJoinToken, Allocation, ResourcePool, User
+from database.models import Agent, AgentJoinToken, Allocation, User
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
@@ -29,7 +29,7 @@ _LONGEST_DESCRIPTION = 1000
 def create_token(session: Session, wanted: wire.PostJoinToken, admin: UserPrincipal) -> tuple[str, int]:
     """A new join token, which is told this once, and its id. Raises: NotFound, BadRequest."""
     pool = wanted.pool or defaults_of(session).compute
-    _check_pool(session, pool)
+    find(session, pool)
     if len(wanted.description) > _LONGEST_DESCRIPTION:
         raise BadRequest(f"description: {len(wanted.description)} characters: expected at most {_LONGEST_DESCRIPTION}")
     token = new_token()
@@ -188,14 +188,8 @@ def _pool_of(session: Session, caller: AgentPrincipal, agent_id: str, report: wi
         if report.pool not in ("", caller.pool):
             raise Forbidden(f"pool: {report.pool!r}: agent {agent_id!r} joined pool {caller.pool!r}")
         return caller.pool
-    _check_pool(session, report.pool)
+    find(session, report.pool)
     return report.pool
-
-
-def _check_pool(session: Session, pool: str) -> None:
-    if session.get(ResourcePool, pool) is None:
-        known = ", ".join(session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)))
-        raise NotFound(f"resource pool {pool!r} not found (there are: {known})")
 
 
 def _slots(agent_id: str, report: wire.AgentReport) -> AgentSlots:

@@ -37,6 +37,7 @@ class TrialRow:
     smaller_is_better: bool
     wants_validations: bool
     time_metric: str | None
+    allocation_id: str | None  # that is open
     summary: dict[str, Any]
     is_changed: bool = False
 
@@ -118,7 +119,9 @@ class MetricStore(ABC):
 _SELECT = (
     "SELECT t.id, t.experiment_id, t.request_id, t.run_id, t.metrics_run_id, t.total_batches, t.best_validation_id,"
     " t.latest_validation_id, t.searcher_metric, e.searcher_metric, e.smaller_is_better, e.wants_validations,"
-    " e.time_metric, CAST(t.summary AS TEXT) FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id"
+    " e.time_metric, (SELECT a.id FROM allocations a WHERE a.trial_id = t.id AND a.ended_at IS NULL"
+    " ORDER BY a.run_id DESC LIMIT 1), CAST(t.summary AS TEXT)"
+    " FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id"
 )
 _INSERT = (
     "INSERT INTO metrics (trial_id, run_id, group_name, total_batches, metrics, batch_metrics, searcher_metric,"

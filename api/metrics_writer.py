@@ -18,6 +18,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import Session
 
+from api.auth import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
 from api.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
 from api.outbox import post
@@ -36,6 +37,7 @@ SYSTEM_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network", "timing"})
 @dataclass(slots=True)
 class _Work:
     trial_id: int
+    allocation_id: str | None
     reports: Sequence[MetricReport]
     done: asyncio.Future[None]
 
@@ -49,11 +51,19 @@ class MetricsWriter:
         self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
         self._store: MetricStore | None = None  # of the thread, from here on
 
-    async def write(self, trial_id: int, reports: Sequence[MetricReport]) -> None:
-        """Store reports of a trial, in order; returns when they are committed. Raises: ApiError."""
+    async def write(self, trial_id: int, reports: Sequence[MetricReport], allocation_id: str | None) -> None:
+        """Store reports of a trial, in order; returns when they are committed.
+
+        Args:
+            trial_id: The trial.
+            reports: What to store.
+            allocation_id: Whose container reports: refused when it has ended. None: the trial is unmanaged.
+
+        Raises: ApiError.
+        """
         if self._waiting.qsize() > 5000:
             raise Unavailable("too many metric reports are waiting: try again")
-        work = _Work(trial_id, reports, asyncio.get_running_loop().create_future())
+        work = _Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future())
         self._waiting.put(work)
         await work.done
 
@@ -161,6 +171,8 @@ def _refusal(trial: TrialRow | None, work: _Work) -> ApiError | None:
     """Why nothing of a request is stored, as far as it can be told before anything is written."""
     if trial is None:
         return NotFound(f"trial {work.trial_id} not found")
+    if work.allocation_id not in (None, trial.allocation_id):
+        return allocation_ended()
     try:
         for report in work.reports:
             _check(trial, report)

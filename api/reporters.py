@@ -27,6 +27,11 @@ class Reporter:
         """A container, as the reporter of its own trial."""
         return cls(allocation.trial_id, allocation.experiment_id, allocation.task_id, allocation)
 
+    @property
+    def allocation_id(self) -> str | None:
+        """Of the container that reports."""
+        return self.allocation.allocation_id if self.allocation else None
+
     def fence(self, session: Session) -> None:
         """Refuse a copy of the trial that was given up, within the transaction that writes. Raises: Unauthenticated."""
         if self.allocation is not None:

@@ -27,6 +27,8 @@ from api.wire.base import answer
 log = structlog.get_logger()
 
 _PATH = re.compile(r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|training_metrics|validation_metrics)/*$")
+#: A trial that reports once a second is not looked up each time.
+_REMEMBERED_S = 30.0
 _LIMIT_BYTES = 136 * 2**20
 
 
@@ -35,7 +37,7 @@ async def report(parts: Parts, caller: Principal, trial_id: int, kind: str, body
 
     Raises: ApiError.
     """
-    await reporter_for(parts, caller, trial_id)
+    reporter = await reporter_for(parts, caller, trial_id)
     if kind == "metrics/batch":
         reports = _parse(wire.MetricReports, body).reports
     elif kind == "metrics":
@@ -43,7 +45,7 @@ async def report(parts: Parts, caller: Principal, trial_id: int, kind: str, body
         reports = [_of_group(sent.group, sent.metrics)]
     else:
         reports = [_of_group(kind.removesuffix("_metrics"), _parse(wire.TrialMetrics, body))]
-    await parts.metrics.write(trial_id, reports)
+    await parts.metrics.write(trial_id, reports, reporter.allocation_id)
 
 
 def _of_group(group: str, sent: wire.TrialMetrics) -> wire.MetricReport:
@@ -94,7 +96,8 @@ class ReportLane(FastAPI):
         parts: Parts = self.state.parts
         try:
             token, is_allocation = presented_token(request)
-            caller = parts.auth.remembered(token, is_allocation=is_allocation)
+            # the writer refuses what has ended since then
+            caller = parts.auth.remembered(token, is_allocation=is_allocation, for_s=_REMEMBERED_S)
             if caller is None:
                 caller = await run_in_threadpool(parts.auth.identify, token, is_allocation=is_allocation)
             refuse_read_only(caller)

@@ -37,7 +37,7 @@ async def post_batches(request: Request, parts: PartsDep, caller: PrincipalDep) 
             counts = f"{len(batch.timestamps)} times for {len(batch.values)} values"
             raise BadRequest(f"batches.timestamps: {counts}: expected one for each")
         run_id = reporter.allocation.run_id if reporter.allocation else _run_of(parts, reporter.trial_id)
-        await parts.metrics.write(reporter.trial_id, _reports(batch, run_id))
+        await parts.metrics.write(reporter.trial_id, _reports(batch, run_id), reporter.allocation_id)
     return answer()
 
 

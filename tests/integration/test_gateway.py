@@ -274,7 +274,7 @@ async def test_join_says_what_is_wrong_with_token_or_name(cluster: Platform, tmp
     await asyncio.sleep(1)
     assert "expired at" in await tried("d", soon)
     wrong = await cluster.http.post("/api/v1/undeterred/agent-join-tokens", json={"pool": "nowhere"})
-    assert (wrong.status_code, "there are: " in wrong.text) == (404, True)
+    assert (wrong.status_code, "there is: " in wrong.text) == (404, True)
 
 
 async def test_join_asked_for_twice_is_one_when_its_answer_was_lost(cluster: Platform) -> None:

@@ -264,7 +264,7 @@ async def test_totals_are_right_when_two_processes_take_reports_of_a_trial(api: 
             metrics = Metrics(avg_metrics={"loss": step})
             report = MetricReport(group="validation", trial_run_id=1, steps_completed=step, metrics=metrics)
             for _ in range(2):
-                await writer.write(run.trial_id, [report])
+                await writer.write(run.trial_id, [report], run.allocation_id)
 
     # steps of their own, and some that both of them get
     await asyncio.gather(*(report_all(writer, range(0, 120, 2 + at)) for at, writer in enumerate(writers)))
@@ -283,7 +283,7 @@ async def test_what_waits_is_written_when_the_writer_is_stopped(api: Served) -> 
     loop = asyncio.create_task(writer.run())
     writes = [
         asyncio.create_task(writer.write(run.trial_id, [MetricReport.model_validate({"group": "training", "trialRunId": 1,
-                            "stepsCompleted": step, "metrics": {"avgMetrics": {"a": 1.0}}})]))
+                            "stepsCompleted": step, "metrics": {"avgMetrics": {"a": 1.0}}})], run.allocation_id))
         for step in range(300)
     ]  # fmt: skip
     await asyncio.sleep(0)  # they are in the queue, of which a batch takes 200
