@@ -34,14 +34,21 @@ class Attempts:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Inside an activity: this attempt is worked on during the block."""
+        """Inside an activity: this attempt is worked on during the block.
+
+        On a disk that takes nothing it is not kept: then an agent that is killed is followed when its heartbeat is missed.
+        """
         token = activity.info().task_token
         file = self._folder / hashlib.sha256(token).hexdigest()[:32]
-        file.write_bytes(token)
+        try:
+            file.write_bytes(token)
+        except OSError as error:
+            log.warning("an attempt could not be noted", error=str(error))
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Temporal knows it no more, should it be there at the next start
+                file.unlink(missing_ok=True)
 
     async def end_left(self, client: Client) -> int:
         """End what an agent left that was killed, so that it is tried anew at once; how many there were.

@@ -20,6 +20,9 @@ from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContai
 
 log = structlog.get_logger()
 
+#: What the API could not be told is told again so soon.
+_TOLD_AGAIN_S = 2.5
+
 T = TypeVar("T")
 
 
@@ -119,12 +122,13 @@ class Containers:
                     await self._launcher.kill(order.container_id, 0.0)
             activity.heartbeat("started")
             self._drain.follow(order)
-            is_told = await self._tell(order, beat)
+            again = min(beat, _TOLD_AGAIN_S)
+            is_told = await self._tell(order, again)
             exit_: ContainerExit | None = None
             while exit_ is None:
                 if not is_told:
-                    is_told = await self._tell(order, beat)
-                exit_ = await self._launcher.wait(order.container_id, timeout_s=beat)
+                    is_told = await self._tell(order, again)
+                exit_ = await self._launcher.wait(order.container_id, timeout_s=beat if is_told else again)
                 activity.heartbeat("started")
             # Before the end is told: that closes the allocation, and its token with it. It waits for the API as long
             # as it takes, but only if there is something to deliver.
