@@ -158,6 +158,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         parts = urllib.parse.urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         data = self.rfile.read(length)
+        if len(data) < length:  # broken off, by the client or by `stop`: half a request is none
+            self.close_connection = True
+            return
         try:
             body = json.loads(data) if data else None
         except ValueError:
