@@ -36,7 +36,7 @@ class Attempts:
     def held(self) -> Generator[None]:
         """Inside an activity: this attempt is worked on during the block.
 
-        On a disk that takes nothing it is not kept: then an agent that is killed is followed when its heartbeat is missed.
+        On a disk that takes nothing it is not kept: whoever comes next then waits until its heartbeat is missed.
         """
         token = activity.info().task_token
         file = self._folder / hashlib.sha256(token).hexdigest()[:32]
