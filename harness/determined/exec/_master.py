@@ -6,10 +6,12 @@ process' place, would have nothing of that. Through a proxy it is httpx all the 
 
 from __future__ import annotations
 
-from determined import __version__, errors
-from determined.common.api._response import Response, error_of
+from urllib.parse import urlsplit
+
+from determined import __version__
+from determined.common.api._response import Response, error_of, unreachable
 from determined.common.api._session import Session
-from determined.common.api._transport import CONNECT_TIMEOUT_S, proxy_for
+from determined.common.api._transport import CONNECT_TIMEOUT_S, Settings, say
 from determined.common.api._url import canonicalize_master_url
 
 TYPE_CHECKING = False
@@ -33,13 +35,10 @@ if TYPE_CHECKING:
 
 def connect(master: str, allocation_token: str, cert: Cert) -> Master:
     """The master of a container, in the name of its allocation."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(canonicalize_master_url(master))
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    if proxy_for(parts.scheme, parts.hostname or "localhost", port):
-        return Session(master, allocation_token=allocation_token, cert=cert, max_tries=1)
-    return _Direct(canonicalize_master_url(master), allocation_token, cert)
+    url = canonicalize_master_url(master)
+    if Settings(url, cert).proxy:
+        return Session(url, allocation_token=allocation_token, cert=cert, max_tries=1)
+    return _Direct(url, allocation_token, cert)
 
 
 class _Direct:
@@ -47,6 +46,7 @@ class _Direct:
 
     def __init__(self, master: str, allocation_token: str, cert: Cert) -> None:
         self._master = master
+        self._parts = urlsplit(master)
         self._cert = cert
         self._headers = {
             "User-Agent": f"undeterred-harness/{__version__}",
@@ -58,21 +58,18 @@ class _Direct:
     def get(self, path: str, *, timeout_s: float) -> Response:
         """One GET, tried once: who prepares the container knows for how long to go on."""
         from http.client import HTTPException
-        from urllib.parse import urlsplit
 
         where = f"GET {path}"
         try:
             connection = self._connection = self._connection or self._connected()
             assert connection.sock is not None
             connection.sock.settimeout(timeout_s)
-            connection.request("GET", urlsplit(self._master).path + path, headers=self._headers)
+            connection.request("GET", self._parts.path + path, headers=self._headers)
             answer = connection.getresponse()
             body = answer.read()
         except (OSError, HTTPException) as e:
             self.close()
-            raise errors.MasterNotFoundException(
-                f"can't reach the master at {self._master}: {_say(e)}; check that it runs, and the address (DET_MASTER)"
-            ) from e
+            raise unreachable(self._master, "timed out" if isinstance(e, TimeoutError) else say(e)) from e
         headers = {name.lower(): value for name, value in answer.getheaders()}
         if answer.status >= 300:
             raise error_of(answer.status, headers, body, where)
@@ -86,23 +83,12 @@ class _Direct:
 
     def _connected(self) -> http.client.HTTPConnection:
         import http.client
-        from urllib.parse import urlsplit
 
-        parts = urlsplit(self._master)
-        host = parts.hostname or "localhost"
-        if parts.scheme == "https":
-            made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, parts.port, timeout=CONNECT_TIMEOUT_S, context=self._cert.context()
-            )
+        host, port = self._parts.hostname or "localhost", self._parts.port
+        if self._parts.scheme == "https":
+            context = self._cert.context()
+            made = http.client.HTTPSConnection(host, port, timeout=CONNECT_TIMEOUT_S, context=context)
         else:
-            made = http.client.HTTPConnection(host, parts.port, timeout=CONNECT_TIMEOUT_S)
+            made = http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
         made.connect()
         return made
-
-
-def _say(e: Exception) -> str:
-    if isinstance(e, TimeoutError):
-        return "timed out"
-    if isinstance(e, ConnectionRefusedError):
-        return "connection refused"
-    return str(getattr(e, "strerror", None) or e).rstrip(".") or type(e).__name__

@@ -61,6 +61,14 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, where: str) -
     return e
 
 
+def unreachable(master: str, why: object) -> errors.MasterNotFoundException:
+    """The exception for an answer that did not come."""
+    return errors.MasterNotFoundException(
+        f"can't reach the master at {master}: {why}; check that it runs, and the address "
+        "(DET_MASTER, `det -m`, or login(master=…))",
+    )
+
+
 def message_of(line: Any, path: str) -> dict[str, Any]:
     """The message on a line of a stream.
 

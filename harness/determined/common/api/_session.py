@@ -6,7 +6,7 @@ from __future__ import annotations
 from determined import __version__, errors
 from determined.common.api import _io
 from determined.common.api._http import HttpPool, HttpResponse
-from determined.common.api._response import Response, error_of, message_of
+from determined.common.api._response import Response, error_of, message_of, unreachable
 from determined.common.api._retry import Backoff, is_transient
 from determined.common.api._transport import TransportError
 from determined.common.api._url import canonicalize_master_url, encode_query
@@ -124,7 +124,7 @@ class Session:
             try:
                 return Response(answer.status, answer.headers, answer.read(), f"{method} {path}")
             except TransportError as e:
-                raise self._unreachable(e, method, path) from e
+                raise self._unreachable(e) from e
 
         extra = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         may_retry = method in _IDEMPOTENT_METHODS or idempotency_key is not None
@@ -166,7 +166,7 @@ class Session:
             if rest.strip():
                 yield message_of(json.loads(rest), path)
         except TransportError as e:
-            raise self._unreachable(e, "GET", path) from e
+            raise self._unreachable(e) from e
         except ValueError as e:
             raise errors.APIException(f"the stream holds something else than JSON: {e}", where=f"GET {path}") from e
         finally:
@@ -196,13 +196,10 @@ class Session:
                 raise error_of(answer.status, answer.headers, answer.read(), f"{method} {path}")
             return answer
         except TransportError as e:
-            raise self._unreachable(e, method, path) from e
+            raise self._unreachable(e) from e
 
-    def _unreachable(self, e: TransportError, method: str, path: str) -> errors.MasterNotFoundException:
-        error = errors.MasterNotFoundException(
-            f"can't reach the master at {self.master}: {e}; check that it runs, and the address "
-            "(DET_MASTER, `det -m`, or login(master=…))",
-        )
+    def _unreachable(self, e: TransportError) -> errors.MasterNotFoundException:
+        error = unreachable(self.master, e)
         error.maybe_applied = e.maybe_sent
         return error
 

@@ -35,6 +35,9 @@ class Settings:
     Args:
         base_url: `scheme://host:port[/prefix]`.
         cert: How to check its certificate.
+
+    Attributes:
+        proxy: What its requests go through, None if nothing.
     """
 
     def __init__(self, base_url: str, cert: Cert | None = None) -> None:
@@ -42,7 +45,7 @@ class Settings:
         self._is_tls = parts.scheme == "https"
         self._cert = cert
         port = parts.port or (443 if self._is_tls else 80)
-        self._proxy = proxy_for(parts.scheme, parts.hostname or "localhost", port)
+        self.proxy = proxy_for(parts.scheme, parts.hostname or "localhost", port)
 
     def transport(self) -> dict[str, Any]:
         """Arguments of httpx' transports.
@@ -53,7 +56,7 @@ class Settings:
         from determined.common.api._httpx import httpx
         from determined.common.api._tls import Cert
 
-        kind = (self._proxy or "http").partition("://")[0]
+        kind = (self.proxy or "http").partition("://")[0]
         if kind not in ("http", "https"):
             raise InvalidConfigurationException(
                 f"the environment names a {kind} proxy, but only http:// and https:// ones are known "
@@ -65,7 +68,7 @@ class Settings:
             "limits": httpx.Limits(
                 max_connections=None, max_keepalive_connections=_MAX_IDLE_CONNECTIONS, keepalive_expiry=_MAX_IDLE_S
             ),
-            "proxy": self._proxy,
+            "proxy": self.proxy,
             "socket_options": _socket_options(),
         }
 
@@ -125,19 +128,24 @@ def _socket_options() -> list[tuple[int, int, int]]:
     return options
 
 
-def _say(e: BaseException) -> str:
-    from determined.common.api._httpx import httpx
-
-    if isinstance(e, httpx.TimeoutException):
-        return "timed out"
+def say(e: BaseException) -> str:
+    """An error of a connection in the operating system's words, which those of the libraries hide."""
     cause: BaseException | None = e
-    while cause is not None:  # httpx' own words hide the operating system's
+    while cause is not None:
         if isinstance(cause, ConnectionRefusedError):
             return "connection refused"
         if isinstance(cause, OSError) and cause.strerror and cause.errno:
             return cause.strerror if type(cause).__module__ != "ssl" else str(cause)
         cause = cause.__cause__ or cause.__context__
-    text = str(e).rstrip(".") or type(e).__name__
+    return str(e).rstrip(".") or type(e).__name__
+
+
+def _say(e: BaseException) -> str:
+    from determined.common.api._httpx import httpx
+
+    if isinstance(e, httpx.TimeoutException):
+        return "timed out"
+    text = say(e)
     if isinstance(e, httpx.RemoteProtocolError) and "illegal" in text:
         return f"this is not HTTP: {text}"
     return text

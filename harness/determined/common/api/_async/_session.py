@@ -5,7 +5,7 @@ from __future__ import annotations
 from determined import __version__, errors
 from determined.common.api._async import _io
 from determined.common.api._async._http import AsyncHttpPool, AsyncHttpResponse
-from determined.common.api._response import Response, error_of, message_of
+from determined.common.api._response import Response, error_of, message_of, unreachable
 from determined.common.api._retry import Backoff, is_transient
 from determined.common.api._transport import TransportError
 from determined.common.api._url import canonicalize_master_url, encode_query
@@ -123,7 +123,7 @@ class AsyncSession:
             try:
                 return Response(answer.status, answer.headers, await answer.read(), f"{method} {path}")
             except TransportError as e:
-                raise self._unreachable(e, method, path) from e
+                raise self._unreachable(e) from e
 
         extra = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         may_retry = method in _IDEMPOTENT_METHODS or idempotency_key is not None
@@ -167,7 +167,7 @@ class AsyncSession:
             if rest.strip():
                 yield message_of(json.loads(rest), path)
         except TransportError as e:
-            raise self._unreachable(e, "GET", path) from e
+            raise self._unreachable(e) from e
         except ValueError as e:
             raise errors.APIException(f"the stream holds something else than JSON: {e}", where=f"GET {path}") from e
         finally:
@@ -197,13 +197,10 @@ class AsyncSession:
                 raise error_of(answer.status, answer.headers, await answer.read(), f"{method} {path}")
             return answer
         except TransportError as e:
-            raise self._unreachable(e, method, path) from e
+            raise self._unreachable(e) from e
 
-    def _unreachable(self, e: TransportError, method: str, path: str) -> errors.MasterNotFoundException:
-        error = errors.MasterNotFoundException(
-            f"can't reach the master at {self.master}: {e}; check that it runs, and the address "
-            "(DET_MASTER, `det -m`, or login(master=…))",
-        )
+    def _unreachable(self, e: TransportError) -> errors.MasterNotFoundException:
+        error = unreachable(self.master, e)
         error.maybe_applied = e.maybe_sent
         return error
 
