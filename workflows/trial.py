@@ -93,7 +93,7 @@ class Trial:
         self._retries_canceled: str | None = None  # by which log policy
         is_new = run.revision == 0 and run.state is TrialState.ACTIVE
         self._recorded = self._entry() if is_new else None  # a new trial's row was written with the search's decision
-        self._releases: list[asyncio.Task[bool]] = []  # on their way to pools, see `_given_back`
+        self._release: asyncio.Task[bool] | None = None  # on its way to a pool, see `_given_back`
         self._changes = 0  # counts messages and container ends, so that a wait can see that something happened
 
     @workflow.run
@@ -314,7 +314,7 @@ class Trial:
                 return AllocationEnd(kind=ExitKind.FATAL, cause=EndCause.NO_NODE_LEFT, message=message)
             return classify([], killed_by_us=False, preemption_acked=False)
         await self._run_containers(now)
-        self._releases.append(asyncio.create_task(tell(pool, "release", AllocationNotice(allocation_id=now.id))))
+        self._release = asyncio.create_task(tell(pool, "release", AllocationNotice(allocation_id=now.id)))
         if run.template.heeds_logs and now.undrained and not now.node_lost and not self._must_end():
             await self._await_output(now)
         facts = await record(calls.close_allocation, CloseAllocation(allocation_id=now.id, results=now.results))
@@ -339,12 +339,12 @@ class Trial:
         )
 
     async def _given_back(self) -> None:
-        """Wait until the pools know what was released. Nothing else has to wait for that, so it is done late.
+        """Wait until the pool knows what was released last. Nothing else has to wait for that, so it is done late.
 
         The answer would be a workflow task of its own, which a trial's end shares with that of its last message.
         """
-        while self._releases:
-            await self._releases.pop(0)
+        if self._release is not None:
+            await self._release
 
     async def _run_containers(self, now: _Allocation) -> None:
         run = self._run
