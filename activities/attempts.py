@@ -50,12 +50,11 @@ class Attempts:
             with contextlib.suppress(OSError):  # Temporal knows it no more, should it be there at the next start
                 file.unlink(missing_ok=True)
 
-    async def end_left(self, client: Client) -> int:
-        """End what an agent left that was killed, so that it is tried anew at once; how many there were.
+    async def end_left(self, client: Client) -> None:
+        """End what an agent left that was killed, so that it is tried anew at once.
 
         What can't be told now is noticed when the heartbeat is missed.
         """
-        files = sorted(self._folder.iterdir())
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def end(file: Path) -> None:
@@ -69,5 +68,4 @@ class Attempts:
                         log.warning("an attempt of before could not be ended", error=str(refusal))
             file.unlink(missing_ok=True)
 
-        await asyncio.gather(*map(end, files))
-        return len(files)
+        await asyncio.gather(*map(end, list(self._folder.iterdir())))
