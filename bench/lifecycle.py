@@ -20,7 +20,7 @@ import yaml
 from temporalio.client import Client
 
 from bench.cluster import token_of
-from bench.measure import Figure
+from bench.measure import Figure, p95
 from tests.embedded import Embedded
 
 _LIVE = 200
@@ -110,8 +110,8 @@ def _commands(cluster: Embedded, http: httpx.Client) -> Iterator[Figure]:
             if name == "pause":
                 command(experiment_id, "activate")
     for name, values in calls.items():
-        yield Figure(f"{name} call, p95", [_p95(values)], "ms", 300, note=f"{len(values)} calls")
-    yield Figure("pause or cancel until the harness knows, p95", [_p95(told)], "ms", 1000, note=f"{len(told)} times")
+        yield Figure(f"{name} call, p95", [p95(values)], "ms", 300, note=f"{len(values)} calls")
+    yield Figure("pause or cancel until the harness knows, p95", [p95(told)], "ms", 1000, note=f"{len(told)} times")
 
 
 def _is_ready(cluster: Embedded) -> bool:
@@ -121,10 +121,6 @@ def _is_ready(cluster: Embedded) -> bool:
 def _told(cluster: Embedded) -> list[float]:
     lines = cluster.rows("SELECT log FROM task_logs WHERE log LIKE 'told at %' ORDER BY id")
     return [float(match[1]) for (line,) in lines if (match := re.search(r"told at ([\d.]+)", line))]
-
-
-def _p95(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95)]
 
 
 def _is_over(cluster: Embedded, experiment_id: int) -> bool:

@@ -62,6 +62,11 @@ def repeat(measure: Callable[[], float], runs: int, warm_up: int = 1) -> list[fl
     return [measure() for _ in range(runs)]
 
 
+def p95(values: Sequence[float]) -> float:
+    """The 95th percentile: one of the values."""
+    return sorted(values)[int(len(values) * 0.95)]
+
+
 def load() -> str:
     """The machine's load over the last minute."""
     return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
 import tempfile
 import time
@@ -15,6 +14,7 @@ from sqlalchemy import update
 
 from api.auth import token_hash
 from bench.measure import Figure
+from bench.raw_http import post_report
 from bench.served import serving
 from database.migrate import migrate, seed
 from database.models import Allocation, AllocationContainer, Experiment, Trial, User
@@ -121,18 +121,8 @@ async def _drive(port: int, connections: int, step: int, answers: Queue[tuple[in
             current += 1
             report = {"metrics": {"trialId": number + 1, "trialRunId": 1, "stepsCompleted": current,
                                   "metrics": {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}}, "group": "training"}  # fmt: skip
-            body = json.dumps(report).encode()
-            head = (
-                f"POST /api/v1/trials/{number + 1}/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-                f"Grpc-Metadata-x-allocation-token: Bearer token{number}\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert b" 200 " in answer.split(b"\r\n", 1)[0], answer
-            length = next(
-                int(line[15:]) for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length")
-            )
-            await reader.readexactly(length)
+            status = await post_report(reader, writer, number + 1, f"token{number}", report)
+            assert b" 200 " in status, status
             count += 1
         writer.close()
         return count, current

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from activities.launchers.base import (
     LogLine,
     RunFiles,
 )
+from bench.raw_http import post_report
 from database.types import utc_now
 
 _CONNECTIONS = 64
@@ -125,30 +125,23 @@ class SimulatedLauncher(Launcher):
             }
             self.late.append(time.monotonic() - due + 1.0)
             began = time.monotonic()
-            self.refused += not await self._sent(f"/api/v1/trials/{env['DET_TRIAL_ID']}/metrics", env, report)
+            self.refused += not await self._sent(env, report)
             self.took.append(time.monotonic() - began)
             try:
                 await asyncio.wait_for(container.ended.wait(), max(0.0, due - time.monotonic()))
             except TimeoutError:
                 continue
 
-    async def _sent(self, path: str, env: Mapping[str, str], report: Any) -> bool:
-        """Over a raw connection of a few: a thousand clients share two cores with the server that is measured."""
-        body = json.dumps(report).encode()
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n"
-            f"Grpc-Metadata-x-allocation-token: Bearer {env['DET_SESSION_TOKEN']}\r\n\r\n"
-        )
+    async def _sent(self, env: Mapping[str, str], report: dict[str, Any]) -> bool:
+        """Over one of a few connections: a thousand clients share two cores with the server that is measured."""
         connection = await self._idle.get()
         try:
             reader, writer = connection or await asyncio.open_connection(self._host, self._port)
             connection = None
-            writer.write(head.encode() + body)
-            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-            await reader.readexactly(int(answer.partition(b"content-length:")[2].split(b"\r\n", 1)[0]))
+            status = await post_report(reader, writer, int(env["DET_TRIAL_ID"]), env["DET_SESSION_TOKEN"], report)
             connection = reader, writer
         except (OSError, asyncio.IncompleteReadError):
             return False
         finally:
             self._idle.put_nowait(connection)
-        return b" 200 " in answer.split(b"\r\n", 1)[0]
+        return b" 200 " in status

@@ -110,12 +110,12 @@ class Embedded:
                 found[values[b"DET_ALLOCATION_ID"].decode()] = int(entry.name)
         return found
 
-    def until(self, condition: Callable[[], Any], timeout_s: float, what: str) -> None:
+    def until(self, condition: Callable[[], Any], timeout_s: float, what: str, *, every_s: float = 0.05) -> None:
         """Wait for a condition, with a limit."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"waited {timeout_s:g} s until {what}"
-            time.sleep(0.05)
+            time.sleep(every_s)
 
 
 @contextlib.contextmanager
