@@ -3,7 +3,8 @@
 DeterminedException
 ├── InvalidHP                            raised by user code: this combination of hyperparameters makes no sense
 ├── InvalidConfigurationException        a configuration, environment variable or info file is wrong
-│   └── InvalidExperimentException       … of an experiment
+│   ├── InvalidExperimentException       … of an experiment
+│   └── StorageNotNamed                  the cluster itself does not touch this folder
 ├── InvalidDataTypeException             a value handed to us has the wrong type (also a TypeError)
 ├── InvalidContextException              a model directory can't be packed, or a packed one is unsafe
 ├── NotAvailableException                not in this release (also a NotImplementedError)
@@ -55,6 +56,17 @@ class InvalidConfigurationException(DeterminedException):
 
 class InvalidExperimentException(InvalidConfigurationException):
     """An experiment's configuration is wrong."""
+
+
+class StorageNotNamed(InvalidConfigurationException):
+    """The cluster itself neither serves nor removes checkpoints in a folder that its operator did not name."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"the folder {folder} is none of those in which this cluster serves and removes checkpoints: its operator "
+            "names them (UNDETERRED_STORAGE_ROOTS)"
+        )
+        self.folder = folder
 
 
 class InvalidDataTypeException(DeterminedException, TypeError):

@@ -294,7 +294,7 @@ class CheckpointContext:
         def commit() -> None:
             files = {path: entry for part in stored for path, entry in part.items() if path != METADATA_FILE}
             text = json.dumps(merged, indent=2).encode()
-            self._storage.commit(storage_id, files, {METADATA_FILE: text})
+            self._storage.commit(storage_id, files, {METADATA_FILE: text}, self._task_id)
             self._committed = storage_id
             resources = {path: entry.size for path, entry in files.items()} | {METADATA_FILE: len(text)}
             self._report(storage_id, dict(sorted(resources.items())), merged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from determined import errors
-from determined.common.storage._manifest import MANIFEST_FILE, FileEntry, decode
+from determined.common.storage._manifest import MANIFEST_FILE, FileEntry
 from determined.common.storage._posix import PosixStorage
 from determined.common.storage._storage import Storage
 from determined.common.storage._tree import is_below
@@ -22,8 +22,7 @@ __all__ = [
     "PosixStorage",
     "Storage",
     "build",
-    "decode",
-    "host_root",
+    "folder_on_host",
     "root_of",
 ]
 
@@ -50,28 +49,20 @@ def root_of(config: Mapping[str, Any]) -> str:
         if not mounted:
             mounted = CONTAINER_SHARED_FS if os.path.ismount(CONTAINER_SHARED_FS) else host_path
         return _shared_fs(config, mounted)
-    return host_root(config)
+    return folder_on_host(config)
 
 
-def host_root(config: Mapping[str, Any]) -> str:
+def folder_on_host(config: Mapping[str, Any]) -> str:
     """As `root_of`, on a machine of the cluster, outside of containers: there `shared_fs` is at `host_path`.
 
     Raises:
-        NotAvailableException, InvalidConfigurationException: As `root_of`; also if a link leads out of `host_path`,
-            which trials may have made: they write there.
+        NotAvailableException, InvalidConfigurationException: As `root_of`.
     """
     kind = config.get("type")
     if kind == "directory":
         return _absolute(config, "container_path")
     if kind == "shared_fs":
-        host_path = _absolute(config, "host_path")
-        root = _shared_fs(config, host_path)
-        if not is_below(os.path.realpath(root), os.path.realpath(host_path)):
-            raise errors.InvalidConfigurationException(
-                f"checkpoint_storage.storage_path is {config.get('storage_path')!r}, but there is a link which leads "
-                f"out of host_path ({host_path})"
-            )
-        return root
+        return _shared_fs(config, _absolute(config, "host_path"))
     if kind in _LATER:
         raise errors.NotAvailableException(
             f"storage type {kind!r} is not available in this release; use 'shared_fs' or 'directory' "

@@ -9,7 +9,7 @@ from determined import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 #: Beside the files, and never shown as one of them.
@@ -56,16 +56,36 @@ def entry_of(content: bytes) -> FileEntry:
     return FileEntry(len(content), found.hexdigest())
 
 
-def encode(files: Mapping[str, FileEntry]) -> bytes:
-    """The manifest of these files, as UTF-8 JSON."""
+class Manifest:
+    """What a checkpoint consists of, and who wrote it.
+
+    Attributes:
+        files: Path -> size and hash, sorted; folders end with "/".
+        writer: The id of the task that wrote it; "" outside of a cluster. The cluster serves and deletes a checkpoint
+            for that task only: who merely reports the name of a folder has not written what is in it.
+    """
+
+    __slots__ = ("files", "writer")
+
+    def __init__(self, files: Mapping[str, FileEntry], writer: str = "") -> None:
+        self.files = dict(sorted(files.items()))
+        self.writer = writer
+
+    def without(self, paths: Collection[str]) -> Manifest:
+        """The same without some of its files."""
+        return Manifest({path: entry for path, entry in self.files.items() if path not in paths}, self.writer)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as UTF-8 JSON."""
     import json
 
-    listed = {path: {"size": entry.size, "xxh3": entry.xxh3} for path, entry in sorted(files.items())}
-    return json.dumps({"version": _VERSION, "files": listed}, indent=1).encode()
+    listed = {path: {"size": entry.size, "xxh3": entry.xxh3} for path, entry in manifest.files.items()}
+    return json.dumps({"version": _VERSION, "writer": manifest.writer, "files": listed}, indent=1).encode()
 
 
-def decode(raw: bytes, where: str) -> dict[str, FileEntry]:
-    """The files that a manifest lists, sorted.
+def decode(raw: bytes, where: str) -> Manifest:
+    """What a manifest says.
 
     Args:
         raw: The manifest.
@@ -84,12 +104,13 @@ def decode(raw: bytes, where: str) -> dict[str, FileEntry]:
                 "undeterred-harness"
             )
         entries = {str(path): FileEntry(int(e["size"]), str(e["xxh3"])) for path, e in read["files"].items()}
+        writer = str(read.get("writer", ""))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise errors.CheckpointCorruptError(f"{where} is damaged: it is no manifest ({e!r})") from e
     for path in entries:
         if not is_inside(path):
             raise errors.CheckpointCorruptError(f"{where} is refused: {path!r} leads out of the checkpoint")
-    return dict(sorted(entries.items()))
+    return Manifest(entries, writer)
 
 
 def is_inside(path: str) -> bool:

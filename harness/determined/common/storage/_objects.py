@@ -15,6 +15,7 @@ from determined.common.storage._manifest import (
     MANIFEST_FILE,
     METADATA_FILE,
     FileEntry,
+    Manifest,
     check_file,
     decode,
     encode,
@@ -128,12 +129,14 @@ class ObjectStorage(Storage):
         with tempfile.TemporaryDirectory(prefix=f"checkpoint-{storage_id}-", dir=self._temp_dir) as folder:
             yield folder
 
-    def commit(self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes]) -> None:
+    def commit(
+        self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes], writer: str = ""
+    ) -> None:
         """Upload the rest, then the manifest."""
         entries = {checked_path(path): entry for path, entry in files.items() if path != MANIFEST_FILE}
         for path, content in extra.items():
             entries[path] = self._send(self._key(storage_id, checked_path(path)), content)
-        self._send(self._key(storage_id, MANIFEST_FILE), encode(entries))
+        self._send(self._key(storage_id, MANIFEST_FILE), encode(Manifest(entries, writer)))
 
     def abort(self, storage_id: str) -> None:
         """Remove the objects."""
@@ -151,6 +154,23 @@ class ObjectStorage(Storage):
 
     def entries(self, storage_id: str) -> dict[str, FileEntry]:
         """What the manifest lists, or the objects, with no hashes, if there is none."""
+        manifest = self.manifest(storage_id)
+        if manifest is not None:
+            return manifest.files
+        found = self._listed(storage_id)
+        if METADATA_FILE not in found:
+            raise errors.CheckpointNotFound(
+                f"checkpoint {storage_id} is not in the checkpoint storage {self.root}"
+                + (": its upload was never finished" if found else "")
+            )
+        return {path: FileEntry(size) for path, size in sorted(found.items()) if path != MANIFEST_FILE}
+
+    def manifest(self, storage_id: str) -> Manifest | None:
+        """What was written last; None: Determined wrote the checkpoint, or there is none.
+
+        Raises:
+            CheckpointCorruptError: It is damaged.
+        """
         key = self._key(storage_id, MANIFEST_FILE)
         raw = b""
         with contextlib.suppress(Absent):
@@ -159,13 +179,7 @@ class ObjectStorage(Storage):
                 if len(piece) < PIECE:
                     break
             return decode(raw, self._where(storage_id, MANIFEST_FILE))
-        found = self._listed(storage_id)
-        if METADATA_FILE not in found:
-            raise errors.CheckpointNotFound(
-                f"checkpoint {storage_id} is not in the checkpoint storage {self.root}"
-                + (": its upload was never finished" if found else "")
-            )
-        return {path: FileEntry(size) for path, size in sorted(found.items()) if path != MANIFEST_FILE}
+        return None
 
     def verify(self, storage_id: str, *, hashes: bool) -> None:
         """Sizes by one listing; hashes by reading all."""
@@ -237,13 +251,21 @@ class ObjectStorage(Storage):
         """The manifest goes first. A checkpoint that has none gets one: its metadata.json may be among the files."""
         doomed = {checked_path(path) for path in paths}
         try:
-            entries = self.entries(storage_id)
+            manifest = self.manifest(storage_id) or Manifest(self.entries(storage_id))
         except errors.CheckpointNotFound:
-            entries = {}
-        if doomed & entries.keys():
-            left = {path: entry for path, entry in entries.items() if path not in doomed}
-            self._send(self._key(storage_id, MANIFEST_FILE), encode(left))
+            manifest = Manifest({})
+        if doomed & manifest.files.keys():
+            self._send(self._key(storage_id, MANIFEST_FILE), encode(manifest.without(doomed)))
         self._delete_all([self._key(storage_id, path) for path in sorted(doomed)])
+
+    def sizes(self, storage_id: str) -> dict[str, int]:
+        """Path -> size of all that lies where a checkpoint's files do, be it one or not."""
+        return self._listed(storage_id)
+
+    def delete_all(self, storage_id: str, paths: Iterable[str]) -> None:
+        """Remove objects by their paths; folders last."""
+        keys = [self._key(storage_id, checked_path(path)) for path in paths]
+        self._delete_all(sorted(keys, key=lambda key: (key.endswith("/"), key)))
 
     # -- what is no checkpoint -----------------------------------------------------------------------------------------
 

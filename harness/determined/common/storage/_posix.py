@@ -14,6 +14,7 @@ from determined import errors
 from determined.common.storage._manifest import (
     MANIFEST_FILE,
     FileEntry,
+    Manifest,
     check_file,
     decode,
     encode,
@@ -114,7 +115,9 @@ class PosixStorage(Storage):
                 raise errors.CheckpointStorageFull(temporary, self.free_bytes()) from e
             raise
 
-    def commit(self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes]) -> None:
+    def commit(
+        self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes], writer: str = ""
+    ) -> None:
         """Write the rest, force all to the disk, and rename the hidden folder."""
         temporary, final = self._temporary(storage_id), self.path_of(storage_id)
         entries = {checked_path(path): entry for path, entry in files.items() if path != MANIFEST_FILE}
@@ -123,7 +126,7 @@ class PosixStorage(Storage):
             for path, content in extra.items():
                 entries[path] = _write(os.path.join(temporary, path), content)
             _prune(temporary, entries)
-            _write(os.path.join(temporary, MANIFEST_FILE), encode(entries))
+            _write(os.path.join(temporary, MANIFEST_FILE), encode(Manifest(entries, writer)))
             # The files were forced to the disk as they were put, by those who did.
             for path, _, _ in os.walk(temporary, topdown=False):
                 _sync_dir(path)
@@ -145,8 +148,10 @@ class PosixStorage(Storage):
         """What the manifest lists, or what is there if there is none."""
         folder = self.require(storage_id)
         with self._say_what_failed(folder):
-            entries = self._manifest(folder)
-            return {path: FileEntry(size) for path, size in list_tree(folder).items()} if entries is None else entries
+            manifest = self._manifest(folder)
+            if manifest is None:
+                return {path: FileEntry(size) for path, size in list_tree(folder).items()}
+            return manifest.files
 
     def verify(self, storage_id: str, *, hashes: bool) -> None:
         """Compare with the manifest."""
@@ -206,10 +211,9 @@ class PosixStorage(Storage):
         folder = self.path_of(storage_id)
         doomed = {path: _within(folder, path) for path in paths}
         with self._say_what_failed(folder):
-            entries = self._manifest(folder)
-            if entries is not None:
-                left = {path: entry for path, entry in entries.items() if path not in doomed}
-                _replace(os.path.join(folder, MANIFEST_FILE), encode(left))
+            manifest = self._manifest(folder)
+            if manifest is not None:
+                _replace(os.path.join(folder, MANIFEST_FILE), encode(manifest.without(doomed)))
             for path, file in sorted(doomed.items(), reverse=True):
                 with contextlib.suppress(FileNotFoundError):
                     os.rmdir(file) if path.endswith("/") else os.unlink(file)
@@ -266,12 +270,10 @@ class PosixStorage(Storage):
 
     def _make_root(self) -> None:
         if not os.path.isdir(self.root):
+            # Where tasks run as several users, whoever runs the hosts makes it before: an agent does for containers.
             os.makedirs(self.root, exist_ok=True)
-            # Tasks of different users share it.
-            with contextlib.suppress(PermissionError):
-                os.chmod(self.root, 0o777)
 
-    def _manifest(self, folder: str) -> dict[str, FileEntry] | None:
+    def _manifest(self, folder: str) -> Manifest | None:
         """None: Determined wrote it, or somebody copied it here."""
         file = os.path.join(folder, MANIFEST_FILE)
         try:
@@ -298,7 +300,8 @@ class PosixStorage(Storage):
                 raise missing(file) from e
 
         with self._say_what_failed(folder):
-            entries = select(self._manifest(folder) or {}, selector)
+            manifest = self._manifest(folder)
+            entries = select(manifest.files if manifest else {}, selector)
             each(verify_one, list(entries), _THREADS)
 
     def _open(self, path: str) -> FileIO:

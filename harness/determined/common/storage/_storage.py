@@ -87,13 +87,16 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
-    def commit(self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes]) -> None:
+    def commit(
+        self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes], writer: str = ""
+    ) -> None:
         """Make a checkpoint visible.
 
         Args:
             storage_id: The checkpoint.
             files: All that belongs to it: what the `put`s of all workers returned.
             extra: Files to write now, by their path, in this order; one of `files` of the same path is replaced.
+            writer: The id of the task that writes it, for the manifest.
         """
 
     @abc.abstractmethod
