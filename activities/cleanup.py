@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from collections.abc import Sequence
+
+from sqlalchemy import update
 from temporalio import activity
 
 from database import retention
-from database.models import Cluster, Experiment
+from database.models import Experiment
 from database.organization import note_failure
-from database.pools import storage_pool
 from database.session import Database
 from workflows.messages import (
     ClaimedCheckpoints,
@@ -25,33 +26,38 @@ _ERASED_AT_ONCE = 5000
 
 
 class Cleanup:
-    """Activities of the orchestrator; all of them may be done again."""
+    """Activities of the orchestrator; all of them may be done again.
 
-    def __init__(self, database: Database) -> None:
+    Args:
+        database: The records.
+        roots: The folders that the operator named for checkpoints.
+    """
+
+    def __init__(self, database: Database, roots: Sequence[str]) -> None:
         self._database = database
+        self._roots = roots
 
     @activity.defn
     def claim_checkpoints(self, order: CleanupOrder) -> ClaimedCheckpoints:
-        """Choose the next checkpoints to remove; none: all is done."""
+        """Choose the next checkpoints to remove; at last, of an experiment that goes, its TensorBoard files."""
         with self._database.write() as session:
             experiment = session.get(Experiment, order.experiment_id)
             if experiment is None:  # erased by an earlier try
                 return ClaimedCheckpoints()
-            uuids = retention.claim(session, order.experiment_id, everything=order.everything, limit=_CLAIMED_AT_ONCE)
-            config = experiment.config
-            return ClaimedCheckpoints(
-                uuids=uuids,
-                pool=storage_pool(session, experiment),
-                storage=config["checkpoint_storage"],
-                mounts=config.get("bind_mounts") or [],
-                cluster_id=session.scalars(select(Cluster.cluster_id)).one(),
+            uuids = retention.claim(
+                session, order.experiment_id, everything=order.everything, limit=_CLAIMED_AT_ONCE, roots=self._roots
             )
+            is_last = not uuids and order.everything and retention.is_ours(experiment, self._roots)
+            if not uuids and not is_last:
+                return ClaimedCheckpoints()
+            removal = retention.post_removal(session, experiment, uuids=uuids, tensorboard=is_last)
+            return ClaimedCheckpoints(uuids=uuids, pool=removal.pool, removal_id=removal.id)
 
     @activity.defn
     def mark_deleted(self, removed: RemovedFiles) -> None:
         """Record that the files of checkpoints are gone."""
         with self._database.write() as session:
-            retention.mark_deleted(session, removed.uuids)
+            retention.mark_removed(session, removed.removal_id, removed.uuids, is_finished=not removed.problems)
 
     @activity.defn
     def erase_experiment(self, order: CleanupOrder) -> ErasedExperiment:

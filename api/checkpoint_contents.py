@@ -1,122 +1,136 @@
-"""The files of a checkpoint one by one: what there is, with its hashes, and the content of each from any byte on."""
+"""The files of a checkpoint as the API serves them: their list, the content of each, and an archive."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import stat
-from collections.abc import Generator, Iterator, Mapping
+import tarfile
+import time
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from io import FileIO
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from api.errors import NotFound
+from sqlalchemy.orm import Session
+
+from api.access import readable_checkpoint
+from api.auth import AllocationPrincipal, UserPrincipal
+from api.errors import BadRequest, NotFound
+from database.models import Checkpoint, Experiment
 from determined import errors
-from determined.common import storage
-from determined.common.storage import MANIFEST_FILE, FileEntry, decode
+from determined.common.storage import FileEntry
+from determined.common.storage.hosted import Claim, Hosted, hosted
 
 _PIECE_BYTES = 2**18
-_FOLDERS = ("shared_fs", "directory")
 
 
-def hashes(config: Mapping[str, Any], uuid: str) -> dict[str, str]:
-    """Path -> XXH3 of the files that the checkpoint's manifest lists; none, if it has no manifest.
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint that has files, and where they are, with the keys that are shown to nobody.
 
-    Args:
-        config: The section `checkpoint_storage` of the experiment.
-        uuid: The checkpoint.
-
-    Raises:
-        NotFound: It is not where this server looks for it, or the manifest is damaged.
+    Its methods raise NotFound if the files are not where this server looks for them, or are not the checkpoint's.
     """
-    with _told_as_absent(uuid):
-        if config["type"] in _FOLDERS:
-            entries = _manifest_of(_folder(config, uuid), uuid)
-        else:
-            with closing(storage.build(config)) as place:
-                entries = place.entries(uuid)
-    return {path: entry.xxh3 for path, entry in entries.items() if entry.xxh3}
 
+    claim: Claim
+    sizes: Mapping[str, int]
+    section: Mapping[str, Any]
+    roots: Sequence[str]
 
-def content(config: Mapping[str, Any], uuid: str, path: str, offset: int) -> Iterator[bytes]:
-    """A file's content from a byte on, piece by piece. What is wrong is found out now, not by the iterator.
+    def hashes(self) -> dict[str, str]:
+        """Path -> XXH3 of the files that the checkpoint's manifest lists; none, if it has no manifest."""
+        with self._opened() as place:
+            return {path: entry.xxh3 for path, entry in place.files(self.claim).items() if entry.xxh3}
 
-    Args:
-        config: The section `checkpoint_storage` of the experiment.
-        uuid: The checkpoint.
-        path: Of the file within it.
-        offset: How many bytes to leave out.
+    def content(self, path: str, offset: int) -> Iterator[bytes]:
+        """A file's content from a byte on, piece by piece. What is wrong is found out now, not by the iterator."""
+        with self._opened(stays_open=True) as place:
+            if path not in place.files(self.claim):
+                raise errors.CheckpointNotFound(f"it has no file {path!r}")
+            return _closed_after(place, place.open_file(self.claim.uuid, path, offset))
 
-    Raises:
-        NotFound: The file is not where this server looks for it, or it can't reach that place.
-    """
-    with _told_as_absent(uuid):
-        if config["type"] in _FOLDERS:
-            return _read(_open_below(_folder(config, uuid), path), offset)
-        place = storage.build(config)
-        pieces = place.open_file(uuid, path, offset)
+    def archive(self, *, gzip: bool) -> Iterator[bytes]:
+        """A tar (or tar.gz) of it, piece by piece: a file may be larger than memory."""
+        with self._opened(stays_open=True) as place:
+            pieces = _closed_after(place, _archived(place, self.claim.uuid, place.files(self.claim)))
+        return _packed(pieces) if gzip else pieces
+
+    @contextmanager
+    def _opened(self, *, stays_open: bool = False) -> Generator[Hosted]:
+        place: Hosted | None = None
         try:
-            first = next(pieces, b"")
-        except BaseException:
-            place.close()
-            raise
-        return _closed_after(place, itertools.chain([first], pieces))
+            place = hosted(self.section, self.roots)
+            if place is None:
+                raise errors.CheckpointNotFound("it lived and died with its container")
+            yield place
+        except BaseException as error:
+            stays_open = False
+            if not isinstance(error, (errors.DeterminedException, OSError, ValueError)):
+                raise
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise NotFound(
+                f"the files of checkpoint {self.claim.uuid} are not where this server looks for them: {why}"
+            ) from None
+        finally:
+            if place is not None and not stays_open:
+                place.close()
 
 
-@contextmanager
-def _told_as_absent(uuid: str) -> Generator[None]:
-    try:
-        yield
-    except (errors.DeterminedException, OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise NotFound(f"the files of checkpoint {uuid} are not where this server looks for them: {why}") from None
+def stored(session: Session, uuid: str, caller: UserPrincipal | AllocationPrincipal, roots: Sequence[str]) -> Stored:
+    """A checkpoint that has files. Raises: NotFound, BadRequest."""
+    row = readable_checkpoint(session, uuid.lower(), caller)
+    if row.state not in ("COMPLETED", "PARTIALLY_DELETED"):
+        shown = "DELETED" if row.state == "DELETING" else row.state
+        raise BadRequest(f"checkpoint {uuid} is {shown}: it can't be downloaded")
+    section: dict[str, Any] = session.get_one(Experiment, row.experiment_id).config["checkpoint_storage"]
+    return Stored(claim_on(row), row.resources, section, roots)
 
 
-def _folder(config: Mapping[str, Any], uuid: str) -> Path:
-    return Path(storage.host_root(config)) / uuid
+def claim_on(row: Checkpoint) -> Claim:
+    """What is recorded of a checkpoint, to be held against its files."""
+    return Claim(row.uuid, row.task_id, row.resources, is_of_container=bool(row.allocation_id))
 
 
-def _manifest_of(folder: Path, uuid: str) -> dict[str, FileEntry]:
-    try:
-        raw = b"".join(_read(_open_below(folder, MANIFEST_FILE), 0))
-    except FileNotFoundError:
-        if not folder.is_dir() or folder.is_symlink():
-            raise
-        return {}
-    return decode(raw, f"the manifest of {uuid}")
-
-
-def _open_below(folder: Path, path: str) -> int:
-    """Whoever writes to the storage may replace a file or a folder by a link at any time: none is followed."""
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    *folders, name = path.split("/")
-    try:
-        for each in folders:
-            below = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = below
-        number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
-    finally:
-        os.close(here)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise FileNotFoundError(f"{path} is no file")
-    return number
-
-
-def _read(number: int, offset: int) -> Iterator[bytes]:
-    file = open(number, "rb", buffering=0)  # noqa: SIM115 (closed when it is read, or when nobody will)
-    file.seek(offset)
-    return _pieces(file)
-
-
-def _pieces(file: FileIO) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
-
-
-def _closed_after(place: storage.Storage, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _closed_after(place: Hosted, pieces: Iterator[bytes]) -> Iterator[bytes]:
     with closing(place):
         yield from pieces
+
+
+def _packed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(1, wbits=31)
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def _archived(place: Hosted, uuid: str, files: Mapping[str, FileEntry]) -> Iterator[bytes]:
+    now = int(time.time())
+    for path, entry in files.items():
+        try:
+            pieces = iter(()) if path.endswith("/") else place.open_file(uuid, path)
+            mode = place.mode(uuid, path)
+        except OSError:  # gone in the meantime, or replaced by a link
+            continue
+        yield _head(Path(path), mode, now, None if path.endswith("/") else entry.size)
+        if not path.endswith("/"):
+            yield from _filled(pieces, entry.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _head(path: Path, mode: int, modified_at: int, size: int | None) -> bytes:
+    """A member's head; of a folder, if it has no size."""
+    member = tarfile.TarInfo(str(path))
+    member.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
+    member.mode, member.mtime, member.size = mode & 0o777, modified_at, size or 0
+    return member.tobuf()
+
+
+def _filled(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Exactly `size` bytes, as the head says, whatever becomes of the file; filled up to a whole block."""
+    left = size
+    for piece in pieces:
+        yield piece[:left]
+        left -= min(left, len(piece))
+        if not left:
+            break
+    for filler in range(left + -size % tarfile.BLOCKSIZE, 0, -_PIECE_BYTES):
+        yield bytes(min(filler, _PIECE_BYTES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid as uuids
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,20 +11,22 @@ from sqlalchemy.orm import Session
 
 from api import cleanup, outbox
 from api.access import changeable, readable_checkpoint
-from api.auth import AllocationPrincipal, UserPrincipal
+from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.errors import BadRequest, NotFound
-from database.models import Checkpoint, Cluster, Experiment
-from database.pools import storage_pool
+from database import retention
+from database.models import Checkpoint, Experiment, StorageRemoval
 from workflows import names
 from workflows.config.patterns import PatternRefused, PatternSet
-from workflows.messages import FileRemovalOrder, RemoveFiles
+from workflows.messages import FileRemovalOrder
 
 
-def remove_matching(session: Session, wanted: Sequence[str], globs: Sequence[str], user: UserPrincipal) -> None:
+def remove_matching(
+    session: Session, wanted: Sequence[str], globs: Sequence[str], user: UserPrincipal, roots: Sequence[str]
+) -> None:
     """Have the files of checkpoints removed whose names match one of `globs`; where all match, the checkpoint goes.
 
-    The records change now, the files follow. Raises: BadRequest, NotFound, Forbidden, FailedPrecondition; then nothing
-    was done.
+    The records follow the files: what is shown as partially deleted has lost them. Raises: BadRequest, NotFound,
+    Forbidden, FailedPrecondition; then nothing was done.
     """
     if not wanted:
         raise BadRequest("checkpointUuids: expected one or more")
@@ -37,6 +38,7 @@ def remove_matching(session: Session, wanted: Sequence[str], globs: Sequence[str
     for uuid in dict.fromkeys(uuid.lower() for uuid in wanted):
         row = readable_checkpoint(session, uuid, user)
         changeable(session, row.experiment_id, user)
+        cleanup.check_ours(session, row.experiment_id, roots)
         session.refresh(row, with_for_update=True)
         doomed = [name for name in row.resources if patterns.matches(name)]
         left = {name: size for name, size in row.resources.items() if name not in set(doomed)}
@@ -45,19 +47,18 @@ def remove_matching(session: Session, wanted: Sequence[str], globs: Sequence[str
         if not any(not name.endswith("/") for name in left):
             emptied.append(uuid)
             continue
-        _set_resources(row, left)
-        files.setdefault(row.experiment_id, {})[uuid] = [name for name in doomed if not name.endswith("/")]
+        files.setdefault(row.experiment_id, {})[uuid] = doomed
     cleanup.check_unused(session, [uuid for of_checkpoints in files.values() for uuid in of_checkpoints], user)
     if emptied:
-        cleanup.delete_checkpoints(session, emptied, user)
+        cleanup.delete_checkpoints(session, emptied, user, roots)
     for experiment_id, of_checkpoints in files.items():
         _post(session, session.get_one(Experiment, experiment_id), files=of_checkpoints)
 
 
-def remove_tensorboard_files(session: Session, experiment: Experiment) -> None:
-    """Have the TensorBoard files of an experiment removed."""
-    cluster_id = session.scalars(select(Cluster.cluster_id)).one()
-    _post(session, experiment, tensorboard=f"{cluster_id}/tensorboard/experiment/{experiment.id}")
+def remove_tensorboard_files(session: Session, experiment: Experiment, roots: Sequence[str]) -> None:
+    """Have the TensorBoard files of an experiment removed. Raises: FailedPrecondition."""
+    cleanup.check_ours(session, experiment.id, roots)
+    _post(session, experiment, tensorboard=True)
 
 
 def note_resources(
@@ -75,21 +76,46 @@ def note_resources(
         raise BadRequest(f"checkpoint {uuid}: resources: {unknown[0]!r} is no file of it: they can only become fewer")
     if resources.keys() == row.resources.keys():
         return
-    _set_resources(row, resources)
+    retention.set_resources(row, resources)
 
 
-def _set_resources(row: Checkpoint, left: Mapping[str, int]) -> None:
-    row.resources = dict(left)
-    row.size_bytes = sum(left.values())
-    row.state = "PARTIALLY_DELETED" if left else "DELETED"
+def removal_order(session: Session, removal_id: str, agent: AgentPrincipal, roots: Sequence[str]) -> dict[str, Any]:
+    """What an agent needs to carry a removal out, keys of the storage included.
+
+    Args:
+        session: Of a transaction.
+        removal_id: Of a removal that is not finished.
+        agent: Who asks. One that joined gets those of its own pool only.
+        roots: Folders that the operator named.
+
+    Raises: NotFound.
+    """
+    row = session.get(StorageRemoval, removal_id)
+    if row is None or row.finished_at is not None or (agent.agent_id is not None and agent.pool != row.pool):
+        raise NotFound(f"removal {removal_id} not found, or it is done")
+    config = session.get_one(Experiment, row.experiment_id).config
+    known = session.scalars(select(Checkpoint).where(Checkpoint.uuid.in_([*row.uuids, *row.files])))
+    return {
+        "storage": config["checkpoint_storage"],
+        "mounts": config.get("bind_mounts") or [],
+        "roots": list(roots),
+        "tensorboard": row.tensorboard,
+        "files": row.files,
+        "claims": {
+            checkpoint.uuid: {
+                "writer": checkpoint.task_id,
+                "paths": list(checkpoint.resources),
+                "isOfContainer": bool(checkpoint.allocation_id),
+            }
+            for checkpoint in known
+        },
+    }
 
 
 def _post(session: Session, experiment: Experiment, **what: Any) -> None:
-    config = experiment.config
-    removal = RemoveFiles(storage=config["checkpoint_storage"], mounts=config.get("bind_mounts") or [], **what)
-    order = FileRemovalOrder(pool=storage_pool(session, experiment), removal=removal)
-    workflow_id = names.file_removal_workflow(str(uuids.uuid4()))
-    outbox.post(session, workflow_id, outbox.REMOVE_FILES, order.model_dump(mode="json"))
+    removal = retention.post_removal(session, experiment, **what)
+    order = FileRemovalOrder(pool=removal.pool, removal_id=removal.id)
+    outbox.post(session, names.file_removal_workflow(removal.id), outbox.REMOVE_FILES, order.model_dump(mode="json"))
 
 
 def _patterns(globs: Sequence[str]) -> PatternSet:

@@ -18,6 +18,7 @@ from api.wire import messages as wire
 from api.wire.base import plain
 from database import retention
 from database.models import Checkpoint, Experiment, Model
+from determined.errors import StorageNotNamed
 from workflows import names
 from workflows.lifecycle.experiment import TERMINAL, TRANSITIONS, ExperimentState
 from workflows.lifecycle.retention import RetentionPolicy
@@ -52,7 +53,7 @@ def delete_experiment(
     )
 
 
-def delete_checkpoints(session: Session, uuids: Sequence[str], user: UserPrincipal) -> None:
+def delete_checkpoints(session: Session, uuids: Sequence[str], user: UserPrincipal, roots: Sequence[str]) -> None:
     """Have checkpoints deleted: all of them, or none. Raises: BadRequest, NotFound, Forbidden, FailedPrecondition."""
     wanted = list(dict.fromkeys(uuid.lower() for uuid in uuids))
     if not wanted:
@@ -67,12 +68,23 @@ def delete_checkpoints(session: Session, uuids: Sequence[str], user: UserPrincip
         by_experiment[row.experiment_id].append(row)
     for experiment_id in sorted(by_experiment):
         changeable(session, experiment_id, user)
+        check_ours(session, experiment_id, roots)
     check_unused(session, wanted, user)
     for row in rows:
         if row.state != "DELETED":
             row.state = "DELETING"
     for experiment_id in by_experiment:
         collect(session, experiment_id)
+
+
+def check_ours(session: Session, experiment_id: int, roots: Sequence[str]) -> None:
+    """Refuse to remove files from a folder that no operator named. Raises: FailedPrecondition."""
+    experiment = session.get_one(Experiment, experiment_id)
+    if not retention.is_ours(experiment, roots):
+        folder = experiment.config["checkpoint_storage"]["host_path"]
+        raise FailedPrecondition(
+            f"experiment {experiment_id}: {StorageNotNamed(folder)}; remove the files there yourself"
+        )
 
 
 def check_unused(session: Session, uuids: Sequence[str], user: UserPrincipal) -> None:

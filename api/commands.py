@@ -278,8 +278,7 @@ class Commands:
 
     async def remove_files(self, workflow_id: str, order: FileRemovalOrder) -> None:
         """Have single files removed from storage. Raises: Unavailable."""
-        told = order.removal.tensorboard or f"of {len(order.removal.files)} checkpoints"
-        await self._start_cleanup("FileRemoval", workflow_id, order, f"files {told}")
+        await self._start_cleanup("FileRemoval", workflow_id, order, "files of checkpoints, or of TensorBoard")
 
     async def _start_cleanup(
         self,

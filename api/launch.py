@@ -5,6 +5,8 @@ Source: spec container-contract.md §2. The token is made here and goes to the a
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
@@ -32,7 +34,7 @@ from database.upsert import insert
 
 
 def launch_order(
-    session: Session, allocation_id: str, rank: int, *, default_image: str, storage_path: str | None
+    session: Session, allocation_id: str, rank: int, *, default_image: str, roots: Sequence[str]
 ) -> dict[str, Any]:
     """The order for one container of an allocation, with a new token and the login of its image's registry.
 
@@ -41,7 +43,7 @@ def launch_order(
         allocation_id: Of an allocation that has not ended.
         rank: Of the container in it.
         default_image: What a configuration without an image gets.
-        storage_path: The cluster's own checkpoint storage, if that is a folder of its hosts.
+        roots: The folders that the operator named for checkpoints.
 
     Raises: NotFound, FailedPrecondition.
     """
@@ -110,7 +112,7 @@ def launch_order(
         "forcePull": bool(environment.get("force_pull_image")),
         "registryAuth": {key: value for key, value in _section(environment, "registry_auth").items() if value},
         "user": _run_as(workspace, owner),
-        "mounts": _mounts(config, workspace, storage_path),
+        "mounts": _mounts(config, roots),
         "devices": [
             {"source": device["host_path"], "target": device["container_path"], "mode": device.get("mode") or "mrw"}
             for device in cast("list[dict[str, Any]]", resources.get("devices") or [])
@@ -128,19 +130,20 @@ def launch_order(
     }
 
 
-def _mounts(config: dict[str, Any], workspace: Workspace, storage_path: str | None) -> list[dict[str, Any]]:
-    """What of its host the container sees. A user may name any folder as storage: the cluster's is told from that."""
+def _mounts(config: dict[str, Any], roots: Sequence[str]) -> list[dict[str, Any]]:
+    """What of its host the container sees. A user may name any folder as storage, for his workspace too: trusted are
+    those that the operator named, and none below them, where containers may have made links.
+    """
     mounts: list[dict[str, Any]] = []
     storage = config["checkpoint_storage"]
     if storage["type"] == "shared_fs":
-        known = {storage_path, (workspace.checkpoint_storage or {}).get("host_path")} - {None}
         mounts.append(
             {
                 "source": storage["host_path"],
                 "target": "/determined_shared_fs",
                 "readOnly": False,
                 "isStorage": True,
-                "isTrusted": storage["host_path"] in known,
+                "isTrusted": os.path.normpath(storage["host_path"]) in map(os.path.normpath, roots),
                 "propagation": storage.get("propagation") or "rprivate",
             }
         )

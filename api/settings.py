@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field_validator
 
 from workflows.messages import Timing
 
@@ -19,6 +19,30 @@ class ClusterSettings(BaseModel):
     database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
+    storage_path: str | None = Field(default=None, description="host folder for checkpoints when a config names none")
+    storage_roots: str = Field(
+        default="",
+        description="further host folders, separated by colons, in which the cluster serves and removes checkpoints; "
+        "it touches none that a configuration names elsewhere",
+    )
+
+    @property
+    def roots(self) -> list[str]:
+        """The folders that the operator named for checkpoints."""
+        return [path for path in (self.storage_path or "", *self.storage_roots.split(":")) if path]
+
+    @field_validator("storage_roots")
+    @classmethod
+    def _absolute_roots(cls, value: str) -> str:
+        return checked_roots(value)
+
+
+def checked_roots(value: str) -> str:
+    """Folders for checkpoints, separated by colons. Raises: ValueError."""
+    for path in value.split(":"):
+        if path and (not path.startswith("/") or os.path.normpath(path) in ("/", "//")):
+            raise ValueError(f"{path!r}: expected absolute paths of folders, separated by colons, and not /")
+    return value
 
 
 class ApiSettings(ClusterSettings):
@@ -35,7 +59,6 @@ class ApiSettings(ClusterSettings):
         "empty: none may join",
         pattern=r"^([^\s:/]*|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$|^$",
     )
-    storage_path: str | None = Field(default=None, description="host folder for checkpoints when a config names none")
     default_pool: str = Field(
         default="default", description="resource pool that is always there, and the default of a new cluster"
     )

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
+from uuid import uuid4
 
 from sqlalchemy import CursorResult, delete, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
-from database.models import Checkpoint, Experiment, Metric, Model, ModelVersion, TaskLog, Trial
+from database.models import (
+    Checkpoint,
+    Cluster,
+    Experiment,
+    Metric,
+    Model,
+    ModelVersion,
+    StorageRemoval,
+    TaskLog,
+    Trial,
+)
 from database.organization import drop_if_empty, hold_project
+from database.pools import storage_pool
+from database.types import utc_now
+from determined.common.storage.hosted import folder_of, named_root
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 from workflows.lifecycle.retention import Candidate, RetentionPolicy, kept
 from workflows.searchers.values import SearchError, parse_metric
@@ -40,13 +54,14 @@ def doomed(session: Session, experiment: Experiment, policy: RetentionPolicy) ->
     return [row for row in rows if row.uuid not in stay]
 
 
-def claim(session: Session, experiment_id: int, *, everything: bool, limit: int) -> list[str]:
+def claim(session: Session, experiment_id: int, *, everything: bool, limit: int, roots: Sequence[str]) -> list[str]:
     """Up to `limit` checkpoints whose files are to be removed now; from here on nothing starts from them.
 
-    Those that an earlier, broken off call claimed come first. An experiment that runs keeps all that it has.
+    Those that an earlier, broken off call claimed come first. An experiment that runs keeps all that it has, and so
+    does one whose folder is below none of the `roots` that operators named.
     """
     experiment = session.get(Experiment, experiment_id)
-    if experiment is None:
+    if experiment is None or not is_ours(experiment, roots):
         return []
     claimed = select(Checkpoint.uuid).where(Checkpoint.experiment_id == experiment_id, Checkpoint.state == "DELETING")
     waiting = list(session.scalars(claimed.order_by(Checkpoint.uuid).limit(limit)))
@@ -63,11 +78,71 @@ def claim(session: Session, experiment_id: int, *, everything: bool, limit: int)
     return uuids
 
 
-def mark_deleted(session: Session, uuids: Sequence[str]) -> None:
-    """Their files are gone; the rows stay, as Determined's do."""
+def post_removal(
+    session: Session,
+    experiment: Experiment,
+    *,
+    uuids: Sequence[str] = (),
+    files: Mapping[str, Sequence[str]] | None = None,
+    tensorboard: bool = False,
+) -> StorageRemoval:
+    """Record what is to be removed from an experiment's storage, for an agent that asks by the record's id.
+
+    Args:
+        session: Of a transaction that writes.
+        experiment: Whose files.
+        uuids: Of checkpoints that go.
+        files: Of checkpoints that keep their others.
+        tensorboard: Whether its TensorBoard files go.
+    """
+    folder = ""
+    if tensorboard:
+        folder = f"{session.scalars(select(Cluster.cluster_id)).one()}/tensorboard/experiment/{experiment.id}"
+    row = StorageRemoval(
+        id=str(uuid4()),
+        experiment_id=experiment.id,
+        pool=storage_pool(session, experiment),
+        uuids=list(uuids),
+        files={checkpoint: list(names) for checkpoint, names in (files or {}).items()},
+        tensorboard=folder,
+    )
+    session.add(row)
+    return row
+
+
+def mark_removed(session: Session, removal_id: str, uuids: Sequence[str], *, is_finished: bool) -> None:
+    """Files are gone: checkpoints' rows stay, as Determined's do. `is_finished`: nothing of the removal is left."""
     session.execute(
         update(Checkpoint).where(Checkpoint.uuid.in_(uuids)).values(state="DELETED", resources={}, size_bytes=0)
     )
+    removal = session.get(StorageRemoval, removal_id)
+    if removal is None or removal.finished_at is not None or not is_finished:
+        return
+    removal.finished_at = utc_now()
+    for checkpoint, names in removal.files.items():
+        row = session.get(Checkpoint, checkpoint, with_for_update=True)
+        if row is not None and row.state in _HELD:
+            gone = {*names}
+            set_resources(row, {name: size for name, size in row.resources.items() if name not in gone})
+
+
+def set_resources(row: Checkpoint, left: Mapping[str, int]) -> None:
+    """Some files of a checkpoint are gone, and these are left."""
+    row.resources = dict(left)
+    row.size_bytes = sum(left.values())
+    row.state = "PARTIALLY_DELETED" if any(not name.endswith("/") for name in left) else "DELETED"
+
+
+def is_ours(experiment: Experiment, roots: Sequence[str]) -> bool:
+    """Whether the cluster removes files from the experiment's storage: not from folders that no operator named.
+
+    A `directory` is its container's: the agent, which knows what is mounted there, finds out.
+    """
+    section = experiment.config["checkpoint_storage"]
+    if section["type"] != "shared_fs":
+        return True
+    folder = folder_of(section)
+    return folder is not None and named_root(folder, roots) is not None
 
 
 def users_of(session: Session, uuids: Iterable[str], *, other_than: int | None = None) -> dict[str, int]:

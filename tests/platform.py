@@ -218,6 +218,7 @@ async def platform(
         agent_token=AGENT_TOKEN,  # pyright: ignore[reportArgumentType]
         default_pool=pool,
         storage_path=str(folder / "checkpoints"),
+        storage_roots=str(folder),
         timing=timing,
     )
     server = server_of(create_app(settings), port)
@@ -236,6 +237,7 @@ async def platform(
                 threads,
                 workflows=workflows,
                 max_cached_workflows=cached,
+                roots=settings.roots,
                 private_webhooks=True,
                 provider_folder=provider_folder,
             )

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,8 +104,9 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
         if launcher.name != "process":  # a process has what its user has, whatever is asked for
             spec = policy.applied(spec)
         for mount in launch["mounts"]:
-            # processes make it themselves, on their first checkpoint, unless they run as somebody who may not
-            if mount["isStorage"] and (launcher.name == "docker" or launch["user"]):
+            # processes make it themselves, on their first checkpoint, unless they run as somebody who may not; a folder
+            # that nobody but a user names is his to make
+            if mount["isStorage"] and mount["isTrusted"] and (launcher.name == "docker" or launch["user"]):
                 _make_storage(Path(mount["source"]))
         return spec
 
@@ -114,10 +114,10 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
 
 
 def _make_storage(path: Path) -> None:
-    """Checkpoint storage that is missing is made, and open to all: containers run as many users."""
+    """Checkpoint storage that is missing is made. Containers of many users write there: each removes his own only."""
     try:
         path.mkdir(parents=True, exist_ok=False)
-        path.chmod(0o777)
+        path.chmod(0o1777)
     except FileExistsError:
         return
     except OSError as error:
@@ -161,6 +161,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     containers = Containers(launcher, api, spec_builder(settings, launcher), shipper, spools, attempts)
     leftovers = Leftovers(launcher, api, shipper, spools)
     presence = AgentPresence(leftovers)
+    roots = None if settings.storage_roots is None else settings.storage_roots.split(":")
+    removals = Storage(api, in_containers=launcher.name == "docker", roots=roots)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,
@@ -174,8 +176,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     storage = Worker(
         client,
         task_queue=names.storage_queue(settings.pool),
-        activities=[Storage(in_containers=launcher.name == "docker").remove_files],
-        activity_executor=ThreadPoolExecutor(2, "storage"),
+        activities=[removals.remove_files],
         max_concurrent_activities=2,
     )
     await attempts.end_left(client)

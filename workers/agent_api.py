@@ -112,6 +112,13 @@ class ApiClient:
         response.raise_for_status()
         return set(response.json()["ended"])
 
+    async def removal(self, removal_id: str) -> Mapping[str, Any] | None:
+        """What is to be removed from a storage, with its keys; None: it is done. Raises: httpx.HTTPError."""
+        response = await self._http.post(f"{self._mine}/removals/{removal_id}")
+        if response.status_code == 404:
+            return None
+        return response.raise_for_status().json()
+
     async def close(self) -> None:
         """Close connections."""
         await self._http.aclose()

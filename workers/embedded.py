@@ -227,7 +227,11 @@ class Cluster:
         base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
         base["PYTHONUNBUFFERED"] = "1"
         temporal = {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
-        records = {"UNDETERRED_DATABASE_URL": database}
+        records = {
+            "UNDETERRED_DATABASE_URL": database,
+            "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),
+            **_given("UNDETERRED_STORAGE_ROOTS"),
+        }
         agent_token = {"UNDETERRED_AGENT_TOKEN": state.agent_token}
         try:
             devices = devices_of_host("auto", state.slots)
@@ -259,7 +263,6 @@ class Cluster:
                 "UNDETERRED_HOST": state.listens_at(network),
                 "UNDETERRED_GATEWAY": f":{state.gateway_port}" if state.is_shared else "",
                 "UNDETERRED_CLUSTER_NAME": state.cluster_name,
-                "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),
             },
         )  # fmt: skip
         given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PRIVATE_WEBHOOKS", "UNDETERRED_PROVIDER_FOLDER")

@@ -52,10 +52,14 @@ WORKFLOWS = [
 
 
 def record_activities(
-    database: Database, *, private_webhooks: bool = False, provider_folder: Path | None = None
+    database: Database,
+    *,
+    roots: Sequence[str] = (),
+    private_webhooks: bool = False,
+    provider_folder: Path | None = None,
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
-    records, cleanup = Records(database), Cleanup(database)
+    records, cleanup = Records(database), Cleanup(database, roots)
     return [
         Sampling().suggest,
         records.record_experiment,
@@ -90,21 +94,22 @@ def new_worker(
     workflows: Sequence[type] = WORKFLOWS,
     takes_over: bool = True,
     max_cached_workflows: int = 1000,
+    roots: Sequence[str] = (),
     private_webhooks: bool = False,
     provider_folder: Path | None = None,
     runner: WorkflowRunner = RUNNER,
 ) -> Worker:
     """The worker that an orchestrator is.
 
-    `threads` write its records; `takes_over`: see `workers/versioning.py`; `runner`: how workflow code is kept from
-    what would not be the same again.
+    `threads` write its records; `roots`: folders that the operator named for checkpoints; `takes_over`: see
+    `workers/versioning.py`; `runner`: how workflow code is kept from what would not be the same again.
     """
     return Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
         workflows=workflows,
         activities=record_activities(  # pyright: ignore[reportArgumentType]
-            database, private_webhooks=private_webhooks, provider_folder=provider_folder
+            database, roots=roots, private_webhooks=private_webhooks, provider_folder=provider_folder
         ),
         activity_executor=threads,
         workflow_runner=runner,
@@ -135,6 +140,7 @@ async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
             threads,
             takes_over=settings.running_experiments == "take_over",
             max_cached_workflows=settings.max_cached_workflows,
+            roots=settings.roots,
             private_webhooks=settings.private_webhooks,
             provider_folder=Path(settings.provider_folder) if settings.provider_folder else None,
             # the sandbox has watched over this very code in the tests; here it would be a third of the work

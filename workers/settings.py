@@ -6,11 +6,11 @@ import os
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from api.settings import ClusterSettings
+from api.settings import ClusterSettings, checked_roots
 from workers.devices import Device
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
-HOST_LIMITS = ("pids_limit", "disk_mib", "bind_mounts", "host_devices", "capabilities")
+HOST_LIMITS = ("pids_limit", "disk_mib", "bind_mounts", "host_devices", "capabilities", "storage_roots")
 
 
 def host_limits() -> dict[str, str]:
@@ -75,6 +75,11 @@ class AgentSettings(BaseModel):
     bind_mounts: str | None = Field(
         default=None, description="folders, separated by colons, that experiments may mount from below; unset: all"
     )
+    storage_roots: str | None = Field(
+        default=None,
+        description="of the folders that the cluster's operator named for checkpoints, those below which this host "
+        "removes any, separated by colons; unset: all",
+    )
     host_devices: str | None = Field(
         default=None, description="devices, or folders of them, that experiments may use, with colons; unset: all"
     )
@@ -83,6 +88,11 @@ class AgentSettings(BaseModel):
     )
     heartbeat_s: float = Field(default=5.0, gt=0, description="silence after which this agent counts as away")
     reconnect_wait_s: float = Field(default=25.0, gt=0, description="further silence after which it counts as lost")
+
+    @field_validator("storage_roots")
+    @classmethod
+    def _roots(cls, value: str | None) -> str | None:
+        return value if value is None else checked_roots(value)
 
     @field_validator("bind_mounts", "host_devices")
     @classmethod

@@ -108,7 +108,7 @@ def claim_checkpoints(order: CleanupOrder) -> ClaimedCheckpoints:
 
 
 @activity.defn
-def remove_files(order: RemoveFiles) -> RemovedFiles:
+async def remove_files(order: RemoveFiles) -> RemovedFiles:
     """Remove files from a checkpoint storage. Runs on an agent that reaches it."""
     raise NotImplementedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -102,7 +103,7 @@ class FileRemoval:
     async def run(self, order: FileRemovalOrder) -> None:
         """Remove them, with pauses as for whole checkpoints."""
         try:
-            await _remove(order.pool, order.removal, order.timing)
+            await _remove(order.pool, order.removal_id, [], order.timing)
         except _StorageFailed as error:
             raise ApplicationError(str(error), type="StorageFailed", non_retryable=True) from None
 
@@ -135,21 +136,18 @@ async def _collect(order: CleanupOrder) -> int:
             f"Experiment {order.experiment_id}: {total} checkpoints removed, {len(claimed.uuids)} more claimed; "
             f"waits for an agent of `{claimed.pool}`."
         )
-        doomed = RemoveFiles(storage=claimed.storage, mounts=claimed.mounts, uuids=claimed.uuids)
-        await _remove(claimed.pool, doomed, order.timing)
+        await _remove(claimed.pool, claimed.removal_id, claimed.uuids, order.timing)
         total += len(claimed.uuids)
-    if order.everything and claimed.storage:
-        folder = f"{claimed.cluster_id}/tensorboard/experiment/{order.experiment_id}"
-        removal = RemoveFiles(storage=claimed.storage, mounts=claimed.mounts, tensorboard=folder)
-        await _remove(claimed.pool, removal, order.timing)
+    if claimed.removal_id:
+        await _remove(claimed.pool, claimed.removal_id, [], order.timing)
     return total
 
 
-async def _remove(pool: str, removal: RemoveFiles, timing: Timing) -> None:
-    left = list(removal.uuids)
+async def _remove(pool: str, removal_id: str, uuids: Sequence[str], timing: Timing) -> None:
+    left = list(uuids)
     for pause in (*timing.removal_pauses_s, None):  # then it is given up, until somebody asks again
-        removed = await _remove_on_agent(pool, removal.model_copy(update={"uuids": left}))
-        if removed.uuids:
+        removed = await _remove_on_agent(pool, RemoveFiles(removal_id=removal_id, uuids=left))
+        if removed.uuids or not removed.problems:
             await record_once(calls.mark_deleted, removed)
         left = [uuid for uuid in left if uuid not in set(removed.uuids)]
         if not removed.problems:

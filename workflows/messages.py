@@ -503,36 +503,38 @@ class CleanupOrder(BaseModel):
 
 
 class ClaimedCheckpoints(BaseModel):
-    """Checkpoints whose files are to be removed now, and where these are."""
+    """Files that are to be removed now: `uuids` are of checkpoints, none if only TensorBoard files are left.
+
+    `removal_id`: of the record that says where they are; empty if nothing is to be removed.
+    """
 
     uuids: list[str] = Field(default_factory=list[str])
     pool: str = ""  # whose agents reach the storage
-    storage: dict[str, Any] = Field(default_factory=dict[str, Any])  # `checkpoint_storage` of the configuration
-    mounts: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])  # `bind_mounts`
-    cluster_id: str = ""
+    removal_id: str = ""
 
 
 class RemoveFiles(BaseModel):
-    """Remove checkpoints' files from a storage, and an experiment's TensorBoard files if `tensorboard` names it."""
+    """Remove what a recorded removal names; of its checkpoints, those of `uuids`.
 
-    storage: dict[str, Any]
-    mounts: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    What and where, with the keys of the storage, the agent that does it fetches from the API: histories hold no secret.
+    """
+
+    removal_id: str
     uuids: list[str] = Field(default_factory=list[str])
-    files: dict[str, list[str]] = Field(default_factory=dict[str, list[str]])  # of checkpoints that keep the others
-    tensorboard: str = ""  # folder below the storage's root
 
 
 class FileRemovalOrder(BaseModel):
-    """Which files agents of a pool are to remove; records don't depend on it."""
+    """Which recorded removal agents of a pool are to carry out."""
 
     pool: str
-    removal: RemoveFiles
+    removal_id: str
     timing: Timing = Field(default_factory=Timing)
 
 
 class RemovedFiles(BaseModel):
     """Which checkpoints have no files any more, and what held the others up."""
 
+    removal_id: str
     uuids: list[str]
     problems: list[str] = Field(default_factory=list[str])
 

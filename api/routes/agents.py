@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from api import joining
 from api.auth import AgentPrincipal
+from api.checkpoint_files import removal_order
 from api.deps import AgentDep, PartsDep, body_as, json_object, parse_as
 from api.errors import NotFound
 from api.launch import launch_order
@@ -65,7 +66,7 @@ async def launch(allocation_id: str, rank: int, parts: PartsDep, agent: AgentDep
                 allocation_id,
                 rank,
                 default_image=settings.trial_image,
-                storage_path=settings.storage_path,
+                roots=settings.roots,
             )
 
     return answer(await run_in_threadpool(order))
@@ -103,6 +104,18 @@ async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: Age
             return sorted(set(ids) - set(live))
 
     return answer({"ended": await run_in_threadpool(ended)})
+
+
+@router.post("/api/v1/undeterred/agents/{agent_id}/removals/{removal_id}")
+async def removal(agent_id: str, removal_id: str, parts: PartsDep, agent: AgentDep) -> Response:
+    """What is to be removed from a checkpoint storage, with its keys: until it is done, for agents of its pool."""
+    joining.own(agent, agent_id)
+
+    def order() -> dict[str, object]:
+        with parts.database.read() as session:
+            return removal_order(session, removal_id, agent, parts.settings.roots)
+
+    return answer(await run_in_threadpool(order))
 
 
 def _own_container(session: Session, agent: AgentPrincipal, allocation_id: str, rank: int) -> None:

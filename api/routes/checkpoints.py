@@ -8,27 +8,29 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import and_
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from api import checkpoint_contents
 from api.access import changeable, readable_checkpoint, readable_task
 from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
-from api.checkpoint_archive import archive
+from api.checkpoint_contents import Stored, stored
 from api.checkpoint_files import note_resources
 from api.deps import Parts, PartsDep, PrincipalDep, ReaderDep, UserDep, body_as, fence, json_object, parse_as
-from api.errors import BadRequest, Forbidden, NotFound, NotServed
+from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
 from api.queries import checkpoints
 from api.reporters import Reporter, of_unmanaged
 from api.wire import messages as wire
 from api.wire.base import answer, plain
-from database.models import Checkpoint, Experiment
+from database.models import Checkpoint
 from database.types import utc_now
 from database.upsert import insert
+from determined.common.storage import MANIFEST_FILE
+from determined.common.storage._manifest import is_inside
 
 router = APIRouter(tags=["checkpoints"])
 
-_UUID = re.compile(r"[0-9a-fA-F-]{8,36}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 @router.post("/api/v1/checkpoints")
@@ -38,7 +40,12 @@ async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Res
     if isinstance(caller, AgentPrincipal):
         raise Forbidden("checkpoints are reported by trials only")
     if not _UUID.fullmatch(sent.uuid):
-        raise BadRequest(f"uuid: {sent.uuid!r}: expected a UUID")
+        raise BadRequest(f"uuid: {sent.uuid[:80]!r}: expected a UUID such as 0e4bd5f6-6b0a-4d3c-9a54-1f3f3c5ac0de")
+    if MANIFEST_FILE in sent.resources:  # a client that lists its storage by itself
+        del sent.resources[MANIFEST_FILE]
+    unsafe = next((path for path in sent.resources if not is_inside(path)), None)
+    if unsafe is not None:
+        raise BadRequest(f"resources: {unsafe[:80]!r}: expected relative paths without '..'")
     steps = sent.metadata.get("steps_completed")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
         raise BadRequest(f"metadata.steps_completed: {steps!r}: expected an integer of 0 or more")
@@ -62,6 +69,7 @@ async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Res
             else:
                 reporter = of_unmanaged(session, caller, readable_task(session, sent.task_id, caller).id)
             reporter.fence(session)
+            _refuse_taken(session, sent.uuid.lower(), reporter, parts.cluster_id)
             statement = insert(session, Checkpoint).values(
                 uuid=sent.uuid.lower(),
                 task_id=reporter.task_id,
@@ -75,6 +83,13 @@ async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Res
 
     await run_in_threadpool(store)
     return answer()
+
+
+def _refuse_taken(session: Session, uuid: str, reporter: Reporter, cluster_id: str) -> None:
+    """A name is taken once: by a checkpoint, or by the folder of the cluster's own files. Raises: Conflict."""
+    known = session.get(Checkpoint, uuid)
+    if (known is not None and known.trial_id != reporter.trial_id) or uuid == cluster_id:
+        raise Conflict(f"uuid: {uuid}: it is taken, expected a new one")
 
 
 @router.patch("/api/v1/checkpoints")
@@ -124,25 +139,18 @@ async def set_metadata(uuid: str, request: Request, parts: PartsDep, user: UserD
     return answer({"checkpoint": await run_in_threadpool(_find, parts, uuid, user)})
 
 
-def _stored(
-    parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal
-) -> tuple[wire.Checkpoint, dict[str, Any]]:
-    """A checkpoint that has files, and where they are, with the keys that are shown to nobody."""
-    checkpoint = _find(parts, uuid, caller)
-    if checkpoint.state not in ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED"):
-        raise BadRequest(f"checkpoint {uuid} is {checkpoint.state.removeprefix('STATE_')}: it can't be downloaded")
+def _stored(parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal) -> Stored:
     with parts.database.read() as session:
-        return checkpoint, session.get_one(Experiment, checkpoint.training.experiment_id).config["checkpoint_storage"]
+        return stored(session, uuid, caller, parts.settings.roots)
 
 
 @router.get("/api/v1/undeterred/checkpoints/{uuid}/files")
 def files(uuid: str, parts: PartsDep, caller: ReaderDep) -> Response:
     """The files of a checkpoint with their sizes in bytes and XXH3 hashes ("" where none is known)."""
-    checkpoint, config = _stored(parts, uuid, caller)
-    known = checkpoint_contents.hashes(config, checkpoint.uuid)
-    return answer(
-        {"files": {path: {"size": size, "xxh3": known.get(path, "")} for path, size in checkpoint.resources.items()}}
-    )
+    checkpoint = _stored(parts, uuid, caller)
+    known = checkpoint.hashes()
+    listed = {path: {"size": size, "xxh3": known.get(path, "")} for path, size in checkpoint.sizes.items()}
+    return answer({"files": listed})
 
 
 @router.get("/api/v1/undeterred/checkpoints/{uuid}/file")
@@ -150,11 +158,10 @@ def file(
     uuid: str, path: str, parts: PartsDep, caller: ReaderDep, offset: Annotated[int, Query(ge=0, lt=2**63)] = 0
 ) -> Response:
     """The content of one file of a checkpoint, from a byte on: a download that broke off goes on there."""
-    checkpoint, config = _stored(parts, uuid, caller)
-    if path not in checkpoint.resources or path.endswith("/"):
+    checkpoint = _stored(parts, uuid, caller)
+    if path not in checkpoint.sizes or path.endswith("/"):
         raise NotFound(f"path: checkpoint {uuid} has no file {path!r}")
-    pieces = checkpoint_contents.content(config, checkpoint.uuid, path, offset)
-    return StreamingResponse(pieces, media_type="application/octet-stream")
+    return StreamingResponse(checkpoint.content(path, offset), media_type="application/octet-stream")
 
 
 @router.get("/checkpoints/{uuid}")
@@ -164,6 +171,6 @@ async def download(uuid: str, request: Request, parts: PartsDep, caller: ReaderD
     gzip = "gzip" in accept
     if not gzip and not any(kind in accept for kind in ("application/x-tar", "application/*", "*/*")):
         raise NotServed(f"accept: {accept!r}: expected application/x-tar or application/gzip")
-    checkpoint, config = await run_in_threadpool(_stored, parts, uuid, caller)
-    pieces = await asyncio.to_thread(archive, config, checkpoint.uuid, gzip=gzip)
+    checkpoint = await run_in_threadpool(_stored, parts, uuid, caller)
+    pieces = await asyncio.to_thread(checkpoint.archive, gzip=gzip)
     return StreamingResponse(pieces, media_type="application/gzip" if gzip else "application/x-tar")

@@ -33,7 +33,7 @@ async def delete_experiment(experiment_id: int, parts: PartsDep, user: UserDep) 
 async def delete_checkpoints(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Delete checkpoints, in the background: all of those named, or none."""
     uuids: list[str] = parse_as(list[str], (await json_object(request)).get("checkpointUuids"))
-    return await _ordered(parts, lambda session: cleanup.delete_checkpoints(session, uuids, user))
+    return await _ordered(parts, lambda session: cleanup.delete_checkpoints(session, uuids, user, parts.settings.roots))
 
 
 @router.post("/api/v1/checkpoints/rm")
@@ -43,7 +43,7 @@ async def remove_files(request: Request, parts: PartsDep, user: UserDep) -> Resp
     return await _ordered(
         parts,
         lambda session: checkpoint_files.remove_matching(
-            session, wanted.checkpoint_uuids, wanted.checkpoint_globs, user
+            session, wanted.checkpoint_uuids, wanted.checkpoint_globs, user, parts.settings.roots
         ),
     )
 
@@ -56,7 +56,7 @@ async def delete_tensorboard_files(experiment_id: int, parts: PartsDep, user: Us
         row = changeable(session, experiment_id, user)
         if ExperimentState(row.state) not in TERMINAL:
             raise FailedPrecondition(f"experiment {experiment_id} is {row.state}: it still writes TensorBoard files")
-        checkpoint_files.remove_tensorboard_files(session, row)
+        checkpoint_files.remove_tensorboard_files(session, row, parts.settings.roots)
 
     return await _ordered(parts, order)
 

@@ -20,7 +20,16 @@ from database.models.people import (
     UserToken,
 )
 from database.models.registry import Model, ModelVersion, Template, TrialSource
-from database.models.trials import Allocation, AllocationContainer, Checkpoint, LogPolicyMatch, Metric, TaskLog, Trial
+from database.models.trials import (
+    Allocation,
+    AllocationContainer,
+    Checkpoint,
+    LogPolicyMatch,
+    Metric,
+    StorageRemoval,
+    TaskLog,
+    Trial,
+)
 from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
 
 __all__ = [
@@ -51,6 +60,7 @@ __all__ = [
     "ResourcePool",
     "RoleAssignment",
     "SearchDecision",
+    "StorageRemoval",
     "TaskLog",
     "Template",
     "Trial",

@@ -145,6 +145,25 @@ class Checkpoint(Base):
     reported_at: Mapped[datetime] = mapped_column(UtcTime)
 
 
+class StorageRemoval(Base):
+    """Files of an experiment that are to be removed from its checkpoint storage, and what is needed for it.
+
+    Workflows and agents hold its id only: an agent that does the work fetches the rest, keys of the storage included,
+    for as long as it is not finished.
+    """
+
+    __tablename__ = "storage_removals"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), index=True)
+    pool: Mapped[str] = mapped_column(String(120))  # whose agents do it
+    uuids: Mapped[list[str]] = mapped_column(Document)  # checkpoints that go
+    files: Mapped[dict[str, Any]] = mapped_column(Document)  # of checkpoints that keep their others
+    tensorboard: Mapped[str] = mapped_column(String(200))  # folder below the storage's root, or none
+    created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcTime)
+
+
 class TaskLog(Base):
     """One line. (container_id, line_offset) is its identity, where the sender has one: sent twice is kept once."""
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from database import retention
 from database.models import Checkpoint
-from determined.common.storage import PosixStorage
+from determined.common.storage.hosted import Claim, HostedFolder
 from tests.platform import Platform
 from tests.scripts import TRAIN, config
 
@@ -163,11 +163,11 @@ async def test_deletion_fails_with_its_reason_and_can_be_repeated(
     experiment_id = await run(cluster)
     await until_kept(cluster, experiment_id, 3, 6)
 
-    def refuse(place: PosixStorage, uuid: str) -> None:
+    def refuse(place: HostedFolder, claim: Claim) -> None:
         raise PermissionError(13, "Permission denied")  # root may do everything: this can't be had for real
 
     with monkeypatch.context() as patched:
-        patched.setattr(PosixStorage, "delete", refuse)
+        patched.setattr(HostedFolder, "remove", refuse)
         await cluster.http.delete(f"/api/v1/experiments/{experiment_id}")
         await cluster.until_state(experiment_id, "DELETE_FAILED", timeout_s=100)
     failed = await cluster.experiment(experiment_id)
@@ -183,7 +183,7 @@ async def test_collection_goes_on_where_a_crash_left_it(cluster: Platform) -> No
         row = session.get_one(retention.Experiment, experiment_id)
         row.config = row.config | {"checkpoint_storage": row.config["checkpoint_storage"] | {"save_trial_best": 1}}
     with cluster.database.write() as session:  # claimed, then the orchestrator died; one was half removed
-        claimed = retention.claim(session, experiment_id, everything=False, limit=2)
+        claimed = retention.claim(session, experiment_id, everything=False, limit=2, roots=[str(cluster.folder)])
     root = cluster.folder / "checkpoints"
     (root / claimed[0]).rename(root / f".{claimed[0]}.deleted")
     shown = await cluster.get(f"/api/v1/checkpoints/{claimed[0]}")

@@ -541,6 +541,21 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_checkpoints_experiment_id'), ['experiment_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_checkpoints_trial_id'), ['trial_id'], unique=False)
 
+    op.create_table('storage_removals',
+    sa.Column('id', sa.String(length=36), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('uuids', Document, nullable=False),
+    sa.Column('files', Document, nullable=False),
+    sa.Column('tensorboard', sa.String(length=200), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('finished_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_storage_removals_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_storage_removals'))
+    )
+    with op.batch_alter_table('storage_removals', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_storage_removals_experiment_id'), ['experiment_id'], unique=False)
+
     op.create_table('metrics',
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
     sa.Column('trial_id', sa.Integer(), nullable=False),
@@ -646,6 +661,10 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_metrics_trial_id'))
 
     op.drop_table('metrics')
+    with op.batch_alter_table('storage_removals', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_storage_removals_experiment_id'))
+
+    op.drop_table('storage_removals')
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_checkpoints_trial_id'))
         batch_op.drop_index(batch_op.f('ix_checkpoints_experiment_id'))

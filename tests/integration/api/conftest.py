@@ -67,6 +67,7 @@ async def serving(database_url: str, folder: Path) -> AsyncIterator[Served]:
         admin_password=ADMIN_PASSWORD,  # pyright: ignore[reportArgumentType]
         agent_token=AGENT_TOKEN,  # pyright: ignore[reportArgumentType]
         storage_path=str(folder),
+        storage_roots=str(folder.parent),  # where pytest's folders are
         gateway=":8090",
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -257,8 +257,8 @@ async def test_launch_order_says_how_to_get_the_image_and_what_of_the_host_it_wa
     assert [mount["propagation"] for mount in order["mounts"]] == ["rprivate", "rslave"]
 
 
-async def test_only_storage_of_cluster_and_workspace_is_trusted(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user may name any folder as storage: where hosts limit what is mounted, that is not a way around it."""
+async def test_only_storage_that_the_operator_named_is_trusted(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may name any folder as storage, also of a workspace of his own: that is no way around a host's limits."""
     user = api.user()
     workspace = (await user.post("/api/v1/workspaces", {"name": f"stored {user.username}"}))["workspace"]["id"]
     project = (await user.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
@@ -268,11 +268,13 @@ async def test_only_storage_of_cluster_and_workspace_is_trusted(api: Served, mon
     assert not (await api.agent.post(launch))["mounts"][0]["isTrusted"]
     stored = {"checkpointStorageConfig": {"type": "shared_fs", "host_path": "/srv/team"}}
     await user.patch(f"/api/v1/workspaces/{workspace}", stored)
-    assert (await api.agent.post(launch))["mounts"][0]["isTrusted"]
+    assert not (await api.agent.post(launch))["mounts"][0]["isTrusted"]
     own = await api.trial(user, checkpoint_storage={"type": "shared_fs", "host_path": "/srv/cluster"})
     launch = f"/api/v1/undeterred/allocations/{own.allocation_id}/containers/0/launch"
     assert not (await api.agent.post(launch))["mounts"][0]["isTrusted"]
-    monkeypatch.setattr(api.parts.settings, "storage_path", "/srv/cluster")
+    monkeypatch.setattr(api.parts.settings, "storage_roots", "/srv")
+    assert not (await api.agent.post(launch))["mounts"][0]["isTrusted"], "containers may have made links below it"
+    monkeypatch.setattr(api.parts.settings, "storage_roots", "/srv/team:/srv/cluster")
     assert (await api.agent.post(launch))["mounts"][0]["isTrusted"]
 
 

@@ -7,8 +7,10 @@ import uuid as uuids
 import pytest
 from sqlalchemy import select, update
 
-from database.models import Checkpoint, Experiment, Outbox
+from activities.cleanup import Cleanup
+from database.models import Checkpoint, Experiment, Outbox, StorageRemoval
 from tests.integration.api.served import Caller, Run, Served
+from workflows.messages import RemovedFiles
 
 FILES = {"model.pt": 100, "optimizer/": 0, "optimizer/a.bin": 10, "optimizer/deep/b.bin": 20, "notes.txt": 1}
 RM = "/api/v1/checkpoints/rm"
@@ -28,9 +30,15 @@ async def shown(user: Caller, uuid: str) -> tuple[str, dict[str, str]]:
 
 def removals(api: Served, uuid: str) -> list[list[str]]:
     """The files whose removal waits to be begun."""
+    return [row.files[uuid] for row in posted(api) if uuid in row.files]
+
+
+def posted(api: Served) -> list[StorageRemoval]:
+    """The removals that workflows are to carry out, by what their messages name."""
     with api.database.read() as session:
-        found = session.scalars(select(Outbox.payload).where(Outbox.kind == "remove_files")).all()
-    return [payload["removal"]["files"][uuid] for payload in found if uuid in payload["removal"]["files"]]
+        orders = session.scalars(select(Outbox.payload).where(Outbox.kind == "remove_files")).all()
+        assert all(order.keys() == {"pool", "removal_id", "timing"} for order in orders), "no secret is in a message"
+        return [session.get_one(StorageRemoval, order["removal_id"]) for order in orders]
 
 
 @pytest.mark.parametrize(
@@ -51,10 +59,14 @@ async def test_matching_files_go_when_removed_by_pattern(api: Served, glob: str,
     run = await api.trial(user)
     uuid = await saved(run)
     await user.post(RM, {"checkpointUuids": [uuid], "checkpointGlobs": [glob]})
-    left = {name: str(size) for name, size in FILES.items() if name not in gone}
+    everything = {name: str(size) for name, size in FILES.items()}
+    assert await shown(user, uuid) == ("COMPLETED", everything), "the files are still there"
+    assert removals(api, uuid) == ([gone] if gone else [])
+    for row in posted(api):
+        if uuid in row.files:
+            Cleanup(api.database, []).mark_deleted(RemovedFiles(removal_id=row.id, uuids=[]))
+    left = {name: size for name, size in everything.items() if name not in gone}
     assert await shown(user, uuid) == ("PARTIALLY_DELETED" if gone else "COMPLETED", left)
-    files = [name for name in gone if not name.endswith("/")]
-    assert removals(api, uuid) == ([files] if files else [])
 
 
 async def test_checkpoint_goes_when_all_its_files_match(api: Served) -> None:
@@ -136,6 +148,5 @@ async def test_tensorboard_files_go_when_the_experiment_is_over(api: Served) -> 
         session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(state="COMPLETED"))
     assert "another user" in await api.user().refused(403, "DELETE", path)
     assert (await user.ask("DELETE", path)).status_code == 200
-    with api.database.read() as session:
-        found = session.scalars(select(Outbox.payload).where(Outbox.kind == "remove_files")).all()
-    assert [p["removal"]["tensorboard"] for p in found if p["removal"]["tensorboard"].endswith(f"/{run.experiment_id}")]
+    [removal] = [row for row in posted(api) if row.experiment_id == run.experiment_id]
+    assert removal.tensorboard == f"{api.parts.cluster_id}/tensorboard/experiment/{run.experiment_id}"

@@ -62,7 +62,7 @@ async def test_first_report_stands_when_a_checkpoint_is_reported_again(api: Serv
     name = await report(run, 7)
     await run.container.post(PATH, message(run, name, 8, state="STATE_ERROR"))
     other = await api.trial(user)
-    await other.container.post(PATH, message(other, name.upper(), 9))
+    assert "taken" in await other.container.refused(409, "POST", PATH, message(other, name.upper(), 9))
     found = (await user.get(f"{PATH}/{name}"))["checkpoint"]
     assert (found["state"], found["metadata"], found["training"]["trialId"]) == (
         "STATE_COMPLETED", {"steps_completed": 7}, run.trial_id
@@ -197,7 +197,9 @@ async def test_metadata_is_replaced_as_sent_when_edited(api: Served) -> None:
 
 
 async def with_files(api: Served, run: Run, *, state: str = "STATE_COMPLETED") -> str:
-    name = await report(run, 1, state=state)
+    name = str(uuid.uuid4())
+    listed = {"deep/": "0", "deep/weights.bin": str(256 * 4096), "metadata.json": "2"}
+    await run.container.post(PATH, message(run, name, 1, state=state) | {"resources": listed})
     folder = api.folder / name
     (folder / "deep").mkdir(parents=True)
     (folder / "metadata.json").write_text("{}")

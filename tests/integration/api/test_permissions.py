@@ -28,6 +28,7 @@ from api.auth import client_hash
 from api.changes import READING_POSTS
 from api.settings import ApiSettings
 from database.models import Experiment, Group, GroupMember, Project, ResourcePool, RoleAssignment, Workspace
+from database.retention import post_removal
 from tests.integration.api.served import PASSWORD, Caller, Served, a_file
 from workflows.messages import RecordAgent
 from workflows.scheduling.model import AgentSlots
@@ -404,6 +405,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/agent-join-tokens", None, row("cluster admin", owner="403", foreign="403")),
     ("POST", "/api/v1/undeterred/agent-join-tokens", {}, ADMINS),
     ("DELETE", "/api/v1/undeterred/agent-join-tokens/{last_join_token_id}", None, ADMINS),
+    ("POST", "/api/v1/undeterred/agents/{agent_id}/removals/{removal_id}", None, AGENT),
     ("DELETE", "/api/v1/undeterred/agents/{spare_agent_id}", None, ADMINS),
 ]  # fmt: skip
 
@@ -498,13 +500,16 @@ class World:
         folder = api.folder / checkpoint
         folder.mkdir()
         (folder / "weights").write_bytes(b"1")
+        (folder / "metadata.json").write_text("{}")
         await run.report("validation", 1, {"loss": 1.0})
         reported = {"uuid": checkpoint, "metadata": {"steps_completed": 1}, "resources": {"weights": 1}}
         await run.container.post("/api/v1/checkpoints", reported)
+        with api.database.write() as session:
+            removal_id = post_removal(session, session.get_one(Experiment, run.experiment_id)).id
         self.fields: dict[str, Any] = {
             "user_id": owner.user_id, "username": owner.username, "experiment_id": run.experiment_id, "command": "pause",
             "trial_id": run.trial_id, "task_id": run.task_id, "allocation_id": run.allocation_id, "uuid": checkpoint,
-            "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
+            "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
             "agent_id": "agent-a", "slot_id": "0",
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",

@@ -260,7 +260,7 @@ async def test_workspace_says_why_when_its_deletion_fails_and_may_be_deleted_aga
     end(api, experiment_id)
     path = f"{WORKSPACES}/{made['id']}"
     await user.ask("DELETE", path)
-    Cleanup(api.database).note_deletion_failed(DeletionFailed(experiment_id=experiment_id, reason="disk on fire"))
+    Cleanup(api.database, []).note_deletion_failed(DeletionFailed(experiment_id=experiment_id, reason="disk on fire"))
     for shown in ((await user.get(path))["workspace"], (await user.get(f"/api/v1/projects/{inside['id']}"))["project"]):
         assert shown["state"] == "WORKSPACE_STATE_DELETE_FAILED"
         assert shown["errorMessage"] == f"experiment {experiment_id}: disk on fire"
