@@ -31,6 +31,7 @@ from database.models import (
     Workspace,
 )
 from database.upsert import insert
+from workflows.lifecycle.ports import ports_of
 
 
 def launch_order(
@@ -120,6 +121,7 @@ def launch_order(
         "addCapabilities": environment.get("add_capabilities") or [],
         "dropCapabilities": environment.get("drop_capabilities") or [],
         "slotIds": _slot_ids(allocation, rank),
+        "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
         "labels": {

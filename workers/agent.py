@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -31,6 +32,7 @@ from workers.connect import run as run_process
 from workers.leftovers import Leftovers
 from workers.settings import AgentSettings
 from workflows import names
+from workflows.lifecycle.ports import free_ports
 from workflows.messages import RunContainer
 
 log = structlog.get_logger()
@@ -66,6 +68,11 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             "DET_WORKDIR": str(paths.work_dir),
             "PYTHONUNBUFFERED": "1",
         }
+        # a gang's must be the same on each of its hosts; one in a network of its own finds them free there
+        ports: dict[str, int] = launch["ports"]
+        if launcher.name == "process" and not launch["isOfGang"]:
+            ports = free_ports(order.allocation_id, ports, _is_free)
+        env |= {name: str(port) for name, port in ports.items()}
         if launcher.name == "process":
             # `python3` and the tools beside it are those of the trial's environment
             beside = Path(python if "/" in python else usual_python).parent
@@ -111,6 +118,16 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
         return spec
 
     return build
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def _make_storage(path: Path) -> None:

@@ -82,3 +82,38 @@ def test_the_death_of_one_process_ends_the_trial_and_is_named(cluster: Embedded)
     assert "ERROR" in ended, log
     assert time.monotonic() - began < 60
     assert "rank 1 was ended by signal 9 (SIGKILL); all workers were stopped" in log
+
+
+PAIR = """
+name: pair
+entrypoint: >-
+  python3 -m torch.distributed.run --nnodes 1 --nproc_per_node 1 --master_addr localhost --master_port $C10D_PORT train.py
+hyperparameters: {x: {type: int, minval: 0, maxval: 9}}
+searcher: {name: random, metric: port, max_length: {batches: 1}, max_trials: 2}
+resources: {slots_per_trial: 1}
+max_restarts: 0
+"""
+
+MEETS = """
+import os, time
+import torch.distributed as dist
+from determined import core
+
+dist.init_process_group("gloo")
+with core.init(distributed=core.DistributedContext.from_torch_distributed()) as ctx:
+    for op in ctx.searcher.operations():
+        time.sleep(5)  # until the other trial of this host has its own
+        ctx.train.report_validation_metrics(1, {"port": int(os.environ["MASTER_PORT"])})
+        op.report_completed(1.0)
+dist.destroy_process_group()
+"""
+
+
+def test_two_trials_of_one_host_meet_at_ports_of_their_own(cluster: Embedded) -> None:
+    """Both collided at 29400 while nobody reserved any: EADDRINUSE."""
+    experiment = cluster.create(PAIR, MEETS)
+    ended = cluster.det("experiment", "wait", str(experiment), "--polling-interval", "0.2")
+    assert "COMPLETED" in ended.stdout + ended.stderr
+    query = f"select metrics from metrics join trials on trials.id = trial_id where experiment_id = {experiment}"
+    reported = [json.loads(row[0]) for row in cluster.rows(query)]
+    assert len({report.get("validation_metrics", report)["port"] for report in reported}) == 2

@@ -150,6 +150,7 @@ async def test_containers_of_one_allocation_have_tokens_of_their_own_and_one_sec
     assert first_order["env"]["DET_SESSION_TOKEN"] != second_order["env"]["DET_SESSION_TOKEN"]
     assert first_order["env"]["DET_DISTRIBUTED_TOKEN"] == second_order["env"]["DET_DISTRIBUTED_TOKEN"] != ""
     assert first_order["isOfGang"]
+    assert first_order["ports"] == second_order["ports"], "all of a gang meet at those of its chief"
     await second.refused(401, "GET", meeting(run, 1))  # it was launched again, with another token
 
 

@@ -27,7 +27,7 @@ def launch(**more: Any) -> dict[str, Any]:
     return {
         "env": {}, "image": "i", "forcePull": True, "registryAuth": {"username": "ada"}, "user": "", "mounts": [],
         "devices": [], "addCapabilities": [], "dropCapabilities": ["KILL"], "slotIds": [0], "isOfGang": False,
-        "shmBytes": None, "labels": {},
+        "shmBytes": None, "labels": {}, "ports": {},
     } | more  # fmt: skip
 
 
