@@ -16,17 +16,22 @@ from database.session import Database
 from database.types import utc_now
 from database.upsert import insert
 from workflows.lifecycle.allocation import AllocationState
+from workflows.lifecycle.experiment import TERMINAL
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,
     CloseAllocation,
     CreatedTrials,
+    JobsAsked,
+    JobsEnded,
     OpenAllocation,
     RecordAgent,
     RecordExperiment,
     RecordTrial,
     TrialStanding,
 )
+
+_OVER = [state.value for state in TERMINAL]
 
 
 class Records:
@@ -170,6 +175,16 @@ class Records:
                 import_failure=import_failure(session, allocation) if any(r.code == 1 for r in order.results) else None,
                 **actions_of_log_policies(session, allocation.trial_id),
             )
+
+    @activity.defn
+    def ended_jobs(self, asked: JobsAsked) -> JobsEnded:
+        """Which of these jobs have ended: what is over may be continued, and then says anew what it claims."""
+        live: set[str] = set()
+        with self._database.read() as session:
+            for start in range(0, len(asked.job_ids), 500):
+                some = Experiment.job_id.in_(asked.job_ids[start : start + 500])
+                live |= set(session.scalars(select(Experiment.job_id).where(some, Experiment.state.not_in(_OVER))))
+        return JobsEnded(job_ids=[job_id for job_id in asked.job_ids if job_id not in live])
 
     @activity.defn
     def record_agent(self, record: RecordAgent) -> None:

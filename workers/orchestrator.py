@@ -67,6 +67,7 @@ def record_activities(
         records.open_allocation,
         records.request_preemption,
         records.close_allocation,
+        records.ended_jobs,
         records.record_agent,
         records.forget_agent,
         Providers(provider_folder).run_provider,

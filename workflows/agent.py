@@ -43,7 +43,7 @@ class Agent:
                 )
                 if self._is_retired:
                     watch.cancel()
-                    await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen())
+                    await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen(is_gone=True))
                     self._say("removed by an operator")
                     return
                 if self._seen is not None:
@@ -60,7 +60,7 @@ class Agent:
             elif not agent.is_lost:
                 agent.is_lost = True
                 await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen())
-                self._say("lost: its trials were queued again; waits for its return")
+                self._say("lost: what can run elsewhere was queued again; waits for its return")
 
     @workflow.signal
     def present(self, seen: AgentSeen) -> None:
@@ -77,7 +77,7 @@ class Agent:
         assert self._seen is not None
         seen, self._seen = self._seen, None
         if seen.pool != agent.pool:
-            await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen())
+            await tell(names.pool_workflow(agent.pool), "agent_lost", self._as_seen(is_gone=True))
         agent.pool, agent.slots, agent.address, agent.is_lost = seen.pool, seen.slots, seen.address, False
         await self._mark(connected=True)
         pause = 0.2
@@ -120,9 +120,11 @@ class Agent:
         )
         await record(calls.record_agent, entry)
 
-    def _as_seen(self) -> AgentSeen:
+    def _as_seen(self, *, is_gone: bool = False) -> AgentSeen:
         agent = self._agent
-        return AgentSeen(agent_id=agent.agent_id, pool=agent.pool, slots=agent.slots, address=agent.address)
+        return AgentSeen(
+            agent_id=agent.agent_id, pool=agent.pool, slots=agent.slots, address=agent.address, is_gone=is_gone
+        )
 
     def _is_old(self) -> bool:
         return workflow.info().is_continue_as_new_suggested()

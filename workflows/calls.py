@@ -20,6 +20,8 @@ from workflows.messages import (
     DeliveryAttempt,
     DeliveryOutcome,
     ErasedExperiment,
+    JobsAsked,
+    JobsEnded,
     KillContainer,
     OpenAllocation,
     Presence,
@@ -68,6 +70,12 @@ def request_preemption(ref: AllocationRef) -> AllocationFacts:
 @activity.defn
 def close_allocation(order: CloseAllocation) -> AllocationFacts:
     """Record the end of an allocation; answers what the harness said while it lived."""
+    raise NotImplementedError
+
+
+@activity.defn
+def ended_jobs(asked: JobsAsked) -> JobsEnded:
+    """Which of these jobs have ended."""
     raise NotImplementedError
 
 

@@ -249,6 +249,10 @@ class JobMove(BaseModel):
     is_ahead: bool
 
 
+#: So many claims a pool keeps before it looks which of their jobs have ended.
+MOST_CLAIMS = 1000
+
+
 class PoolRun(BaseModel):
     """Input and state of the ResourcePool workflow. Name and time of creation are the pool's identity."""
 
@@ -257,7 +261,9 @@ class PoolRun(BaseModel):
     snapshot: PoolSnapshot = Field(default_factory=PoolSnapshot)
     lost: dict[str, AgentSlots] = Field(default_factory=dict[str, AgentSlots])  # agents that may come back, latest last
     services: dict[str, AgentService] = Field(default_factory=dict[str, AgentService])  # what operators said of agents
-    claims: dict[str, Claim] = Field(default_factory=dict[str, Claim])  # of jobs where they changed, latest last
+    claims: dict[str, Claim] = Field(default_factory=dict[str, Claim])  # of jobs where they changed
+    most_claims: int = MOST_CLAIMS  # beyond so many, those of jobs that ended are forgotten
+    silent: list[str] = Field(default_factory=list[str])  # agents given up but for what could run nowhere else
     settings: PoolSettings = Field(default_factory=PoolSettings)
     former_provider: Provider | None = None  # that it has no more; its nodes are not gone yet
 
@@ -315,6 +321,7 @@ class AgentSeen(BaseModel):
     pool: str
     slots: AgentSlots
     address: str = ""  # where containers of other hosts reach its own
+    is_gone: bool = False  # for good: removed by an operator, or now in another pool
 
 
 # -- activities ----------------------------------------------------------------------------------------------------
@@ -478,6 +485,18 @@ class Presence(BaseModel):
     """Of an agent: to heartbeat as long as it lives; or to be waited for no more."""
 
     agent_id: str
+
+
+class JobsAsked(BaseModel):
+    """Which of these jobs have ended?"""
+
+    job_ids: list[str]
+
+
+class JobsEnded(BaseModel):
+    """Those that have ended, or are gone."""
+
+    job_ids: list[str]
 
 
 class RecordAgent(BaseModel):

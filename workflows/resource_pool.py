@@ -9,8 +9,9 @@ from temporalio import workflow
 from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ApplicationError
 
-from workflows import names
+from workflows import calls, names
 from workflows.messages import (
+    MOST_CLAIMS,
     AgentSeen,
     AgentService,
     AllocationNotice,
@@ -18,11 +19,13 @@ from workflows.messages import (
     ErrorType,
     JobClaim,
     JobMove,
+    JobsAsked,
+    JobsEnded,
     PoolRun,
 )
-from workflows.options import tell
+from workflows.options import record, tell
 from workflows.scheduling.decide import decide
-from workflows.scheduling.model import AgentSlots, Claim, Placement, Request
+from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, Request
 from workflows.scheduling.moves import moved
 from workflows.scheduling.nodes import Demand, demand_of
 from workflows.scheduling.pool import Pool
@@ -31,8 +34,6 @@ from workflows.scheduling.settings import Policy, PoolSettings
 
 #: Lost agents that are remembered, because they may come back.
 _MOST_LOST = 100
-#: Jobs whose changed claims are remembered, the latest ones: a job asks for slots again and again while it lives.
-_MOST_CLAIMS = 1000
 
 
 @workflow.defn(name="ResourcePool", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -42,7 +43,7 @@ class ResourcePool:
     Messages, signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost` from
     Agent workflows; `agent_service`, `job_claim` and `configure` from the API; `agent_service` and `demand_wanted` from
     the Nodes workflow. An update from the API: `move_job`. It answers by signals to the holder: `assigned`, `refused`,
-    `preempted`, `agent_lost`; and to the Nodes workflow, if it has a provider: `demand`.
+    `preempted`, `agent_silent`, `agent_back`, `agent_lost`; and to the Nodes workflow, if it has a provider: `demand`.
     """
 
     @workflow.init
@@ -50,7 +51,7 @@ class ResourcePool:
         self._run = run
         self._pool = Pool(run.snapshot, run.settings)
         self._dirty = True
-        self._lost: list[tuple[str, AllocationNotice]] = []  # holders to tell that an agent is gone
+        self._of_hosts: list[tuple[str, str, AllocationNotice]] = []  # signal, holder: what became of an agent
         self._preempted: list[tuple[str, AllocationNotice]] = []
         self._demand: Demand | None = None  # as last told to whoever launches nodes
 
@@ -64,8 +65,10 @@ class ResourcePool:
             except TimeoutError:
                 self._end_graces()
             self._dirty = False
-            while self._lost:
-                await _tell("agent_lost", *self._lost.pop(0))
+            while self._of_hosts:
+                await _tell(*self._of_hosts.pop(0))
+            if len(self._run.claims) > self._run.most_claims:
+                await self._forget_ended_jobs()
             for request in self._pool.take_hopeless(self._run.lost.values()):
                 slots = f"{request.slots} slot{'s' * (request.slots != 1)}"
                 reason = f"log policies excluded every agent of pool `{self._run.name}` that could hold {slots}"
@@ -112,6 +115,11 @@ class ResourcePool:
         agent = seen.slots.model_copy(update={"is_available": True})
         self._pool.put_agent(self._in_service(agent))
         self._run.lost.pop(seen.agent_id, None)
+        if seen.agent_id in self._run.silent:
+            self._run.silent.remove(seen.agent_id)
+            self._notify_held(seen.agent_id, "agent_back")
+        for silent in list(self._run.silent):
+            self._give_up(silent)
         self._dirty = True
 
     @workflow.signal
@@ -124,12 +132,15 @@ class ResourcePool:
 
     @workflow.signal
     def agent_lost(self, seen: AgentSeen) -> None:
-        """An agent did not come back: its slots are gone, and those who held them are told."""
-        lost = self._pool.snapshot.agents.get(seen.agent_id)
-        if lost is not None:
-            _remember(self._run.lost, seen.agent_id, lost, _MOST_LOST)
-        for grant in self._pool.remove_agent(seen.agent_id):
-            self._lost.append((grant.request.holder, _notice(grant.request)))
+        """An agent did not come back. Who runs there and could run elsewhere is notified, and asks again.
+
+        Who could not keeps its slots: to give it up would gain nothing, and the agent may be a machine that only stood
+        still. It is notified that its host is silent, in case somebody wants its end.
+        """
+        if seen.agent_id not in self._run.silent and seen.agent_id in self._pool.snapshot.agents:
+            self._run.silent.append(seen.agent_id)
+            self._notify_held(seen.agent_id, "agent_silent")
+        self._give_up(seen.agent_id, all_of_them=seen.is_gone)
         self._dirty = True
 
     # -- from operators and users --------------------------------------------------------------------------------------
@@ -200,6 +211,30 @@ class ResourcePool:
         """Agents, queue and grants, for people and tests."""
         return self._run
 
+    # -- agents that fell silent -----------------------------------------------------------------------------------
+
+    def _held_on(self, agent_id: str) -> list[Grant]:
+        grants = self._pool.snapshot.grants.values()
+        return [grant for grant in grants if any(place.agent_id == agent_id for place in grant.placements)]
+
+    def _notify_held(self, agent_id: str, signal: str) -> None:
+        self._of_hosts += [(signal, grant.request.holder, _notice(grant.request)) for grant in self._held_on(agent_id)]
+
+    def _give_up(self, agent_id: str, *, all_of_them: bool = False) -> None:
+        """What was held on a silent agent and can be held elsewhere is no more; with the last of it the agent goes."""
+        held = self._held_on(agent_id)
+        given_up = [grant for grant in held if all_of_them or self._pool.could_go_on(grant.request, self._run.silent)]
+        for grant in given_up:
+            self._pool.release(grant.request.allocation_id)
+            self._of_hosts.append(("agent_lost", grant.request.holder, _notice(grant.request)))
+        if len(given_up) == len(held):
+            lost = self._pool.snapshot.agents.get(agent_id)
+            if lost is not None:
+                _remember(self._run.lost, agent_id, lost, _MOST_LOST)
+            self._pool.remove_agent(agent_id)
+            if agent_id in self._run.silent:
+                self._run.silent.remove(agent_id)
+
     # -- in common -----------------------------------------------------------------------------------------------------
 
     def _ask_to_leave(self, service: AgentService, reason: str) -> None:
@@ -227,8 +262,19 @@ class ResourcePool:
             if not await tell(names.nodes_workflow(self._run.name), "demand", demand):
                 self._run.former_provider = None  # the last of its nodes is gone
 
+    async def _forget_ended_jobs(self) -> None:
+        """A job asks for slots again and again while it lives, perhaps after a long pause: which ended, records know.
+
+        So it is asked seldom, and a pool whose jobs all live asks when there are twice as many.
+        """
+        asked = JobsAsked(job_ids=list(self._run.claims))
+        ended: JobsEnded = await record(calls.ended_jobs, asked)
+        for job_id in ended.job_ids:
+            self._run.claims.pop(job_id, None)
+        self._run.most_claims = max(MOST_CLAIMS, 2 * len(self._run.claims))
+
     def _claim(self, job_id: str, claim: Claim) -> None:
-        _remember(self._run.claims, job_id, claim, _MOST_CLAIMS)
+        self._run.claims[job_id] = claim
         self._pool.claim(job_id, claim)
         self._dirty = True
 
@@ -239,6 +285,8 @@ class ResourcePool:
     def _give_back(self, allocation_id: str) -> None:
         if self._pool.release(allocation_id):
             self._dirty = True
+            for silent in list(self._run.silent):
+                self._give_up(silent)  # it may have been the last one there
 
     def _is_old(self) -> bool:
         return workflow.info().is_continue_as_new_suggested()

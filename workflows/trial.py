@@ -65,6 +65,7 @@ class _Allocation:
         self.is_preempted_by_pool = False
         self.preempted_because = ""
         self.node_lost = False
+        self.host_is_silent = False
         self.preempt_sent = False
         self.killed_by_us = False
         self.left_too_late = False
@@ -81,8 +82,8 @@ class _Allocation:
 class Trial:
     """Id `trial-<id>`. Closes when its terminal state is recorded and its experiment knows.
 
-    Messages: `orders` (signal) from its experiment; `assigned`, `refused`, `preempted`, `agent_lost` (signals)
-    from its pool; `left_early` (signal) from the API; `kill` (signal) from the API.
+    Messages: `orders` (signal) from its experiment; `assigned`, `refused`, `preempted`, `agent_silent`, `agent_back`,
+    `agent_lost` (signals) from its pool; `left_early` (signal) from the API; `kill` (signal) from the API.
     """
 
     @workflow.init
@@ -177,6 +178,19 @@ class Trial:
             self._now.is_preempted_by_pool = True
             self._now.preempted_because = notice.reason
             self._changes += 1
+
+    @workflow.signal
+    def agent_silent(self, notice: AllocationNotice) -> None:
+        """An agent of this allocation did not come back yet. It goes on there, unless somebody wants its end."""
+        if self._now is not None and self._now.id == notice.allocation_id:
+            self._now.host_is_silent = True
+            self._changes += 1
+
+    @workflow.signal
+    def agent_back(self, notice: AllocationNotice) -> None:
+        """The agent is there again."""
+        if self._now is not None and self._now.id == notice.allocation_id:
+            self._now.host_is_silent = False
 
     @workflow.signal
     def agent_lost(self, notice: AllocationNotice) -> None:
@@ -454,6 +468,9 @@ class Trial:
             now.left_too_late |= not kill and now.preempt_sent and not now.kill_wanted
             now.kill_wanted = True
         gang_broke = bool(now.results) and any(r.cause != "exited" or r.code != 0 for r in now.results)
+        if (now.kill_wanted or gang_broke) and now.host_is_silent:
+            now.node_lost = True  # nobody there would hear of it; should the host come back, it ends what is left
+            return
         if (now.kill_wanted or gang_broke) and (now.next_kill is None or clock >= now.next_kill):
             if now.kill_wanted and not now.results:
                 now.killed_by_us = True

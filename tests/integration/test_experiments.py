@@ -8,8 +8,9 @@ import pytest
 
 from tests.platform import Platform
 from tests.scripts import ONCE, TRAIN, config
+from workflows import names
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import TrialOrders
+from workflows.messages import PoolRun, TrialOrders
 
 
 async def test_search_completes_when_every_trial_does(cluster: Platform) -> None:
@@ -219,6 +220,56 @@ async def test_trial_moves_on_without_cost_when_its_agent_is_lost(cluster: Platf
     await cluster.until(
         lambda: not _processes_with(f"DET_EXPERIMENT_ID={experiment_id}", str(cluster.folder)), what="the copy is gone"
     )
+
+
+async def _silent(cluster: Platform) -> list[str]:
+    """Agents that did not come back in time, whose work could run nowhere else."""
+    handle = cluster.temporal.get_workflow_handle(names.pool_workflow(cluster.pool))
+    run: PoolRun = await handle.query("snapshot", result_type=PoolRun)
+    return run.silent
+
+
+async def _running_on_a_silent_host(cluster: Platform, length: int = 100) -> int:
+    """An experiment whose trial trains on the only host, whose agent is given up by the clock."""
+    experiment_id = await cluster.create(
+        config({"max_length": length}, hyperparameters={"sleep": 0.1}), {"train.py": TRAIN}
+    )
+    await cluster.until_reported(experiment_id)
+    await cluster.stop_agent(next(iter(cluster.agents)))
+
+    async def is_silent() -> bool:
+        return bool(await _silent(cluster))
+
+    await cluster.until(is_silent, what="the agent is given up by the clock")
+    return experiment_id
+
+
+async def test_trial_stays_on_a_host_that_stood_still_when_no_other_could_run_it(cluster: Platform) -> None:
+    experiment_id = await _running_on_a_silent_host(cluster)
+    await cluster.start_agent()
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    trial = (await cluster.trials(experiment_id))[0]
+    assert (trial["restarts"], trial["runId"]) == (0, 1), "the same process, the same run"
+    assert await _silent(cluster) == []
+
+
+async def test_trial_of_a_silent_host_ends_when_it_is_killed(cluster: Platform) -> None:
+    experiment_id = await _running_on_a_silent_host(cluster, 600)
+    await cluster.command(experiment_id, "kill")
+    assert (await cluster.finish(experiment_id, 10))["state"] == "STATE_CANCELED"
+    await cluster.start_agent()  # it comes back, and ends what nobody wants any more
+    await cluster.until(
+        lambda: not _processes_with(f"DET_EXPERIMENT_ID={experiment_id}", str(cluster.folder)), what="the copy is gone"
+    )
+
+
+async def test_trial_of_a_silent_host_moves_when_another_one_joins(cluster: Platform) -> None:
+    experiment_id = await _running_on_a_silent_host(cluster, 60)
+    await cluster.start_agent("agent-b")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    trial = (await cluster.trials(experiment_id))[0]
+    assert (trial["restarts"], trial["runId"]) == (0, 2)
+    assert await _silent(cluster) == []
 
 
 async def test_trial_is_not_started_twice_when_killed_before_it_is_ready(cluster: Platform) -> None:

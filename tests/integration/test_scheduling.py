@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tests.platform import Platform
 from tests.scripts import TRAIN, config
+from workflows import names
+from workflows.messages import MOST_CLAIMS, JobClaim, PoolRun
+from workflows.scheduling.model import Claim
 
 
 async def start(cluster: Platform, length: int = 40, **resources: Any) -> int:
@@ -49,6 +53,33 @@ async def job_of(cluster: Platform, experiment_id: int) -> str:
 def steps_of(lines: list[str]) -> list[int]:
     """The steps that a log shows."""
     return [int(line.rsplit(" ", 1)[1]) for line in lines if " step " in f" {line}"]
+
+
+async def test_claim_of_a_live_job_stays_whatever_becomes_of_others(cluster: Platform) -> None:
+    """A thousand later changes made the pool forget it: the job went back to what it had claimed at its start."""
+    wanted = config({"max_length": 9}, resources={"priority": 60})
+    experiment_id = await cluster.create(wanted, {"train.py": TRAIN}, activate=False)
+    job_id = await job_of(cluster, experiment_id)
+    await cluster.post("/api/v1/job-queues", {"updates": [{"jobId": job_id, "priority": 7}]})
+    pool = cluster.temporal.get_workflow_handle(names.pool_workflow(cluster.pool))
+
+    async def claims() -> dict[str, Claim]:
+        run: PoolRun = await pool.query("snapshot", result_type=PoolRun)
+        return run.claims
+
+    async def is_known() -> bool:
+        return job_id in await claims()
+
+    await cluster.until(is_known, what="the pool knows of the change")
+    for start in range(0, MOST_CLAIMS + 20, 100):  # of jobs that are gone
+        changes = [JobClaim(job_id=f"gone-{start + number}", claim=Claim(priority=1)) for number in range(100)]
+        await asyncio.gather(*(pool.signal("job_claim", change) for change in changes))
+
+    async def is_forgotten() -> bool:
+        return len(await claims()) < 200
+
+    await cluster.until(is_forgotten, what="claims of jobs that ended are forgotten")
+    assert (await claims())[job_id].priority == 7
 
 
 async def test_better_priority_makes_a_trial_leave_and_it_goes_on_where_it_was(cluster: Platform) -> None:

@@ -168,6 +168,11 @@ class Pool:
         agents = {agent.agent_id: agent for agent in (*lost, *self.snapshot.agents.values())}
         return self.new_room([agent.at_best() for agent in agents.values()]).fit(request) is not None
 
+    def could_go_on(self, request: Request, without: Collection[str]) -> bool:
+        """Whether the pool could hold the request without some of its agents, or have nodes launched that do."""
+        agents = [agent.at_best() for name, agent in self.snapshot.agents.items() if name not in without]
+        return self.new_room(agents).fit(request) is not None or self.could_provide(request)
+
     def _line_up(self) -> None:
         """Rank all of them anew."""
         snapshot = self.snapshot
