@@ -71,18 +71,19 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e '.[dev]'
 	@touch $@
 
-# Trials run in an environment of their own: the application is never installed beside users' code.
+# Trials run in an environment of their own: the application is never installed beside users' code. With pip for their
+# start-up hooks: what those install goes into a layer over it.
 $(TRIAL)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@echo "installing the trials' environment into $(TRIAL) …"
 	@$(PYTHON) -m venv --without-pip $(TRIAL)
-	@$(UV) pip install --quiet --compile-bytecode --python $(TRIAL)/bin/python -c constraints.txt -e ./harness scikit-learn
+	@$(UV) pip install --quiet --compile-bytecode --python $(TRIAL)/bin/python -c constraints.txt -e ./harness scikit-learn pip
 	@touch $@
 
 # PyTorch and TensorBoard beside the harness, for tests of distributed training: 5 GB, because its wheels for Linux carry CUDA.
 $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@echo "installing PyTorch into $(TORCH) (5 GB) …"
 	@$(PYTHON) -m venv --without-pip $(TORCH)
-	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[tensorboard]' torch scikit-learn
+	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[tensorboard]' torch scikit-learn pip
 	@touch $@
 
 # Determined's own clients as they were published, for tests/compat.

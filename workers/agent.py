@@ -22,7 +22,7 @@ from activities.launchers import entry
 from activities.launchers.base import ContainerSpec, HostDevice, Launcher, LaunchError, Mount
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.host_policy import HostPolicy
-from activities.launchers.process import ProcessLauncher
+from activities.launchers.process import ProcessLauncher, paths_of_host
 from activities.log_shipper import LogShipper
 from activities.spool import SpoolDelivery
 from activities.storage import Storage
@@ -73,10 +73,12 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
         if launcher.name == "process" and not launch["isOfGang"]:
             ports = free_ports(order.allocation_id, ports, _is_free)
         env |= {name: str(port) for name, port in ports.items()}
+        layer = ""
         if launcher.name == "process":
-            # `python3` and the tools beside it are those of the trial's environment
+            # `python3` and the tools beside it are those of the trial's environment; what it installs, its own
             beside = Path(python if "/" in python else usual_python).parent
-            env["PATH"] = os.pathsep.join([str(beside), os.environ.get("PATH", os.defpath)])
+            env["PATH"] = os.pathsep.join([str(beside), paths_of_host()])
+            layer = f"{paths.run_dir}/python"
         mounts = [
             Mount(Path(m["source"]), m["target"], m["readOnly"], m["propagation"], m["isTrusted"])
             for m in launch["mounts"]
@@ -91,7 +93,7 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
                     places += [mount["source"], mount["target"]]
         spec = ContainerSpec(
             container_id=order.container_id,
-            argv=[python, "-c", start, *places],
+            argv=[python, "-c", start, layer, *places],
             env=env,
             image=launch["image"],
             pulls_always=launch["forcePull"],

@@ -1,6 +1,6 @@
 """The first program of a trial's container: it starts whichever harness is installed beside the user's code.
 
-Run as `python -c <this file> [source target]…` with the interpreter of the container, so this file keeps to what
+Run as `python -c <this file> layer [source target]…` with the interpreter of the container, so this file keeps to what
 Python 3.7 knows and imports little. Our harness prepares its container itself and is run in this process. Determined's,
 as published, is started as its own images start it: prepare, the user's hook, prepare the rest, launch.
 Source: spec container-contract.md §1.
@@ -8,6 +8,10 @@ Source: spec container-contract.md §1.
 Determined's harness has its folders at fixed places. In Docker they are there; among plain processes each container
 sees its own folders at those places, in a mount namespace of its own. That needs root, or a kernel that gives ordinary
 users namespaces and the places made once: the pairs in the arguments say what is to be seen where.
+
+A process has the interpreter of its host. What its code or its start-up hook installs goes into a layer over that, a
+virtual environment in the container's own folder: nobody else sees it, and it is removed with the folder. The layer is
+written here, by whoever the container runs as, and without starting Python once more.
 """
 
 from __future__ import annotations
@@ -33,12 +37,24 @@ fi
 exec "$python" -m determined.exec.launch
 """
 _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
+# How the second line of a script begins whose first would be too long for the kernel.
+_LONG_START = b"'''exec'"
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000  # MS_BIND, MS_REC, MS_PRIVATE
 
 
-def main(places: list[str]) -> None:
-    """Start the harness. `places`: a folder and where the container must see it, in turn."""
+def main(layer: str, places: list[str]) -> None:
+    """Start the harness.
+
+    Args:
+        layer: The folder for what this container installs; empty if its whole file system is its own.
+        places: A folder and where the container must see it, in turn.
+    """
     _name_user()
+    if layer:
+        try:
+            _put_over(layer)
+        except OSError as error:
+            _fail(f"can't make a layer over {sys.executable}: {error.strerror} ({error.filename})")
     package = importlib.util.find_spec("determined")
     if package is None:
         _fail(f"{sys.executable} has no package `determined`: install a harness beside the user's code")
@@ -66,6 +82,74 @@ def _name_user() -> None:
             os.environ.setdefault(name, str(os.getuid()))
         if os.environ.get("HOME", "/") == "/":
             os.environ["HOME"] = os.getcwd()
+
+
+def _put_over(layer: str) -> None:
+    """Make the layer, and have it found first; this process and what it imported stay as they are."""
+    import site
+
+    below = os.path.dirname(sys.executable)
+    base, settings = os.path.realpath(sys.executable), {}
+    if sys.prefix != sys.base_prefix:
+        with open(os.path.join(sys.prefix, "pyvenv.cfg")) as file:
+            settings = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in file)}
+        if base.startswith(os.path.realpath(sys.prefix) + os.sep):  # copied there, not linked
+            base = os.path.join(settings["home"], os.path.basename(base))
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    packages, programs = os.path.join(layer, "lib", version, "site-packages"), os.path.join(layer, "bin")
+    for folder in (packages, programs):
+        os.makedirs(folder, exist_ok=True)
+    _link("lib", os.path.join(layer, "lib64"))
+    for name in ("python", "python3", version):
+        _link(base, os.path.join(programs, name))
+    has_system = settings.get("include-system-site-packages", "true")
+    _write(
+        os.path.join(layer, "pyvenv.cfg"),
+        f"home = {os.path.dirname(base)}\ninclude-system-site-packages = {has_system}\n".encode(),
+    )
+    if settings:
+        found = [folder for folder in site.getsitepackages() if folder.startswith(sys.prefix + os.sep)]
+        text = "; ".join(["import site", *(f"site.addsitedir({folder!r})" for folder in found)])
+        _write(os.path.join(packages, "_trial_environment.pth"), text.encode())
+    _copy_programs(below, programs)
+    sys.executable = os.path.join(programs, "python3")
+    if "DET_PYTHON_EXECUTABLE" in os.environ:
+        os.environ["DET_PYTHON_EXECUTABLE"] = sys.executable
+    os.environ["VIRTUAL_ENV"] = layer
+    os.environ["PATH"] = programs + os.pathsep + os.environ.get("PATH", os.defpath)
+
+
+def _copy_programs(below: str, programs: str) -> None:
+    """Commands such as `pip` and `torchrun` name their interpreter in the first line: here, that of the layer."""
+    for name in os.listdir(below):
+        target = os.path.join(programs, name)
+        try:
+            with open(os.path.join(below, name), "rb") as file:
+                text = file.read(512)
+                if os.path.lexists(target) or text[:2] != b"#!" or os.fsencode(below) + b"/python" not in text:
+                    continue
+                text += file.read()
+        except OSError:  # a folder, or not ours to read
+            continue
+        body = text.partition(b"\n")[2]
+        if body.startswith(_LONG_START):
+            body = body.partition(b"\n")[2].partition(b"\n")[2]
+        _write(target, b"#!/usr/bin/env python3\n" + body, 0o755)
+    if importlib.util.find_spec("pip") is None:
+        say = f"{below}/python3 has no pip: give it one by `{below}/python3 -m ensurepip`, or `uv pip install pip`"
+        for name in ("pip", "pip3"):  # never another environment's
+            _write(os.path.join(programs, name), f"#!/bin/sh\necho 'ERROR: {say}' >&2\nexit 1\n".encode(), 0o755)
+
+
+def _link(source: str, target: str) -> None:
+    if not os.path.lexists(target):
+        os.symlink(source, target)
+
+
+def _write(path: str, data: bytes, mode: int = 0o644) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+    os.chmod(path, mode)
 
 
 def _first_steps(prepare: str) -> list[str]:
@@ -122,4 +206,4 @@ def _fail(message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

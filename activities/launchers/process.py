@@ -190,7 +190,7 @@ class ProcessLauncher(Launcher):
             if user:
                 os.chown(name, *user)
         env = {
-            "PATH": os.environ.get("PATH", os.defpath),
+            "PATH": paths_of_host(),
             "HOME": paths.work_dir,
             "LANG": "C.UTF-8",
             **{name: value.replace("{container_dir}", paths.container_dir) for name, value in spec.env.items()},
@@ -266,6 +266,14 @@ class ProcessLauncher(Launcher):
             (self._root / container_id).rename(trash)
         for old in self._root.glob(".removed-*"):
             shutil.rmtree(old, ignore_errors=True)
+
+
+def paths_of_host() -> str:
+    """This process' PATH without virtual environments: that of the cluster itself, or of whoever started it."""
+    own = os.path.dirname(sys.executable) if sys.prefix != sys.base_prefix else ""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    kept = [f for f in folders if f and f != own and not os.path.exists(os.path.join(f, "..", "pyvenv.cfg"))]
+    return os.pathsep.join(kept) or os.defpath
 
 
 async def _process_ended(pid: int, ticks: int, timeout_s: float) -> bool:
