@@ -124,8 +124,8 @@ def run(
         list[str] | None, typer.Option("--label", help="What people should know of it, key=value.")
     ] = None,
     launcher: Annotated[
-        Literal["auto", "process", "docker"], typer.Option("--launcher", help="How trials are run.")
-    ] = "auto",
+        Literal["process", "docker"], typer.Option("--launcher", help="How trials are run.")
+    ] = "process",
     address: Annotated[
         str | None, typer.Option("--address", help="Where other hosts reach it (the one towards the master).")
     ] = None,

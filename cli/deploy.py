@@ -26,7 +26,9 @@ PARTS = ("temporal", "api", "orchestrator", "gateway", "agent")
 
 Port = Annotated[int | None, typer.Option("--master-port", min=1, max=65535, help="Port of the API (8080).")]
 Slots = Annotated[int | None, typer.Option("--slots", min=0, help="Slots of this machine (its GPUs, else its cores).")]
-LauncherOption = Annotated[str | None, typer.Option("--launcher", help="auto, process or docker.")]
+LauncherOption = Annotated[
+    str | None, typer.Option("--launcher", help="How trials run: process (the default) or docker.")
+]
 Host = Annotated[str | None, typer.Option("--host", help="Listen there for other hosts as well (0.0.0.0).")]
 ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="A name for people.")]
 Password = Annotated[str | None, typer.Option("--initial-user-password", help="Of admin, at the first start.")]

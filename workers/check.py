@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 
 from database.migrate import is_current
 from database.session import Database
+from workers.choice import NoSuchPython, has_image, how_to_build, look_at
 from workers.embedded import ClusterState, home
 
 _ANSWERS_WITHIN_S = 5.0
@@ -31,7 +32,7 @@ def run() -> None:
     """Print what was found."""
     folder = home()
     state = ClusterState.model_validate_json((folder / "cluster.json").read_text())
-    findings = [asyncio.run(check_temporal(state)), *check_database(folder), check_storage(folder)]
+    findings = [asyncio.run(check_temporal(state)), *check_database(folder), check_storage(folder), check_trials(state)]
     sys.stdout.write(json.dumps(findings) + "\n")
 
 
@@ -84,6 +85,28 @@ def check_storage(folder: Path) -> Finding:
     except OSError as error:
         return _finding("storage", "problem", f"{path} can't be written: {error.strerror}", "make it writable for you")
     return _finding("storage", "ok", f"{path}: writable")
+
+
+def check_trials(state: ClusterState) -> Finding:
+    """Whether trials can start where they do: an image that is there, a Python with a harness and pip."""
+    if state.launcher == "docker":
+        image = state.trial_image
+        is_there = has_image(image)
+        if is_there:
+            return _finding("trials", "ok", f"run in Docker, in the image {image} unless they name one")
+        if is_there is None:  # said by the check of Docker
+            return _finding("trials", "warning", f"run in Docker; whether it has the image {image} can't be told")
+        return _finding(
+            "trials", "problem", f"run in Docker, and this host lacks the image {image}", how_to_build(image)
+        )
+    try:
+        python = look_at(state.trial_python or sys.executable)
+    except NoSuchPython as error:
+        return _finding("trials", "problem", str(error), "set UNDETERRED_TRIAL_PYTHON for `det up`")
+    what, fix = python.problem()
+    if what:
+        return _finding("trials", "warning" if python.harness else "problem", what, fix)
+    return _finding("trials", "ok", f"run as processes, in {python}")
 
 
 def _finding(name: str, status: str, message: str, fix: str = "") -> Finding:

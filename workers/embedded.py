@@ -28,12 +28,14 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from workers.choice import choose_launcher
+from api.settings import ApiSettings
+from workers.choice import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
 from workers.devices import NoSuchDevices, devices_of_host
 from workers.processes import Process, holder_of_port
 from workers.settings import host_limits
@@ -41,6 +43,7 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
+DEFAULT_IMAGE: str = ApiSettings.model_fields["trial_image"].default
 
 
 class ClusterError(Exception):
@@ -58,6 +61,8 @@ class ClusterState(BaseModel):
     host: str = ""  # where other hosts reach it, if they may
     gateway_port: int = 0
     launcher: str = "process"
+    trial_python: str = ""  # of process trials
+    trial_image: str = DEFAULT_IMAGE  # of trials in Docker that name none
     slots: int
     cluster_name: str = "undeterred"
     agent_id: str
@@ -184,10 +189,10 @@ class Cluster:
             if port != state.port and self.process("api").pid() is not None:
                 raise ClusterError(f"the API runs on port {state.port}: `det down` first to move it to {port}")
             state.port = port
-        if wanted.slots is not None:
-            state.slots = wanted.slots
-        if wanted.launcher or not state.is_initialized:
-            state.launcher = choose_launcher(wanted.launcher or "auto")
+        self._change(state, "slots", wanted.slots, "agent")
+        self._change(state, "launcher", wanted.launcher, "agent")
+        self._change(state, "trial_image", os.environ.get("UNDETERRED_TRIAL_IMAGE"), "api")
+        self._apply_trial_python(state)
         state.host = wanted.host or os.environ.get("UNDETERRED_HOST") or state.host
         if state.is_shared and not state.gateway_port:
             state.gateway_port = _free_port(
@@ -204,6 +209,29 @@ class Cluster:
                 _port("UNDETERRED_TEMPORAL_UI_PORT", os.environ.get("UNDETERRED_TEMPORAL_UI_PORT") or "8233")
             )
             state.temporal_address = f"127.0.0.1:{state.temporal_port}"
+
+    def _change(self, state: ClusterState, name: str, wanted: Any, part: str) -> None:
+        """Take a value that a part gets at its start; one that runs would go on with the old one, unseen."""
+        known = getattr(state, name)
+        if wanted in (None, "", known):
+            return
+        if self.process(part).pid() is not None:
+            raise ClusterError(
+                f"{name.replace('_', ' ')}: the cluster runs with {known}: `det down` first, to change it to {wanted}"
+            )
+        setattr(state, name, wanted)
+
+    def _apply_trial_python(self, state: ClusterState) -> None:
+        """An agent can be restarted at any time: what runs goes on, and what starts later takes the new Python."""
+        before = state.trial_python
+        try:
+            state.trial_python = choose_trial_python(os.environ.get("UNDETERRED_TRIAL_PYTHON"), before)
+        except NoSuchPython as error:
+            raise ClusterError(str(error)) from None
+        agent = self.process("agent")
+        if before not in ("", state.trial_python) and agent.pid() is not None:
+            agent.stop(10)
+            _say(f"trials run in another Python from now on, so the agent is started again; before: {before}")
 
     def _check_ports(self, state: ClusterState) -> None:
         ports = [("api", state.port, "UNDETERRED_PORT")]
@@ -259,6 +287,7 @@ class Cluster:
             "api",
             base | temporal | records | agent_token | first_start | _given("UNDETERRED_TIMING")
             | {
+                "UNDETERRED_TRIAL_IMAGE": state.trial_image,
                 "UNDETERRED_PORT": str(state.port),
                 "UNDETERRED_HOST": state.listens_at(network),
                 "UNDETERRED_GATEWAY": f":{state.gateway_port}" if state.is_shared else "",
@@ -280,12 +309,12 @@ class Cluster:
             "UNDETERRED_API_URL": f"http://127.0.0.1:{state.port}",
             "UNDETERRED_FOLDER": str(self.folder / "agent"),
             "UNDETERRED_LAUNCHER": state.launcher,
+            "UNDETERRED_TRIAL_PYTHON": state.trial_python,
         }
         if network:
             agent["UNDETERRED_CONTAINER_API_URL"] = f"http://host.docker.internal:{state.port}"
         agent |= _given(
             "UNDETERRED_CONTAINER_API_URL",
-            "UNDETERRED_TRIAL_PYTHON",
             "UNDETERRED_HEARTBEAT_S",
             "UNDETERRED_RECONNECT_WAIT_S",
             "UNDETERRED_MEMORY_MIB",
@@ -341,12 +370,14 @@ class Cluster:
         return self.process(name).ready_file.exists()
 
     def _greet(self, state: ClusterState, password: str | None, seconds: float) -> None:
-        _say(f"Undeterred is up after {seconds:.1f} s ({state.slots} slots, launcher: {state.launcher}).")
+        _say(f"Undeterred is up after {seconds:.1f} s ({state.slots} slots).")
         _say(f"  API          http://localhost:{state.port}   (REST: http://localhost:{state.port}/docs/rest-api)")
         if state.ui_port:
             _say(f"  Temporal UI  http://localhost:{state.ui_port}")
         if state.is_shared:
             _say(f"  other hosts  join through port {state.gateway_port}: `det agent join-token create` says how")
+        for label, line in zip(("trials", *[""] * 9), _where_trials_run(state), strict=False):
+            _say(f"  {label:12} {line}")
         _say(f"  data, logs   {self.folder}")
         if password is not None:
             if not _login(state.port, password):
@@ -380,6 +411,8 @@ class Cluster:
         pids = {name: self.process(name).pid() for name in state.parts}
         for name, pid in pids.items():
             _say(f"{name:13} {'runs, pid ' + str(pid) if pid else 'does not run':20} {self.process(name).log}")
+        for label, line in zip(("trials", *[""] * 9), _where_trials_run(state), strict=False):
+            _say(f"{label:13} {line}")
         return 0 if all(pids.values()) else 1
 
 
@@ -400,6 +433,26 @@ async def _stop_containers(folder: Path, state: ClusterState) -> int:
         _say(f"containers could not be stopped: {error}")
         return 0
     return len(running)
+
+
+def _where_trials_run(state: ClusterState) -> Iterator[str]:
+    """By which launcher trials run and with what, and the command that mends what lacks there."""
+    if state.launcher == "docker":
+        yield f"run in Docker, in the image {state.trial_image} unless they name one"
+        if has_image(state.trial_image) is False:
+            yield f"which this host does not have; to do: {how_to_build(state.trial_image)}"
+        return
+    yield f"run as processes, in {state.trial_python}"
+    try:
+        found = look_at(state.trial_python)
+    except NoSuchPython as error:
+        yield f"{error}; to do: set UNDETERRED_TRIAL_PYTHON for `det up`"
+        return
+    what, fix = found.problem()
+    if what:
+        yield f"{what}; to do: {fix}"
+    elif state.trial_python == sys.executable:
+        yield "the cluster's own Python; to do: `make install` makes one for trials, UNDETERRED_TRIAL_PYTHON names it"
 
 
 def _docker_gateway() -> str | None:
@@ -462,7 +515,7 @@ def main(arguments: list[str] | None = None) -> int:
     up = commands.add_parser("up", help="start the cluster, or what of it does not run")
     up.add_argument("--master-port", type=int, help="port of the API (default 8080, or UNDETERRED_PORT)")
     up.add_argument("--slots", type=int, help="slots that this machine offers (default: its cores)")
-    up.add_argument("--launcher", choices=["auto", "process", "docker"], help="how trials are run")
+    up.add_argument("--launcher", choices=["process", "docker"], help="how trials are run (default: process)")
     up.add_argument("--host", help="address to listen on for other hosts as well, such as 0.0.0.0")
     up.add_argument("--cluster-name", help="name shown to clients")
     up.add_argument("--initial-user-password", help="password of admin on the first start")

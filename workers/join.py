@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from api.settings import values_in
 from workers import agent
 from workers.agent_api import ApiClient, Refused, message_of
-from workers.choice import choose_launcher
+from workers.choice import NoSuchPython, choose_trial_python
 from workers.connect import run_until_signal
 from workers.devices import NoSuchDevices, devices_of_host
 from workers.embedded import home
@@ -66,6 +66,10 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
         devices = devices_of_host(options.slot_type, options.slots)
     except NoSuchDevices as error:
         raise CantJoin(str(error)) from None
+    try:
+        trial_python = choose_trial_python(options.trial_python or os.environ.get("UNDETERRED_TRIAL_PYTHON"))
+    except NoSuchPython as error:
+        raise CantJoin(str(error)) from None
     labels = dict(_label(text) for text in options.label)
     mine = _membership(folder, master, agent_id)
     if not mine.is_joined:
@@ -84,9 +88,9 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
         "agent_token": SecretStr(mine.credential),
         "labels": labels,
         "folder": str(folder),
-        "launcher": choose_launcher(options.launcher),
+        "launcher": options.launcher,
         "memory_mib": options.memory_mib,
-        "trial_python": options.trial_python,
+        "trial_python": trial_python,
         **host_limits(),
     }
     given = {name: value for name, value in values.items() if value is not None}
@@ -207,7 +211,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser.add_argument("--slots", type=int)
     parser.add_argument("--slot-type", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--label", action="append", default=[])
-    parser.add_argument("--launcher", choices=["auto", "process", "docker"], default="auto")
+    parser.add_argument("--launcher", choices=["process", "docker"], default="process")
     parser.add_argument("--address")
     parser.add_argument("--folder")
     parser.add_argument("--memory-mib", type=int)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TRIAL_PYTHON = ROOT / ".venv-trial" / "bin" / "python"
+# what trials run in by default: it has the libraries that the example trains with
+TRIAL_PYTHON = os.environ.get("UNDETERRED_TRIAL_PYTHON") or ROOT / ".venv-trial" / "bin" / "python"
 
 
 def det(*arguments: str) -> int:
@@ -24,8 +25,6 @@ def det(*arguments: str) -> int:
 
 def main() -> int:
     """Run the demo; returns its exit code."""
-    # trials run in an environment of their own, which has the libraries that the example trains with
-    os.environ.setdefault("UNDETERRED_TRIAL_PYTHON", str(TRIAL_PYTHON))
     port = os.environ.get("UNDETERRED_PORT")
     if port:
         os.environ.setdefault("DET_MASTER", f"http://localhost:{port}")
@@ -49,7 +48,7 @@ def main() -> int:
 
     path = best.download(str(Path(os.environ.get("TMPDIR", "/tmp")) / f"undeterred-demo-{best.uuid}"))
     print(f"\nIts checkpoint, downloaded with the SDK: {path}")
-    done = subprocess.run([os.environ["UNDETERRED_TRIAL_PYTHON"], HERE / "evaluate.py", path], check=False)
+    done = subprocess.run([TRIAL_PYTHON, HERE / "evaluate.py", path], check=False)
     if done.returncode:
         return done.returncode
     print(f"\nAll of it took {time.monotonic() - began:.0f} s. What to type next:")

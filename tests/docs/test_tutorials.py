@@ -17,18 +17,19 @@ from tests.servers import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed"]
-PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), "coming-from-determined", "sdk", "organization"]
+TOLD = ["coming-from-determined", "sdk", "organization"]
+PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), *TOLD]
 #: What the reader of the page on the SDK has of their own: here it is the first chapter's configuration.
 OWN_FILES = ("my_config.yaml", "small.yaml", "large.yaml")
 
 
 def shell_of(cluster: Embedded) -> dict[str, str]:
-    """The environment of a reader's shell."""
+    """The environment of a reader's shell. It names no launcher and no Python for trials: plain processes, `.venv-trial`."""
     return {
-        **cluster.environment,
+        **{name: value for name, value in cluster.environment.items() if name != "UNDETERRED_TRIAL_PYTHON"},
         "PATH": os.pathsep.join([str(REPOSITORY / ".venv" / "bin"), os.environ["PATH"]]),
         "TORCH_PYTHON": str(TORCH_PYTHON),
-        "UNDETERRED_TRIAL_PYTHON": str(REPOSITORY / ".venv-trial" / "bin" / "python"),
+        "TRIAL_PYTHON": str(REPOSITORY / ".venv-trial" / "bin" / "python"),
     }
 
 
@@ -62,6 +63,7 @@ def test_readme(tmp_path: Path) -> None:
     cluster, folder = Embedded(tmp_path / "cluster"), tmp_path / "clone"
     shutil.copytree(REPOSITORY / "examples" / "digits", folder / "examples" / "digits")
     (folder / ".venv").symlink_to(REPOSITORY / ".venv")
+    del cluster.environment["UNDETERRED_TRIAL_PYTHON"]
     with cluster.started():
         digits = folder / "examples" / "digits"
         cluster.det("experiment", "create", str(digits / "adaptive.yaml"), str(digits), "--paused")
