@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from api.queries import experiments, trials
 from api.rendezvous import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
-from database.models import Agent, Allocation, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
+from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TrialFacts
 from workflows.lifecycle.trial import FINAL_STATE, TrialState, backoff_s
@@ -31,6 +31,10 @@ def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFact
     if facts.runs and facts.runs[-1].ended_at is None:  # one that hangs has been silent for long
         current = (Metric.trial_id == trial_id, ~Metric.archived, Metric.total_batches.is_not(None))
         facts.last_report_at = session.scalar(select(func.max(Metric.reported_at)).where(*current))
+        stored = select(Checkpoint.uuid).where(
+            Checkpoint.trial_id == trial_id, Checkpoint.allocation_id == facts.runs[-1].allocation_id
+        )
+        facts.has_stored = session.scalar(stored.limit(1)) is not None
         written = (TaskLog.task_id == trial.task_id, TaskLog.allocation_id == facts.runs[-1].allocation_id)
         newest = select(TaskLog.timestamp).where(*written).order_by(TaskLog.id.desc()).limit(1)
         facts.last_line_at = session.scalar(newest)

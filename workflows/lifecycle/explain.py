@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from workflows.lifecycle.experiment import ExperimentState
@@ -17,6 +17,8 @@ from workflows.lifecycle.trial import EndCause, ExitKind, TrialState
 _MOST_RUNS = 10
 _MOST_TRIALS = 10
 _MOST_HOLDERS = 3
+#: What reports and prints nothing for so long may hang. Harnesses show stacks after this time too.
+_SILENT_S = 300.0
 _PAST = {"pause": "paused", "activate": "activated", "cancel": "canceled", "kill": "killed"}
 
 
@@ -97,7 +99,7 @@ def _headline(facts: TrialFacts, now: datetime) -> str:
         waits = "its containers" if run is not None else "its workflow"
         return f"is {facts.state}: its end is decided, it waits for {waits}{_leaving(run, now)}"
     if run is not None:
-        return _open(run, now)
+        return _open(run, now, has_reached_core=facts.has_stored or _reported_in(run, facts))
     if where is Phase.PAUSED:
         return f"is paused{_by(facts.commanded, now, 'pause')}"
     if where is Phase.WAITS_FOR_SEARCH:
@@ -128,7 +130,11 @@ def _end(facts: TrialFacts, now: datetime) -> str:
     return text
 
 
-def _open(run: RunFacts, now: datetime) -> str:
+def _reported_in(run: RunFacts, facts: TrialFacts) -> bool:
+    return facts.last_report_at is not None and facts.last_report_at >= run.started_at
+
+
+def _open(run: RunFacts, now: datetime, *, has_reached_core: bool) -> str:
     where = ", ".join(run.agents) or "no agent"
     since = _at(run.started_at, now)
     if run.asked_to_leave_at is not None:
@@ -138,6 +144,11 @@ def _open(run: RunFacts, now: datetime) -> str:
         text = f"waits for its image on {where}, since {since}"
     elif run.state != "RUNNING":
         text = f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
+    elif run.ready_at is None and has_reached_core:
+        text = (
+            f"runs on {where} since {since} (run {run.run_id}), without `with` around its `core.init()`: nobody tells it "
+            "to leave, and a pause ends it at once, without a checkpoint of that moment"
+        )
     elif run.ready_at is None:
         text = f"has its container on {where} since {since}, but its code did not come to `determined.core` yet"
     else:
@@ -252,8 +263,18 @@ def _next(facts: TrialFacts, now: datetime) -> Iterator[str]:
         return
     heard = [("report", facts.last_report_at), ("line of output", facts.last_line_at)]
     news = " and ".join(f"its latest {what} came at {_at(moment, now)}" for what, moment in heard if moment is not None)
-    if where is Phase.TRAINS and news:
+    if news and where in (Phase.TRAINS, Phase.STARTS):
         yield news
+    heard_at = [moment for _, moment in heard if moment is not None]
+    run = _open_run(facts)
+    since = max([*heard_at, run.started_at]) if run is not None and run.state == "RUNNING" else None
+    if where in (Phase.TRAINS, Phase.STARTS) and since is not None and (now - since).total_seconds() > _SILENT_S:
+        yield (
+            f"it has been silent for {_span(now - since)}: `det trial logs {facts.trial_id} --tail 50` shows what its "
+            "threads are doing, once it has come to `determined.core`; `py-spy dump --pid` on its host shows it at any "
+            f"time. If it hangs, `det trial kill {facts.trial_id}` ends it; `det experiment pause {facts.experiment_id}` "
+            "and `activate` start it again from its newest checkpoint"
+        )
     if where is Phase.BACKS_OFF and facts.runs:
         yield "next: it asks for slots, and goes on from its newest checkpoint"
     yield _if_it_fails(facts)
@@ -312,6 +333,12 @@ def _since(moment: datetime | None, now: datetime) -> str:
 def _at(moment: datetime, now: datetime) -> str:
     """A time of today, or with its date."""
     return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _span(time: timedelta) -> str:
+    """A length of time in its largest unit."""
+    minutes = int(time.total_seconds() // 60)
+    return f"{minutes} minutes" if minutes < 120 else f"{minutes // 60} hours"
 
 
 def _many(count: int, noun: str) -> str:

@@ -96,7 +96,8 @@ class TrialFacts(Facts):
     early_exit: str | None = None
     retries_canceled: str | None = None  # by which log policy
     excluded: dict[str, str] = Field(default_factory=dict[str, str])  # agents, and by which log policy
-    last_report_at: datetime | None = None  # metrics; None also where nobody looked, as the next one
+    last_report_at: datetime | None = None  # metrics; None also where nobody looked, as the next two
+    has_stored: bool = False  # a checkpoint, in this run
     last_line_at: datetime | None = None  # of its log
     ended_at: datetime | None = None
     runs: list[RunFacts] = Field(default_factory=list[RunFacts])

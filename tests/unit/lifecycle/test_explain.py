@@ -142,6 +142,21 @@ def test_open_run_says_how_far_it_is(facts: dict[str, Any], said: str) -> None:
     assert said in told(runs=[run(**facts)])[0]
 
 
+def test_code_that_uses_core_without_with_is_not_said_to_have_come_nowhere() -> None:
+    for facts in ({"has_stored": True}, {"last_report_at": at(8)}):
+        first = told(runs=[run(ready_at=None)], **facts)[0]
+        assert "trial 7 runs on agent-a since 11:50:00 (run 1), without `with` around its `core.init()`" in first
+    before = told(runs=[run(ready_at=None, started_at=at(7))], last_report_at=at(8))[0]
+    assert "did not come to `determined.core` yet" in before, "the report is of an earlier run"
+
+
+def test_silent_trial_says_what_to_do() -> None:
+    facts = {"last_report_at": at(18), "last_line_at": at(17)}
+    [said] = [each for each in told(runs=[run(started_at=at(60))], **facts) if "silent" in each]
+    assert said.startswith("it has been silent for 17 minutes: `det trial logs 7 --tail 50` shows what its threads")
+    assert not any("silent" in each for each in told(runs=[run(started_at=at(60))], last_line_at=at(4)))
+
+
 def test_running_trial_says_when_it_was_last_heard_of() -> None:
     """One that hangs is seen by that."""
     sentences = told(runs=[run()], last_report_at=at(8), last_line_at=at(7))
