@@ -70,6 +70,17 @@ def test_requests_leave_nothing_in_the_users_log(
     assert caplog.records == []
 
 
+def test_requests_leave_nothing_in_a_log_at_debug(master: Master) -> None:
+    """Also of what httpx is built on, in a process that has not loaded it before."""
+    master.answer("GET /api/v1/me", {"user": {}})
+    script = (
+        "import logging, sys; logging.basicConfig(level=logging.DEBUG); from determined.common.api import Session;"
+        "Session(sys.argv[1], 'tok', username='me').get('/api/v1/me'); logging.debug('mine')"
+    )
+    done = subprocess.run([sys.executable, "-c", script, master.url], capture_output=True, text=True, check=True)
+    assert done.stderr == "DEBUG:root:mine\n"
+
+
 def test_two_threads_have_two_connections(master: Master, session: Session) -> None:
     barrier = threading.Barrier(2, timeout=10)
     master.answer("GET /wait", lambda call: {"n": barrier.wait()})

@@ -2,10 +2,14 @@
 
 That takes a quarter of a second, and draws from `random`, whose numbers are the training code's: a script that seeds
 it before `core.init()` would compute something else than without us.
+
+Its loggers say nothing below WARNING, unless somebody has given them a level: a script that logs at DEBUG means its own
+lines, and ours would be most of its log.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -19,5 +23,9 @@ try:
 finally:
     if _is_ours:
         del _modules[_CLIENT]
+
+for _name in ("httpx", "httpcore"):
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.WARNING)
 
 __all__ = ["httpx"]
