@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.attempts import Attempts
-from activities.launchers.base import ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
+from activities.launchers.base import RUNS_IN, ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
 from database.types import utc_now
 from workflows.lifecycle.allocation import AllocationState
 from workflows.lifecycle.trial import ContainerResult
@@ -149,7 +149,7 @@ class Containers:
             # whatever the reason - a deploy, a heartbeat that came too late - it is not this activity that decides
             raise ApplicationError("the worker leaves, the container stays", type=ErrorType.DETACHED) from None
         is_drained = await self._drain.drained(order.container_id, timeout_s=min(5.0, beat * 3))
-        return self._ended(order, exit_, is_drained)
+        return self._ended(order, exit_, is_drained, await self._runs_in(order) if exit_.code else "")
 
     @activity.defn
     async def drain_container(self, ref: ContainerRef) -> bool:
@@ -214,7 +214,17 @@ class Containers:
         except TimeoutError:
             return False
 
-    def _ended(self, order: RunContainer, exit_: ContainerExit, is_drained: bool = True) -> ContainerEnd:
+    async def _runs_in(self, order: RunContainer) -> str:
+        """What it was started with, kept with the container."""
+        try:
+            found = (status for status in await self._launcher.list() if status.container_id == order.container_id)
+            return next((status.labels.get(RUNS_IN, "") for status in found), "")
+        except LaunchError:  # only for a sentence
+            return ""
+
+    def _ended(
+        self, order: RunContainer, exit_: ContainerExit, is_drained: bool = True, runs_in: str = ""
+    ) -> ContainerEnd:
         self._unwanted.discard(order.container_id)
         result = ContainerResult(
             container_id=order.container_id,
@@ -222,6 +232,7 @@ class Containers:
             code=exit_.code,
             cause=exit_.cause.value,
             message=exit_.message,
+            runs_in=runs_in,
         )
         return ContainerEnd(result=result, ended_at=exit_.ended_at, is_drained=is_drained)
 

@@ -10,7 +10,7 @@ from temporalio import activity
 
 from activities.trials import create_trials
 from database import webhooks
-from database.log_facts import actions_of_log_policies, import_failure
+from database.log_facts import actions_of_log_policies, failure_of
 from database.models import Agent, Allocation, Checkpoint, Experiment, SearchDecision, TaskLog, Trial
 from database.session import Database
 from database.types import utc_now
@@ -165,6 +165,8 @@ class Records:
                     Trial.id == allocation.trial_id
                 )
             ).one()
+            failed = next((result for result in order.results if result.code), None)
+            failure = failure_of(session, allocation, failed.container_id) if failed else None
             return AllocationFacts(
                 preemption_acked=allocation.preempt_acked_at is not None,
                 early_exit=early_exit,
@@ -172,7 +174,8 @@ class Records:
                 open_length=open_length,
                 is_closed=is_closed and open_length is None,
                 has_reported=reported > 0,
-                import_failure=import_failure(session, allocation) if any(r.code == 1 for r in order.results) else None,
+                last_error=failure["last_error"] if failure else None,
+                import_failure=failure["import_failure"] if failure else None,
                 **actions_of_log_policies(session, allocation.trial_id),
             )
 

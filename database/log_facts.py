@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TypedDict, cast
 
 from sqlalchemy import select
@@ -10,28 +11,62 @@ from sqlalchemy.orm import Session
 
 from database.models import Allocation, LogPolicyMatch, TaskLog, Trial
 
-#: The last line of Python's traceback for a failed import.
-_IMPORT_FAILED = re.compile(r"^(ModuleNotFoundError|ImportError): .+")
-#: It is looked for in this many lines before the end: a wrapper may have had the last word.
-_LAST_LINES = 5
+#: How Python's traceback begins, and its last line: a class, and mostly words (not so of a bare `MemoryError`).
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+_NAMED_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)(: .*)?")
+_IMPORT_FAILED = re.compile(r"(ModuleNotFoundError|ImportError): .+")
+#: What a launch module says of the worker that failed first.
+_FIRST_RANK = re.compile(r"determined\.exec\.launch: rank (\d{1,9}) (?:ended with|was ended by) ")
+_OWN_WORDS = re.compile(r"^\[\d+\] [\w.]+: ")
+#: A failure is looked for in so many lines before the end, and a failed import in fewer: that decides something, and an
+#: error that was survived must not. A wrapper may have had the last word.
+_LOOKED_AT, _LAST_LINES, _LAST_OF_IMPORT = 2000, 30, 5
 #: Escape sequences of terminals, and all other control characters.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f]")
 #: How much of a line is quoted.
 _QUOTED_CHARS = 200
 
 
-def import_failure(session: Session, allocation: Allocation) -> str | None:
-    """The line with which the output of an allocation ended, if it tells of a failed import."""
+class Failure(TypedDict):
+    """What the output of an allocation says of its failure: one line, and the same if it tells of a failed import."""
+
+    last_error: str | None
+    import_failure: str | None
+
+
+def failure_of(session: Session, allocation: Allocation, container_id: str) -> Failure:
+    """The last line of the exception that ended a container, or its worker that failed first, or of its last error."""
     statement = (
-        select(TaskLog.log)
+        select(TaskLog.log, TaskLog.rank_id, TaskLog.level)
         .where(TaskLog.task_id == allocation.task_id, TaskLog.allocation_id == allocation.id, TaskLog.source == "task")
+        .where(TaskLog.container_id == container_id)
         .order_by(TaskLog.id.desc())
-        .limit(_LAST_LINES)
+        .limit(_LOOKED_AT)
     )
-    for line in session.scalars(statement):
-        if _IMPORT_FAILED.match(line):
-            return _quoted(line)
-    return None
+    lines = [(text, rank, level) for text, rank, level in session.execute(statement).tuples()]
+    named = next((found for text, _, level in lines if level == "ERROR" and (found := _FIRST_RANK.search(text))), None)
+    own = [line for line in lines if named is not None and line[1] == int(named[1])] or lines
+    texts = [text for text, _, _ in own]
+    at = _end_of_traceback(texts)
+    if at is None:
+        found = next((text for text, _, level in own[:_LAST_LINES] if level in ("ERROR", "CRITICAL")), None)
+        return Failure(last_error=_quoted(_OWN_WORDS.sub("", found)) if found else None, import_failure=None)
+    line = _quoted(texts[at])
+    is_import = at < _LAST_OF_IMPORT and _IMPORT_FAILED.fullmatch(texts[at]) is not None
+    return Failure(last_error=line, import_failure=line if is_import else None)
+
+
+def _end_of_traceback(newest_first: Sequence[str]) -> int | None:
+    """Where the last line of the latest traceback is."""
+    start = next((at for at, text in enumerate(newest_first) if text.strip() == _TRACEBACK), 0)
+    for at in range(start - 1, -1, -1):
+        text = newest_first[at]
+        if text and not text[0].isspace():  # the frames before it are indented
+            return at if at < _LAST_LINES and _EXCEPTION.fullmatch(text) else None
+    # a syntax error has no such start, and one line may be all that a wrapper shows
+    named = (at for at, text in enumerate(newest_first[:_LAST_OF_IMPORT]) if _NAMED_ERROR.fullmatch(text))
+    return next(named, None)
 
 
 class LogActions(TypedDict):

@@ -19,7 +19,7 @@ from temporalio.worker import Worker
 from activities.attempts import Attempts
 from activities.containers import AgentPresence, Containers
 from activities.launchers import entry
-from activities.launchers.base import ContainerSpec, HostDevice, Launcher, LaunchError, Mount
+from activities.launchers.base import RUNS_IN, ContainerSpec, HostDevice, Launcher, LaunchError, Mount
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.host_policy import HostPolicy
 from activities.launchers.process import ProcessLauncher, paths_of_host
@@ -108,7 +108,7 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             drop_capabilities=launch["dropCapabilities"],
             user=launch["user"],
             is_of_gang=launch["isOfGang"],
-            labels=launch["labels"],
+            labels=launch["labels"] | {RUNS_IN: python if launcher.name == "process" else f"image {launch['image']}"},
         )
         if launcher.name != "process":  # a process has what its user has, whatever is asked for
             spec = policy.applied(spec)

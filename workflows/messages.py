@@ -439,7 +439,8 @@ class AllocationFacts(BaseModel):
     open_length: int | None = None  # of the searcher operation that the records show as open
     is_closed: bool = False  # the records show that the search wants nothing more of the trial
     has_reported: bool = True  # metrics, in any run
-    import_failure: str | None = None  # the line with which the output ended, if it tells of a failed import
+    last_error: str | None = None  # the last line of the exception that ended it, or of the last error in its output
+    import_failure: str | None = None  # the same, if it tells of a failed import
     retries_canceled: str | None = None  # which log policy makes a failure final, and because of which line
     excluded: dict[str, str] = Field(default_factory=dict[str, str])  # agents, and which log policy excludes them
 

@@ -78,6 +78,10 @@ class _Allocation:
         return self.node_lost or len(self.results) == len(self.containers)
 
 
+#: The patch by which a failure that the same code repeats is final.
+_STOPS = "stop-at-a-repeated-failure"
+
+
 @workflow.defn(name="Trial")
 class Trial:
     """Id `trial-<id>`. Closes when its terminal state is recorded and its experiment knows.
@@ -260,7 +264,8 @@ class Trial:
             max_restarts=run.template.max_restarts,
             system_failures=run.system_failures,
             retries_canceled=self._retries_canceled,
-            same_failures=run.same_failures,
+            # before the patch it was restarted all the same
+            same_failures=run.same_failures if run.same_failures < 2 or workflow.patched(_STOPS) else 1,
         )
         run.message = verdict.message
         if verdict.step is NextStep.END:
@@ -350,6 +355,7 @@ class Trial:
             left_too_late=now.left_too_late,
             has_reported=facts.has_reported,
             import_failure=facts.import_failure,
+            last_error=facts.last_error,
         )
 
     async def _given_back(self) -> None:

@@ -17,6 +17,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
+RUNS_IN = "ai.undeterred.runs-in"
+"""The label of a container that says where its imports are looked for: the path of an interpreter, or `image NAME`."""
+
 
 class LaunchError(Exception):
     """The container can't be started, and trying again will not help.

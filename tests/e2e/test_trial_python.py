@@ -73,6 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     cluster = Embedded(tmp_path_factory.mktemp("layers"))
     del cluster.environment["UNDETERRED_TRIAL_PYTHON"]
     own = REPOSITORY / ".venv"
+    cluster.environment["UNDETERRED_TIMING"] = json.dumps({"restart_backoff_s": 0.1})
     cluster.environment |= {"VIRTUAL_ENV": str(own), "PATH": f"{own}/bin:{cluster.environment['PATH']}"}
     with cluster.started():
         yield cluster
@@ -99,6 +100,21 @@ def test_what_a_startup_hook_installs_is_its_trials_alone(cluster: Embedded, tmp
         assert str(REPOSITORY / ".venv" / "bin") not in seen["PATH"].split(":")
     assert not has_layered(TRIAL_PYTHON)
     assert not has_layered(sys.executable)
+
+
+def test_trial_whose_import_fails_twice_stops_and_says_what_to_install(cluster: Embedded, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import skimage\n")
+    experiment = created(cluster, tmp_path)
+    cluster.det("experiment", "wait", str(experiment))
+    [(state, restarts, message)] = cluster.rows(
+        f"SELECT state, restarts, message FROM trials WHERE experiment_id = {experiment}"
+    )
+    assert (state, restarts) == ("ERROR", 1)
+    assert message.startswith(
+        "not restarted, as it failed in this way 2 times in a row: exited with code 1: ModuleNotFoundError: No module "
+        f"named 'skimage'; its Python is {TRIAL_PYTHON}: `{TRIAL_PYTHON} -m pip install scikit-image`, or put"
+    )
+    assert message in logs(cluster, experiment)[-1].replace("Not restarted", "not restarted")
 
 
 def test_python_of_trials_is_the_one_beside_the_installation_and_shown(cluster: Embedded) -> None:

@@ -5,6 +5,7 @@ Source: spec scheduling.md §6-§8 and spec/README.md points 15-16.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -112,6 +113,7 @@ class ContainerResult(BaseModel):
     cause: str = "exited"  # activities.launchers.base.ExitCause, or "launch_failed"
     reason: str = ""  # LaunchError.reason when the cause is launch_failed
     message: str = ""
+    runs_in: str = ""  # what imports are looked for in: the path of an interpreter, or `image NAME`
 
 
 class AllocationEnd(BaseModel):
@@ -135,6 +137,7 @@ def classify(
     left_too_late: bool = False,
     has_reported: bool = True,
     import_failure: str | None = None,
+    last_error: str | None = None,
 ) -> AllocationEnd:
     """What the end of an allocation means; the first rule that matches decides.
 
@@ -147,6 +150,7 @@ def classify(
         left_too_late: the kill was sent because it had been asked to leave, and did not in time.
         has_reported: the trial has reported metrics, in this or an earlier run.
         import_failure: the line with which its output ended, if that is Python's word for a failed import.
+        last_error: the last line of the exception that ended it, or of the last error in its output.
     """
     if killed_by_us and left_too_late:
         message = "killed, as it did not leave in time when asked to"
@@ -200,7 +204,7 @@ def classify(
     if failed.cause == "out_of_memory":
         message = f"{where}out of memory{': ' if failed.message else ''}{failed.message}"
         return AllocationEnd(kind=ExitKind.FAILED, cause=EndCause.OUT_OF_MEMORY, message=message, code=failed.code)
-    return _failure(failed.code or 0, where, import_failure)
+    return _failure(failed, where, import_failure, last_error)
 
 
 #: Why a launch failed, if the image is at fault: another try would find the same image.
@@ -213,23 +217,54 @@ _REQUESTS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 15: "SIGTERM"}
 _NO_COMMAND = {126: "the entrypoint's command can't be executed", 127: "the entrypoint's command was not found"}
 
 
-def _failure(code: int, where: str, import_failure: str | None) -> AllocationEnd:
-    """The user's code ended by itself, with this exit code that is not 0."""
+def _failure(failed: ContainerResult, where: str, import_failure: str | None, last_error: str | None) -> AllocationEnd:
+    """The user's code ended by itself, with an exit code that is not 0."""
+    code = failed.code or 0
     cause, what = EndCause.USER_CODE, f"exited with code {code}"
     if code > 128:
         signal = code - 128
         cause, what = EndCause.SIGNAL, f"ended by signal {signal}"
         if signal in _CRASHES:
-            cause, what = EndCause.CRASH, f"{what} ({_CRASHES[signal]}): it crashed"
+            cause, what = (
+                EndCause.CRASH,
+                f"{what} ({_CRASHES[signal]}): it crashed{f': {last_error}' if last_error else ''}",
+            )
         elif signal in _REQUESTS:
             cause, what = EndCause.TERMINATED, f"{what} ({_REQUESTS[signal]}), which the cluster did not send"
         elif signal == 9:
             what += " (SIGKILL), which the cluster did not send: had its host no memory left?"
     elif code in _NO_COMMAND:
-        cause, what = EndCause.ENTRYPOINT, f"{what}: {_NO_COMMAND[code]}"
+        cause, what = EndCause.ENTRYPOINT, f"{what}: {last_error or _NO_COMMAND[code]}"
     elif code == 1 and import_failure:
-        cause, what = EndCause.IMPORT, f"{what}: {import_failure}"
+        cause, what = EndCause.IMPORT, f"{what}: {import_failure}{how_to_install(import_failure, failed.runs_in)}"
+    elif last_error:
+        what += f": {last_error}"
     return AllocationEnd(kind=ExitKind.FAILED, cause=cause, message=where + what, code=code)
+
+
+#: What to install where a module has another name than its package.
+_PACKAGES = {
+    "sklearn": "scikit-learn", "skimage": "scikit-image", "cv2": "opencv-python-headless", "yaml": "pyyaml",
+    "PIL": "pillow", "bs4": "beautifulsoup4", "dateutil": "python-dateutil", "git": "gitpython",
+}  # fmt: skip
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z_]\w*)[\w.]*'")
+
+
+def how_to_install(import_failure: str, runs_in: str) -> str:
+    """Where that import was tried, and the commands that install what lacks; begins with `; `, empty if unknown."""
+    if not runs_in:
+        return ""
+    found = _NO_MODULE.search(import_failure)
+    is_image = runs_in.startswith("image ")
+    text = f"; it ran in the {runs_in}" if is_image else f"; its Python is {runs_in}"
+    if found is None:
+        return text
+    package = _PACKAGES.get(found[1], found[1])
+    there = "build the image with it" if is_image else f"`{runs_in} -m pip install {package}`"
+    return (
+        f"{text}: {there}, or put `pip install {package}` into the experiment's startup-hook.sh; a module of your own "
+        "has to be in the experiment's folder"
+    )
 
 
 def _code(results: Sequence[ContainerResult]) -> int | None:
@@ -315,7 +350,8 @@ def judge(
             message = f"not restarted, as {retries_canceled}: {message}"
             return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
         if same_failures > 1:
-            message += f" ({same_failures} times in a row: restarts do not help, the code has to change)"
+            message = f"not restarted, as it failed in this way {same_failures} times in a row: {message}"
+            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
         if restarts >= max_restarts:
             message = f"trial exceeded max restarts ({max_restarts}): {message}"
             return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)

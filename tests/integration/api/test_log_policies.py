@@ -256,6 +256,50 @@ async def test_end_of_an_allocation_tells_of_a_failed_import(api: Served) -> Non
     assert (await close(api, last, code=0)).import_failure is None
 
 
+FRAMES = ["Traceback (most recent call last):", '  File "train.py", line 1, in <module>', "    main()"]
+SURVIVED = [*FRAMES, "ValueError: survived"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([*FRAMES, "MemoryError"], "MemoryError"),
+        ([*SURVIVED, "", "During handling of the above exception, another exception occurred:", "", *FRAMES,
+          "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 1 GiB"],
+         "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 1 GiB"),
+        ([*FRAMES, "RuntimeError: first line", "second line", "third"], "RuntimeError: first line"),
+        (['  File "train.py", line 1', "    x =", "       ^", "SyntaxError: invalid syntax"], "SyntaxError: invalid syntax"),
+        ([*SURVIVED, *(f"step {n}" for n in range(40))], None),
+        (["ERROR: no matching distribution", "bye"], None),
+        ([], None),
+    ],
+)  # fmt: skip
+async def test_end_of_an_allocation_tells_the_last_line_of_its_exception(
+    api: Served, lines: list[str], said: str | None
+) -> None:
+    run = await api.trial(api.user())
+    if lines:
+        await send(api, *(entry(run, text, n, stdtype="stderr") for n, text in enumerate(lines)))
+    assert (await close(api, run)).last_error == said
+
+
+async def test_failure_is_that_of_the_rank_that_failed_first(api: Served) -> None:
+    run = await api.trial(api.user())
+    said = [
+        *((text, 3) for text in [*FRAMES, "ValueError: the cause"]),
+        *((text, 0) for text in [*FRAMES, "ConnectionError: a peer is gone"]),
+        *((text, None) for text in [*FRAMES, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "]),
+    ]
+    await send(api, *(entry(run, text, n, rankId=rank) for n, (text, rank) in enumerate(said)))
+    words = "[7] determined.exec.launch: rank 3 ended with exit code 1; all workers were stopped"
+    await send(api, entry(run, words, 99, level="ERROR"))
+    assert (await close(api, run)).last_error == "ValueError: the cause"
+    again = await api.next_run(run)
+    words = "[7] determined.exec.launch: the entrypoint's command 'x' was not found (in /w, PATH=/bin)"
+    await send(api, entry(again, words, 100, level="ERROR"))
+    assert (await close(api, again)).last_error == "the entrypoint's command 'x' was not found (in /w, PATH=/bin)"
+
+
 async def test_end_of_an_allocation_tells_whether_anything_was_ever_reported(api: Served) -> None:
     run = await api.trial(api.user())
     assert not (await close(api, run, code=0)).has_reported

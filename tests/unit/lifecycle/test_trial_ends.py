@@ -228,6 +228,41 @@ def test_cause_is_the_import_when_the_output_ends_with_its_traceback() -> None:
     assert is_repeatable(end_of([result(127)]))
 
 
+@pytest.mark.parametrize(
+    ("line", "runs_in", "said"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'sklearn.svm'",
+            "/t/bin/python",
+            "; its Python is /t/bin/python: `/t/bin/python -m pip install scikit-learn`, or put `pip install"
+            " scikit-learn` into the experiment's startup-hook.sh; a module of your own has to be in the experiment's folder",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'torch'",
+            "image i:1",
+            "; it ran in the image i:1: build the image with it, or put `pip install torch` into the experiment's"
+            " startup-hook.sh; a module of your own has to be in the experiment's folder",
+        ),
+        ("ImportError: cannot import name 'a' from 'b'", "/t/bin/python", "; its Python is /t/bin/python"),
+        ("ModuleNotFoundError: No module named 'x; rm -rf /'", "/t/bin/python", "; its Python is /t/bin/python"),
+        ("ModuleNotFoundError: No module named 'torch'", "", ""),
+    ],
+)
+def test_failed_import_names_the_interpreter_and_the_command_that_installs(line: str, runs_in: str, said: str) -> None:
+    ended = ContainerResult(container_id="c", code=1, runs_in=runs_in)
+    assert end_of([ended], import_failure=line, last_error=line).message == f"exited with code 1: {line}{said}"
+
+
+def test_last_error_is_part_of_how_it_ended() -> None:
+    assert end_of([result(1)], last_error="MemoryError").message == "exited with code 1: MemoryError"
+    said = "exited with code 127: the entrypoint's command 'x' was not found (in /w, PATH=/bin)"
+    assert end_of([result(127)], last_error=said.partition(": ")[2]).message == said
+    assert "Segm" not in end_of([result(139)], last_error=None).message
+    assert end_of([result(134)], last_error="RuntimeError: CUDA error").message.endswith(
+        "crashed: RuntimeError: CUDA error"
+    )
+
+
 def test_five_faults_have_five_causes() -> None:
     """What users and operators tell apart (guide faults-and-security.md, fault 8)."""
     ends = [
@@ -386,14 +421,13 @@ def test_canceled_retries_mean_nothing_when_it_did_not_fail(kind: ExitKind, step
     assert (verdict.step, verdict.state is TrialState.ERROR) == (step, False)
 
 
-def test_message_says_that_restarts_are_pointless_when_the_same_failure_comes_again() -> None:
-    said = "that is why (2 times in a row: restarts do not help, the code has to change)"
-    assert verdict_of(ExitKind.FAILED, same_failures=1).message == "that is why"
-    verdict = verdict_of(ExitKind.FAILED, same_failures=2)
-    assert (verdict.step, verdict.message) == (NextStep.RESTART, said), "the user's budget stays the user's"
-    assert (
-        verdict_of(ExitKind.FAILED, same_failures=2, restarts=5).message == f"trial exceeded max restarts (5): {said}"
-    )
+@pytest.mark.parametrize("restarts", [1, 5])
+def test_trial_ends_when_the_same_failure_comes_again(restarts: int) -> None:
+    verdict = verdict_of(ExitKind.FAILED, same_failures=1)
+    assert (verdict.step, verdict.message) == (NextStep.RESTART, "that is why")
+    verdict = verdict_of(ExitKind.FAILED, same_failures=2, restarts=restarts)
+    assert (verdict.step, verdict.state, verdict.exit_reason) == (NextStep.END, TrialState.ERROR, "errored")
+    assert verdict.message == "not restarted, as it failed in this way 2 times in a row: that is why"
 
 
 @pytest.mark.parametrize("kind", [ExitKind.CLEAN, ExitKind.FINISHED, ExitKind.FAILED])
