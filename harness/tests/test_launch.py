@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import stat
 import statistics
 import subprocess
@@ -259,6 +260,43 @@ def test_the_start_survives_an_outage(container: Container) -> None:
     done = container.run()
     timer.join()
     assert done.stdout == "hello from the context\n", done.stderr
+
+
+SILENT = """
+import ctypes, os, time
+from determined import core
+with core.init() as context:
+    print("begun", flush=True)
+    {hangs}
+    print("goes on", flush=True)
+    for step in range(20):
+        time.sleep(0.1)
+        {step}
+"""
+
+
+@pytest.mark.parametrize("hangs", ["time.sleep(4)", "ctypes.PyDLL(None).sleep(4)"])
+def test_silent_process_shows_its_stacks_once(master: Master, tmp_path: Path, hangs: str) -> None:
+    """Also one that holds the interpreter, so that no other thread runs."""
+    master.answer("GET /api/v1/allocations/a.1/signals/preemption", {"preempt": False})
+    script = SILENT.format(hangs=hangs, step="context.preempt.should_preempt()")
+    container = Container(master, tmp_path, {"train.py": script})
+    container.config["entrypoint"] = "python3 train.py"
+    done = container.run(DET_STALL_STACKS_S="1")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^(?:Current thread|Thread) .*\n(?:  File .*\n)*?  File .*train.py", done.stderr, re.M)) == 1
+    if "PyDLL" in hangs:
+        assert "Timeout (0:00:01.300000)!" in done.stderr
+    else:
+        assert "this process has written and reported nothing for 1 s (DET_STALL_STACKS_S)" in done.stderr
+
+
+def test_process_that_goes_on_shows_no_stacks(master: Master, tmp_path: Path) -> None:
+    master.answer("GET /api/v1/allocations/a.1/signals/preemption", {"preempt": False})
+    container = Container(master, tmp_path, {"train.py": SILENT.format(hangs="pass", step="print(step, flush=True)")})
+    container.config["entrypoint"] = "python3 train.py"
+    done = container.run(DET_STALL_STACKS_S="1")
+    assert (done.returncode, "train.py" in done.stderr) == (0, False), done.stderr
 
 
 def test_the_start_is_fast(container: Container, trial_python: str) -> None:

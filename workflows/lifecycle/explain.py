@@ -146,8 +146,8 @@ def _open(run: RunFacts, now: datetime, *, has_reached_core: bool) -> str:
         text = f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
     elif run.ready_at is None and has_reached_core:
         text = (
-            f"runs on {where} since {since} (run {run.run_id}), without `with` around its `core.init()`: nobody tells it "
-            "to leave, and a pause ends it at once, without a checkpoint of that moment"
+            f"runs on {where} since {since} (run {run.run_id}), without `with` around its `core.init()`: nobody tells "
+            "it to leave, and a pause ends it at once, without a checkpoint of that moment"
         )
     elif run.ready_at is None:
         text = f"has its container on {where} since {since}, but its code did not come to `determined.core` yet"
@@ -271,9 +271,9 @@ def _next(facts: TrialFacts, now: datetime) -> Iterator[str]:
     if where in (Phase.TRAINS, Phase.STARTS) and since is not None and (now - since).total_seconds() > _SILENT_S:
         yield (
             f"it has been silent for {_span(now - since)}: `det trial logs {facts.trial_id} --tail 50` shows what its "
-            "threads are doing, once it has come to `determined.core`; `py-spy dump --pid` on its host shows it at any "
-            f"time. If it hangs, `det trial kill {facts.trial_id}` ends it; `det experiment pause {facts.experiment_id}` "
-            "and `activate` start it again from its newest checkpoint"
+            "threads are doing, once it has come to `determined.core`; `py-spy dump --pid` on its host always does. "
+            f"If it hangs: `det trial kill {facts.trial_id}` ends it, `det experiment pause {facts.experiment_id}`"
+            " and `activate` start it again from its newest checkpoint"
         )
     if where is Phase.BACKS_OFF and facts.runs:
         yield "next: it asks for slots, and goes on from its newest checkpoint"

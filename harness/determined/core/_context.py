@@ -12,8 +12,11 @@ from determined.core._experimental import DummyExperimentalCoreContext, Experime
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
 from determined.core._profiler import DummyProfilerContext, ProfilerContext
 from determined.core._searcher import DummySearcherContext, SearcherContext
+from determined.core._silence import SilenceWatch
 from determined.core._tensorboard import TensorboardFiles, TensorboardMode, sync_of
 from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
+from determined.launch._folder import GANG_DIR
+from determined.launch._stall import limit_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ class Context:
         self.profiler = profiler or DummyProfilerContext(self.distributed)
         self._reporter = _reporter
         self._tensorboard = _tensorboard
+        self._silence: SilenceWatch | None = None
         self._room_for_alerts = threading.Semaphore(_MOST_ALERTS)
 
     def start(self) -> None:
@@ -83,7 +87,12 @@ class Context:
         self.preempt.start()
         if self._tensorboard is not None:
             self._tensorboard.start()
-        if self.info is not None and self.info.task_type == "TRIAL" and _wants_profile(self.info):
+        if self.info is None or self.info.task_type != "TRIAL":
+            return
+        if GANG_DIR not in os.environ:
+            self._silence = SilenceWatch(limit_s())
+            self._silence.start()
+        if _wants_profile(self.info):
             self.profiler.on()
 
     def close(
@@ -104,6 +113,8 @@ class Context:
             if is_invalid_hp:
                 self.train.report_early_exit(EarlyExitReason.INVALID_HP)
         finally:
+            if self._silence is not None:
+                self._silence.close()
             self.profiler.off()
             self.preempt.close()
             try:

@@ -9,6 +9,7 @@ import threading
 from determined import errors
 from determined.common.api._retry import OUTAGE_CAP_S, OUTAGE_GROWTH, Backoff
 from determined.common.api._url import api_path
+from determined.launch._folder import Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class PreemptContext:
         self._acked = False
         self._ended: errors.AllocationEnded | None = None
         self._end_detail = ""
+        self._goes_on = Progress.of_this_process()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -100,6 +102,7 @@ class PreemptContext:
             RuntimeError: This worker is not the chief, and `preempt_mode` is `ChiefOnly`.
             DistributedError: Another worker is gone, or has not called this.
         """
+        self._goes_on.note()
         if self._mode is PreemptMode.ChiefOnly and self._dist.rank != 0:
             raise RuntimeError(
                 "should_preempt() may be called by the chief (rank 0) only, because preempt_mode is ChiefOnly, but "

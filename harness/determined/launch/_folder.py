@@ -85,11 +85,16 @@ class GangFolder:
 
 
 class Progress:
-    """A worker's word to its launcher that it goes on.
+    """A worker's word to its launcher, or to `core._silence`, that it goes on.
 
     Args:
         path: The worker's `progress_path`; None if no launcher looks.
+
+    Attributes:
+        count: How often any was noted in this process.
     """
+
+    count = 0
 
     def __init__(self, path: str | None) -> None:
         self._path = path
@@ -103,6 +108,7 @@ class Progress:
 
     def note(self) -> None:
         """This worker has just gone on. Costs nothing when called often."""
+        Progress.count += 1
         now = time.monotonic()
         if self._path is None or now - self._noted_at < _NOTE_EVERY_S:
             return
