@@ -16,8 +16,12 @@ _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 _NAMED_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)(: .*)?")
 _IMPORT_FAILED = re.compile(r"(ModuleNotFoundError|ImportError): .+")
-#: What a launch module says of the worker that failed first.
-_FIRST_RANK = re.compile(r"determined\.exec\.launch: rank (\d{1,9}) (?:ended with|was ended by) ")
+#: What a launch module says of the worker that failed first, and what torch's own launcher says a few lines later.
+_FIRST_RANK = re.compile(
+    r"determined\.exec\.launch: rank (\d{1,9}) (?:ended with|was ended by) | +rank +: (\d{1,9}) \(local_rank: "
+)
+#: What torch puts before the lines of a worker's traceback.
+_RANK = re.compile(r"^\[rank(\d{1,9})\]: ?")
 _OWN_WORDS = re.compile(r"^\[\d+\] [\w.]+: ")
 #: A failure is looked for in so many lines before the end, and a failed import in fewer: that decides something, and an
 #: error that was survived must not. A wrapper may have had the last word.
@@ -44,9 +48,9 @@ def failure_of(session: Session, allocation: Allocation, container_id: str) -> F
         .order_by(TaskLog.id.desc())
         .limit(_LOOKED_AT)
     )
-    lines = [(text, rank, level) for text, rank, level in session.execute(statement).tuples()]
-    named = next((found for text, _, level in lines if level == "ERROR" and (found := _FIRST_RANK.search(text))), None)
-    own = [line for line in lines if named is not None and line[1] == int(named[1])] or lines
+    lines = [_of_rank(*line) for line in session.execute(statement).tuples()]
+    named = next((found for text, _, _ in lines if (found := _FIRST_RANK.search(text))), None)
+    own = [line for line in lines if named is not None and line[1] == int(named[1] or named[2])] or lines
     texts = [text for text, _, _ in own]
     at = _end_of_traceback(texts)
     if at is None:
@@ -55,6 +59,11 @@ def failure_of(session: Session, allocation: Allocation, container_id: str) -> F
     line = _quoted(texts[at])
     is_import = at < _LAST_OF_IMPORT and _IMPORT_FAILED.fullmatch(texts[at]) is not None
     return Failure(last_error=line, import_failure=line if is_import else None)
+
+
+def _of_rank(text: str, rank: int | None, level: str | None) -> tuple[str, int | None, str | None]:
+    found = _RANK.match(text)
+    return (text[found.end() :], int(found[1]) if rank is None else rank, level) if found else (text, rank, level)
 
 
 def _end_of_traceback(newest_first: Sequence[str]) -> int | None:

@@ -294,7 +294,16 @@ async def test_failure_is_that_of_the_rank_that_failed_first(api: Served) -> Non
     words = "[7] determined.exec.launch: rank 3 ended with exit code 1; all workers were stopped"
     await send(api, entry(run, words, 99, level="ERROR"))
     assert (await close(api, run)).last_error == "ValueError: the cause"
-    again = await api.next_run(run)
+    torch = await api.next_run(run)
+    said = [
+        *("[rank0]: " + text for text in [*FRAMES, "ValueError: the cause"]),
+        *("[rank1]: " + text for text in [*FRAMES, "ConnectionError: a peer is gone"]),
+        *FRAMES, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Root Cause (first observed failure):", "[0]:", "  rank      : 0 (local_rank: 0)",
+    ]  # fmt: skip
+    await send(api, *(entry(torch, text, 200 + n) for n, text in enumerate(said)))
+    assert (await close(api, torch)).last_error == "ValueError: the cause", "under torch's own launcher"
+    again = await api.next_run(torch)
     words = "[7] determined.exec.launch: the entrypoint's command 'x' was not found (in /w, PATH=/bin)"
     await send(api, entry(again, words, 100, level="ERROR"))
     assert (await close(api, again)).last_error == "the entrypoint's command 'x' was not found (in /w, PATH=/bin)"
