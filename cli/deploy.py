@@ -112,7 +112,7 @@ def home() -> Path:
 
 def _embedded(verb: str, words: Sequence[str]) -> None:
     """Run it in our terminal; its exit code is ours. Ctrl-C reaches it too, so that it can clean up."""
-    process = subprocess.Popen([sys.executable, "-m", "workers.embedded", verb, *words])
+    process = subprocess.Popen([sys.executable, "-P", "-m", "workers.embedded", verb, *words])
     while True:
         try:
             code = process.wait()

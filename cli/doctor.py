@@ -143,7 +143,7 @@ def _disk(folder: Path) -> Finding:
 
 def _inside(*, is_running: bool) -> Iterator[Finding]:
     """What a process with the server's code finds: Temporal, database, storage."""
-    command = [sys.executable, "-m", "workers.check"]
+    command = [sys.executable, "-P", "-m", "workers.check"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         found: list[dict[str, Any]] = json.loads(done.stdout)

@@ -126,6 +126,15 @@ def test_python_of_trials_is_the_one_beside_the_installation_and_shown(cluster: 
     assert re.search(rf"ok +trials +{re.escape(shown)} \(Python 3.* with undeterred-harness", found), found
 
 
+def test_modules_of_the_folder_where_det_is_typed_are_not_ours(cluster: Embedded, tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text("raise SystemExit('not the cluster')")
+    det = REPOSITORY / ".venv" / "bin" / "det"
+    done = subprocess.run(
+        [det, "status"], cwd=tmp_path, env=cluster.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_another_python_restarts_the_agent_and_what_can_not_change_is_refused(cluster: Embedded) -> None:
     before = cluster.pid("agent")
     cluster.environment["UNDETERRED_TRIAL_PYTHON"] = "/no/such/python"
