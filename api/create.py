@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from sqlalchemy import select
@@ -37,6 +36,7 @@ from database.models import (
 )
 from database.session import Database
 from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, merge_configs, parse_experiment_config
+from workflows.config.served import notices
 from workflows.config.yamltext import Document, parse_text
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import ExperimentRun, TrialTemplate
@@ -52,6 +52,7 @@ class Created:
     warnings: list[str]
     run: ExperimentRun | None = None
     outbox_id: int | None = None
+    notices: list[str] = field(default_factory=list[str])  # what of the configuration is not acted upon
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,6 @@ class Creator:
             raise BadRequest(
                 f"{_PREFIX}<config>: managed experiments require entrypoint (a command, or a list of strings)"
             )
-        _check_served(config)
         inheritance = None if origin is None else origin.inheritance(config)
         try:
             search = Search.new(config, inherited=() if inheritance is None else inheritance.points())
@@ -111,11 +111,13 @@ class Creator:
                 project_id = target_project(session, site.project_id, user, is_locked=True).id
                 pool = self._pool(session, config, site.workspace_id)
                 warnings = _capacity_warnings(session, pool, config.resources.slots_per_trial)
+                launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
+                said = notices(merge_configs(document.value, site.template), set(launchers))
                 source = _source_checkpoint(session, config, user)
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)
                 if request.validate_only:
-                    return Created(0, wire, warnings)
+                    return Created(0, wire, warnings, notices=said)
                 experiment = _row(config, wire, request, user, search)
                 if origin is not None and inheritance is not None:
                     experiment.forked_at, experiment.inherited = origin.at, origin.records(inheritance)
@@ -126,7 +128,7 @@ class Creator:
                 session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
                 run = self.run_of(session, experiment, config, search)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
-                return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run))
+                return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run), said)
         except IntegrityError:
             if key is None:
                 raise
@@ -293,19 +295,6 @@ def _row(
         owner_id=user.user_id,
         parent_id=request.parent_id or None,
     )
-
-
-_TRIAL_CLASS = re.compile(r"^[\w.]+:[\w.]+$")
-
-
-def _check_served(config: ExperimentConfig) -> None:
-    """What the schema knows and this release can't do yet is said here, not found out by a trial an hour later."""
-    entrypoint = config.entrypoint
-    if isinstance(entrypoint, str) and _TRIAL_CLASS.match(entrypoint):
-        raise BadRequest(
-            f"{_PREFIX}<config>.entrypoint: {entrypoint!r} names a trial class, which this release does not run yet; "
-            "expected a command such as 'python3 train.py'"
-        )
 
 
 def _source_checkpoint(session: Session, config: ExperimentConfig, user: UserPrincipal) -> str | None:

@@ -319,7 +319,7 @@ BODIES: dict[str, Body] = {
 
 _USER = {"user": wire.User}
 _ONE_EXPERIMENT = {"experiment": wire.Experiment, "config": dict[str, Any]}
-_CREATED = _ONE_EXPERIMENT | {"warnings": list[str]}
+_CREATED = _ONE_EXPERIMENT | {"warnings": list[str], "notices": list[str]}
 _TRIAL = {"trial": wire.Trial}
 _CHECKPOINT = {"checkpoint": wire.Checkpoint}
 _CHECKPOINTS = {"checkpoints": list[wire.Checkpoint], "pagination": Pagination}

@@ -123,6 +123,7 @@ def note_report(session: Session, caller: AgentPrincipal, agent_id: str, report:
     pool = _pool_of(session, caller, agent_id, report)
     facts = {
         "version": report.version,
+        "launcher": report.launcher,
         "labels": report.labels,
         "devices": [device.model_dump() for device in report.devices],
     }

@@ -134,7 +134,7 @@ def send(
         BadRequestException: The cluster refuses the configuration.
         MasterNotFoundException: There was no answer.
     """
-    from determined.common.experimental._wire import new_key
+    from determined.common.experimental._wire import new_key, warnings_of
 
     body: dict[str, Any] = {"config": config, "modelDefinition": files, "activate": activate}
     body |= {"projectId": project_id} if project_id is not None else {}
@@ -150,8 +150,7 @@ def send(
             error.message += "; it may have been created: look with `det experiment list` before you try again"
         raise
     created: dict[str, Any] = answer.json()
-    warnings: list[str] = created.get("warnings") or []
-    for warning in warnings:
+    for warning in warnings_of(created):
         render.note(f"warning: {warning}")
     return created
 

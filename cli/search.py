@@ -123,7 +123,7 @@ def fork(
     What was trained until then is not trained again. Prints `Created experiment N`.
     """
     from cli.create import override_config, read_config
-    from determined.common.experimental._wire import new_key
+    from determined.common.experimental._wire import new_key, warnings_of
 
     body: dict[str, Any] = {"activate": not paused} | ({} if at is None else {"at": at})
     if config_file is not None:
@@ -133,8 +133,7 @@ def fork(
         body["config"] = override_config(text, config, f"the configuration of experiment {experiment_id}")
     path = f"/api/v1/experiments/{experiment_id}/fork"
     answer: dict[str, Any] = session.get().post(path, body, idempotency_key=new_key()).json()
-    warnings: list[str] = answer.get("warnings") or []
-    for warning in warnings:
+    for warning in warnings_of(answer):
         render.note(f"warning: {warning}")
     render.say(f"Created experiment {answer['experiment']['id']}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from docs.tables import cell
 from workflows.config import experiment_config_json_schema
+from workflows.config.served import UNSERVED
 
 Schema = Mapping[str, Any]
 _DEEPEST = 4
@@ -30,7 +31,20 @@ def page() -> str:
         lines.append(
             f"| `{path}` | {_type(schema, field)} | {_default(field)} | {cell(field.get('description', ''))} |"
         )
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *_unserved(), ""])
+
+
+def _unserved() -> Iterator[str]:
+    """What is kept and does nothing, from the table by which it is said at creation."""
+    yield "## Not acted upon"
+    yield ""
+    yield "Valid, kept and shown, but nobody acts upon it yet. `det experiment create` says so of each that is written."
+    yield ""
+    yield "| field | where trials are | |"
+    yield "| --- | --- | --- |"
+    for field in UNSERVED:
+        where = "plain processes" if len(field.launchers) == 1 else "plain processes, Docker"
+        yield f"| `{field.path}` | {where} | {cell(field.instead)} |"
 
 
 def _fields(root: Schema, schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:

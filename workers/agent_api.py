@@ -38,6 +38,7 @@ class ApiClient:
             "address": settings.address or address_towards(settings.api_url),
             "labels": settings.labels,
             "version": version("undeterred"),
+            "launcher": settings.launcher,
             "heartbeatS": settings.heartbeat_s,
             "reconnectWaitS": settings.reconnect_wait_s,
         }

@@ -60,7 +60,8 @@ async def start_created(
     experiment, is_started = await asyncio.gather(
         run_in_threadpool(_created, parts, created.experiment_id, wanted, created.config, user), _start(parts, created)
     )
-    response = answer({"experiment": experiment, "config": experiment.config, "warnings": created.warnings})
+    body = {"experiment": experiment, "config": experiment.config}
+    response = answer(body | {"warnings": created.warnings, "notices": created.notices})
     if is_started and created.outbox_id is not None:  # noted later: a start that is sent again is ignored
         response.background = BackgroundTask(parts.dispatcher.mark_sent, [created.outbox_id])
     return response

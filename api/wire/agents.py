@@ -28,6 +28,7 @@ class AgentReport(Wire):
     address: _Short = ""  # where containers of other hosts reach its own
     labels: dict[_Short, _Short] = Field(default_factory=dict, max_length=100)
     version: _Short = ""
+    launcher: _Short = ""  # process or docker
     heartbeat_s: float = Field(default=5.0, gt=0, le=60)
     reconnect_wait_s: float = Field(default=25.0, gt=0, le=3600)
 

@@ -69,6 +69,7 @@ class Agent(Base):
     registered_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     # what it says of itself, of no consequence for who gets its slots
     version: Mapped[str] = mapped_column(String(40), default="")
+    launcher: Mapped[str] = mapped_column(String(40), default="")
     labels: Mapped[dict[str, str]] = mapped_column(Document, default=dict)
     devices: Mapped[list[dict[str, str]]] = mapped_column(Document, default=list)  # one a slot, in the slots' order
     credential_hash: Mapped[str | None] = mapped_column(String(64), unique=True)  # if it joined by a token

@@ -176,7 +176,12 @@ def test_wrong_variables_are_named(container: Container) -> None:
         ("./missing.py", 127, "", "the entrypoint's command './missing.py' was not found"),
         ("nonsense 'x y'", 127, "", "nonsense"),
         ("./data.txt", 126, "", "'./data.txt' can't be executed"),
-        ("model_def:MyTrial", 1, "", "'model_def:MyTrial' names a trial class, which comes with a later release"),
+        (
+            "model_def:MyTrial",
+            126,
+            "",
+            "'model_def:MyTrial' names a trial class, which this harness does not run yet",
+        ),
         (None, 1, "", "entrypoint in the experiment's configuration is None, but must be a command"),
         ([], 1, "", "must be a list of strings, not empty"),
     ],

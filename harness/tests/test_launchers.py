@@ -446,7 +446,7 @@ def test_one_worker_needs_no_horovod(task: Task) -> None:
     [
         ("torch_distributed", [], 1, "has no command to run; use: python3 -m determined.launch.torch_distributed"),
         ("torch_distributed", ["--nnodes", "2"], 1, "has no command to run"),
-        ("torch_distributed", ["--trial", "model:Trial"], 1, "--trial names a trial class"),
+        ("torch_distributed", ["--trial", "model:Trial"], 126, "--trial names a trial class"),
         ("torch_distributed", ["no-such-command"], 127, "'no-such-command' of rank . can't be executed: No such file"),
         ("wrap_rank", ["x", "--", "true"], 1, "RANK is 'x', but must be a number"),
     ],

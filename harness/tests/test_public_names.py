@@ -39,6 +39,13 @@ def test_every_error_belongs_to_the_tree_that_its_module_draws() -> None:
             assert name in drawn
 
 
+@pytest.mark.parametrize("name", ["pytorch", "keras", "transformers", "lightning"])
+def test_import_of_a_training_api_says_what_to_do(name: str) -> None:
+    for statement in (f"from determined import {name}", f"import determined.{name}"):
+        with pytest.raises(ImportError, match=f"determined.{name} is not in this harness yet: run it in a Python with"):
+            exec(statement)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     import determined
     from determined.common import api

@@ -23,6 +23,7 @@ def upgrade() -> None:
     sa.Column('revision', sa.BigInteger(), nullable=False),
     sa.Column('registered_at', UtcTime(), nullable=False),
     sa.Column('version', sa.String(length=40), nullable=False),
+    sa.Column('launcher', sa.String(length=40), nullable=False),
     sa.Column('labels', Document, nullable=False),
     sa.Column('devices', Document, nullable=False),
     sa.Column('credential_hash', sa.String(length=64), nullable=True),

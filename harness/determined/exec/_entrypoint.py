@@ -6,6 +6,7 @@ import os
 import re
 import sys
 
+from determined._later import WITH_DETERMINED
 from determined.exec._fail import fail
 
 TYPE_CHECKING = False
@@ -38,8 +39,8 @@ def resolve(entrypoint: Any) -> list[str]:
     command = entrypoint.strip()
     if _TRIAL_CLASS.fullmatch(command):
         fail(
-            f"entrypoint {command!r} names a trial class, which comes with a later release; "
-            "use a script with the Core API instead, for example `python3 train.py`"
+            f"entrypoint {command!r} names a trial class, which this harness does not run yet: {WITH_DETERMINED}",
+            126,
         )
     first = command.split()[0]
     if _PLAIN_WORDS.fullmatch(command) and first not in _SHELL_WORDS:

@@ -18,6 +18,7 @@ import threading
 import time
 
 from determined import errors
+from determined._later import WITH_DETERMINED
 from determined.exec._fail import fail, say
 from determined.launch import _stall
 from determined.launch._folder import GANG_DIR, GangFolder
@@ -99,7 +100,7 @@ def arguments(launcher: str, argv: list[str]) -> tuple[list[str], list[str]]:
         at = argv.index("--")
         overrides, argv = argv[:at], argv[at + 1 :]
     if argv[:1] == ["--trial"]:
-        fail("--trial names a trial class, which comes with a later release; give a script, e.g. `python3 train.py`")
+        fail(f"--trial names a trial class, which this harness does not run yet: {WITH_DETERMINED}", 126)
     if not argv or argv[0].startswith("-"):
         fail(
             f"determined.launch.{launcher} has no command to run; use: python3 -m determined.launch.{launcher} "

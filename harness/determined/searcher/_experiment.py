@@ -70,13 +70,13 @@ def create_experiment(session: Session, text: str, model_dir: str | os.PathLike[
     import logging
 
     from determined.common.context import pack_context
+    from determined.common.experimental._wire import warnings_of
 
     context = pack_context("." if model_dir is None else model_dir, ())
     body: dict[str, Any] = {"config": text, "modelDefinition": context, "activate": True}
     answer = session.post(api_path("experiments"), body, idempotency_key=key, timeout_s=_CREATE_TIMEOUT_S).json()
     logger = logging.getLogger("determined.searcher")
-    warnings: list[str] = answer.get("warnings") or []
-    for warning in warnings:
+    for warning in warnings_of(answer):
         logger.warning(f"creating the experiment: {warning}")
     try:
         return int(answer["experiment"]["id"])

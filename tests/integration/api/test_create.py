@@ -17,7 +17,7 @@ from api.app import create_app
 from api.commands import Commands, StillClosing
 from api.errors import Unavailable
 from api.settings import ApiSettings
-from database.models import Experiment, ModelDefinition, Outbox, ResourcePool, Trial
+from database.models import Agent, Experiment, ModelDefinition, Outbox, ResourcePool, Trial
 from tests.integration.api.served import SINGLE, Caller, Served, a_file, until
 from tests.servers import free_port
 from workflows.messages import ExperimentRun, Timing
@@ -107,6 +107,22 @@ async def test_experiment_is_recorded_and_waits_for_temporal_when_created(api: S
     assert (run["experiment_id"], run["owner"], run["state"]) == (experiment["id"], user.username, "ACTIVE")
 
 
+async def test_what_nobody_will_act_on_is_said(api: Served) -> None:
+    with api.database.write() as session:
+        session.add(Agent(id="a-host", pool="default", slot_ids=[], launcher="process", is_connected=True))
+    fields = "environment: {image: i, proxy_ports: [{proxy_port: 1}]}\nbind_mounts: []\n"
+    made = await api.user().post(PATH, {"config": BASE.replace("python3 t.py", "model_def:Trial") + fields})
+    assert [notice.partition(":")[0] for notice in made["notices"]] == [
+        "environment.image",
+        "environment.proxy_ports",
+        "entrypoint",
+    ]
+    assert made["notices"][0] == (
+        "environment.image: plain processes do nothing with it: trials run in a Python of their agent's host"
+    )
+    assert (await api.user().post(PATH, {"config": BASE}))["notices"] == []
+
+
 async def test_experiment_is_paused_when_not_activated(api: Served) -> None:
     made = await api.user().post(PATH, request(api, activate=None))
     assert made["experiment"]["state"] == "STATE_PAUSED"
@@ -143,12 +159,11 @@ BASE = "name: x\nentrypoint: python3 t.py\nsearcher: {name: single, metric: loss
         (BASE.replace("name: single", "name: clever"), "'adaptive_asha'"),
         (BASE.replace("metric: loss", "smaller_is_better: true"), "metric"),
         (BASE.replace("entrypoint: python3 t.py\n", ""), "managed experiments require entrypoint"),
-        (BASE.replace("python3 t.py", "model:Trial"), "names a trial class"),
         (BASE + "resources: {resource_pool: mars}\n", "resource pool mars does not exist"),
         (BASE + "checkpoint_storage: {type: s3, bucket: b, prefix: a/../b}\n", "prefix cannot contain /../"),
         (BASE + "name: twice\n", "name"),
     ],
-    ids=["empty", "blank", "yaml", "list", "misspelt", "type", "searcher", "metric", "entrypoint", "class", "pool", "storage",
+    ids=["empty", "blank", "yaml", "list", "misspelt", "type", "searcher", "metric", "entrypoint", "pool", "storage",
          "twice"],
 )  # fmt: skip
 async def test_config_is_refused_with_its_place_and_nothing_is_left_when_wrong(

@@ -11,7 +11,7 @@ from determined.common.api._url import api_path, path_of
 from determined.common.experimental._config import config_text
 from determined.common.experimental._rows import Rows
 from determined.common.experimental._types import ExperimentSortBy, ExperimentState, ModelSortBy, OrderBy, wire
-from determined.common.experimental._wire import new_key, pages
+from determined.common.experimental._wire import new_key, pages, warnings_of
 from determined.common.experimental.checkpoint import Checkpoint
 from determined.common.experimental.experiment import Experiment
 from determined.common.experimental.model import Model
@@ -84,8 +84,7 @@ class Master:
         answer = (
             self._session.post(api_path("experiments"), body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S)
         ).json()
-        warnings: list[str] = answer.get("warnings") or []
-        for warning in warnings:
+        for warning in warnings_of(answer):
             logging.getLogger("determined").warning(f"creating the experiment: {warning}")
         return Experiment.from_wire(self._session, answer["experiment"], answer.get("config"))
 

@@ -38,3 +38,16 @@ def new_key() -> str:
     import uuid
 
     return uuid.uuid4().hex
+
+
+_WARNINGS = {
+    "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED": "a trial needs more slots than the agents of its resource pool have now: "
+    "it waits until there are enough",
+}
+
+
+def warnings_of(created: Mapping[str, Any]) -> list[str]:
+    """What the master has to say about an experiment that it created, in sentences."""
+    codes: list[str] = created.get("warnings") or []
+    notices: list[str] = created.get("notices") or []
+    return [_WARNINGS.get(code, code) for code in codes] + notices

@@ -7,7 +7,7 @@ from determined.common.api._async import _io
 from determined.common.api._async._login import logout
 from determined.common.api._tokens import hash_password
 from determined.common.api._url import api_path, path_of
-from determined.common.experimental._async._wire import new_key, pages
+from determined.common.experimental._async._wire import new_key, pages, warnings_of
 from determined.common.experimental._async.checkpoint import AsyncCheckpoint
 from determined.common.experimental._async.experiment import AsyncExperiment
 from determined.common.experimental._async.model import AsyncModel
@@ -85,8 +85,7 @@ class AsyncMaster:
                 api_path("experiments"), body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S
             )
         ).json()
-        warnings: list[str] = answer.get("warnings") or []
-        for warning in warnings:
+        for warning in warnings_of(answer):
             logging.getLogger("determined").warning(f"creating the experiment: {warning}")
         return AsyncExperiment.from_wire(self._session, answer["experiment"], answer.get("config"))
 

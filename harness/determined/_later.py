@@ -1,0 +1,14 @@
+"""What this package does not have yet, and what to do until it has."""
+
+from __future__ import annotations
+
+#: Trial classes and integrations run with Determined's own package, as published.
+WITH_DETERMINED = (
+    "run it in a Python with Determined's own package (python3 -m venv V; V/bin/pip install determined==0.38.1 torch "
+    "tensorboard; UNDETERRED_TRIAL_PYTHON=V/bin/python det up) or in an image that has it"
+)
+
+
+def not_here(module: str) -> ImportError:
+    """The error for an import of a training API."""
+    return ImportError(f"{module} is not in this harness yet: {WITH_DETERMINED}, or use determined.core", name=module)

@@ -1,0 +1,71 @@
+"""What of a valid configuration nobody acts upon: said when an experiment is created, and in the reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Set
+from typing import Any, NamedTuple, cast
+
+PROCESS, DOCKER = "process", "docker"
+_TRIAL_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class Unserved(NamedTuple):
+    """A field that some launchers do nothing with. `path` has dots; `instead`: what to do."""
+
+    path: str
+    launchers: frozenset[str]
+    instead: str
+
+
+_BOTH, _PROCESSES = frozenset({PROCESS, DOCKER}), frozenset({PROCESS})
+UNSERVED = (
+    Unserved("environment.image", _PROCESSES, "trials run in a Python of their agent's host"),
+    Unserved("environment.registry_auth", _PROCESSES, "no image is pulled"),
+    Unserved("environment.force_pull_image", _PROCESSES, "no image is pulled"),
+    Unserved("environment.add_capabilities", _PROCESSES, "a process has those of its user"),
+    Unserved("environment.drop_capabilities", _PROCESSES, "a process has those of its user"),
+    Unserved("bind_mounts", _PROCESSES, "use the paths of the agent's host"),
+    Unserved("resources.shm_size", _PROCESSES, "a process has the shared memory of its host"),
+    Unserved("resources.devices", _PROCESSES, "a process sees those that its user may use"),
+    Unserved("environment.ports", _BOTH, "containers' ports are reached from their host"),
+    Unserved("environment.proxy_ports", _BOTH, "there is no proxy to a trial's ports yet"),
+    Unserved("environment.pod_spec", _BOTH, "it is for Kubernetes, which comes later"),
+    Unserved("integrations", _BOTH, "none is there yet"),
+)
+
+
+def names_trial_class(entrypoint: Any) -> bool:
+    """Whether an entrypoint is `module:Class`, as trial classes are named, and no command."""
+    return isinstance(entrypoint, str) and _TRIAL_CLASS.fullmatch(entrypoint.strip()) is not None
+
+
+def notices(config: Any, launchers: Set[str]) -> list[str]:
+    """A sentence for each field that somebody wrote and nobody will act on.
+
+    Args:
+        config: As written, template included; no defaults.
+        launchers: Of the agents that may run it; empty: none is known yet.
+    """
+    return list(_notices(config, launchers))
+
+
+def _notices(config: Any, launchers: Set[str]) -> Iterator[str]:
+    for field in UNSERVED:
+        if _at(config, field.path) in (None, {}, [], False, "") or not (field.launchers & launchers):
+            continue
+        who = "plain processes do" if field.launchers == _PROCESSES else "this release does"
+        yield f"{field.path}: {who} nothing with it: {field.instead}"
+    if names_trial_class(_at(config, "entrypoint")):
+        yield (
+            "entrypoint: it names a trial class, which Determined's own package runs: the trial's Python or image has "
+            "to have that (pip install determined==0.38.1), as our harness does not run trial classes yet"
+        )
+
+
+def _at(config: Any, path: str) -> Any:
+    for step in path.split("."):
+        if not isinstance(config, dict):
+            return None
+        config = cast("dict[str, Any]", config).get(step)
+    return config
