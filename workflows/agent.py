@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 
 from workflows import calls, names
 from workflows.messages import AgentRun, AgentSeen, Presence, RecordAgent
-from workflows.options import record, tell
+from workflows.options import on_agent, record, tell
 
 #: More than this late, and it was the server that was away, not the agent.
 _LATE = timedelta(seconds=5)
@@ -91,7 +91,7 @@ class Agent:
         """Returns when the agent stopped heartbeating, or did not take the activity up in time."""
         agent = self._agent
         try:
-            await workflow.execute_activity(
+            await on_agent(
                 calls.presence,
                 Presence(agent_id=agent.agent_id),
                 task_queue=names.agent_queue(agent.agent_id),

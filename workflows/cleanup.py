@@ -21,7 +21,7 @@ from workflows.messages import (
     RemoveFiles,
     Timing,
 )
-from workflows.options import record_once, tell
+from workflows.options import on_agent, record_once, tell
 
 #: For so long, an agent may take the work up before a person is told that there is none.
 _AGENT_WAIT = timedelta(minutes=10)
@@ -159,7 +159,7 @@ async def _remove(pool: str, removal_id: str, uuids: Sequence[str], timing: Timi
 
 async def _remove_on_agent(pool: str, order: RemoveFiles) -> RemovedFiles:
     try:
-        return await workflow.execute_activity(
+        return await on_agent(
             calls.remove_files,
             order,
             task_queue=names.storage_queue(pool),

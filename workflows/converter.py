@@ -8,6 +8,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from workflows.codec import CompressLarge
+from workflows.failures import LenientFailures
 
 #: Pure packages: loaded once, not again for each workflow run.
 PURE = (
@@ -23,5 +24,7 @@ PURE = (
     "workflows.calls",
 )
 
-CONVERTER = dataclasses.replace(pydantic_data_converter, payload_codec=CompressLarge())
+CONVERTER = dataclasses.replace(
+    pydantic_data_converter, payload_codec=CompressLarge(), failure_converter_class=LenientFailures
+)
 RUNNER = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))

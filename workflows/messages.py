@@ -30,6 +30,7 @@ class ErrorType(StrEnum):
     AMENDMENT_REFUSED = "AmendmentRefused"
     SAMPLER_UNUSABLE = "SamplerUnusable"
     DETACHED = "Detached"
+    BAD_ANSWER = "BadAnswer"
 
 
 class Timing(BaseModel):

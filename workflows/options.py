@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
+from pydantic import TypeAdapter
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import calls
+from workflows.codec import REFUSED
+from workflows.messages import ErrorType
 from workflows.names import ORCHESTRATOR_QUEUE
 from workflows.searchers.study import Suggestion, SuggestOrder
 
@@ -54,6 +57,32 @@ async def record(call: Callable[[In], Out], order: In) -> Out:
         local_retry_threshold=timedelta(seconds=5),
         summary=call.__name__.replace("_", " "),
     )
+
+
+async def on_agent(call: Callable[[In], Any], order: In, *, task_queue: str, **options: Any) -> Any:
+    """Call an activity on an agent's queue; `options` are those of `workflow.execute_activity`.
+
+    What an agent answers is only believed to be an answer once it was read: one that can't be, as it is no JSON, of
+    another type, or too large (`workflows/codec.py`), fails the activity. If the converter found that out, it would
+    fail the workflow's task instead, now and at each replay.
+
+    Raises: ActivityError.
+    """
+    raw = await workflow.execute_activity(call.__name__, order, task_queue=task_queue, result_type=RawValue, **options)
+    kind = get_type_hints(call)["return"]
+    try:
+        if raw is None:
+            return TypeAdapter(kind).validate_python(None)
+        if raw.payload.metadata.get("encoding") == REFUSED:
+            raise ValueError(raw.payload.data.decode())
+        return workflow.payload_converter().from_payload(raw.payload, kind)
+    except Exception as error:  # noqa: BLE001 (whatever others can make a converter raise)
+        name, what = call.__name__, str(error).partition("\n")[0][:300]
+        failed = ActivityError("an answer can't be used", scheduled_event_id=0, started_event_id=0,
+                               identity=task_queue, activity_type=name, activity_id="", retry_state=None)  # fmt: skip
+        raise failed from ApplicationError(
+            f"the answer of {name} from {task_queue} can't be used: {what}", type=ErrorType.BAD_ANSWER
+        )
 
 
 async def suggest(order: SuggestOrder) -> Suggestion:

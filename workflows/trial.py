@@ -42,7 +42,7 @@ from workflows.messages import (
     TrialOrders,
     TrialRun,
 )
-from workflows.options import record, tell
+from workflows.options import on_agent, record, tell
 from workflows.scheduling.model import Placement, Request
 
 #: Containers are kept alive for as long as they need; this only bounds what Temporal tracks.
@@ -400,7 +400,7 @@ class Trial:
         order = RunContainer(container_id=container_id, allocation_id=now.id, agent_id=place.agent_id, rank=place.rank)
         beat = timedelta(seconds=self._run.template.timing.container_heartbeat_s)
         try:
-            end = await workflow.execute_activity(
+            end = await on_agent(
                 calls.run_container,
                 order,
                 task_queue=names.agent_queue(place.agent_id),
@@ -439,7 +439,7 @@ class Trial:
 
     async def _drain(self, container_id: str, place: Placement, limit: timedelta) -> None:
         try:
-            await workflow.execute_activity(
+            await on_agent(
                 calls.drain_container,
                 ContainerRef(container_id=container_id),
                 task_queue=names.agent_queue(place.agent_id),
@@ -493,7 +493,7 @@ class Trial:
 
     async def _kill(self, container_id: str, place: Placement) -> None:
         try:
-            await workflow.execute_activity(
+            await on_agent(
                 calls.kill_container,
                 KillContainer(container_id=container_id),
                 task_queue=names.agent_queue(place.agent_id),
