@@ -27,6 +27,9 @@ log = structlog.get_logger()
 
 Send = Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]]
 
+#: Characters of lines that are sent at once. The API takes 4 MiB, and an escaped character may be six bytes.
+BATCH_CHARS = 512 * 1024
+
 _RANK = re.compile(r"^ ?\[rank=([0-9]{1,9})\] ?")  # no more digits: the API keeps it in 32 bits
 _LEVEL = re.compile(r"^ ?(DEBUG|INFO|WARNING|ERROR|CRITICAL): ?")
 
@@ -161,7 +164,7 @@ class LogShipper:
 
     async def _ship(self, container_id: str, container: _Container) -> bool:
         ended = container.ended  # before reading: lines written after this are read in the next round
-        lines = await self._launcher.logs(container_id, container.after)
+        lines = _batch(await self._launcher.logs(container_id, container.after))
         if lines:
             await self._send([_wire(container_id, container, line) for line in lines])
             container.after = lines[-1].offset
@@ -184,6 +187,16 @@ class LogShipper:
 
     def _path(self, container_id: str) -> Path:
         return self._folder / f"{container_id}.json"
+
+
+def _batch(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """The first of these lines, at least one, that are no more than `BATCH_CHARS` together."""
+    size = 0
+    for count, line in enumerate(lines):
+        size += len(line.text)
+        if size > BATCH_CHARS and count:
+            return lines[:count]
+    return lines
 
 
 def _read(path: Path) -> dict[str, Any] | None:

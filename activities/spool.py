@@ -38,10 +38,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,500}")
 
 @dataclass(frozen=True)
 class Answer:
-    """The API's answer to a request."""
+    """The API's answer to a request, and for how many seconds it asks to be left alone."""
 
     status: int
     text: str
+    wait_s: float = 0.0
 
 
 #: path, token of an allocation, body -> the answer. Raises httpx.HTTPError if there is none.
@@ -252,6 +253,7 @@ class SpoolDelivery:
         """None, or why it is refused. Raises: _Over."""
         pause, server_errors = 0.2, 0
         while True:
+            wait_s = 0.0
             try:
                 answer = await self._post(owner.paths[kind], owner.token, body)
             except httpx.HTTPError as error:
@@ -264,7 +266,7 @@ class SpoolDelivery:
                 server_errors += answer.status >= 500 and answer.status not in _TRANSIENT
                 if answer.status not in _TRANSIENT and not 0 < server_errors < _SERVER_ERROR_TRIES:
                     return answer.text
-                reason = f"status {answer.status}"
+                reason, wait_s = f"status {answer.status}", answer.wait_s
             log.info("reports of an ended container wait", container_id=owner.container_id, error=reason)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(pause, wait_s))
             pause = min(5.0, pause * 1.5)

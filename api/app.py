@@ -86,8 +86,6 @@ from workflows.messages import NodesRun
 
 log = structlog.get_logger()
 
-#: A context of 95 MiB as base64 within JSON, and room for its names.
-MAX_BODY_BYTES = 136 * 2**20
 _HOUSE_S = 10.0
 
 
@@ -122,7 +120,6 @@ def create_app(settings: ApiSettings) -> FastAPI:
         description="REST API of Undeterred. Paths and messages are those that Determined's clients know.",
         lifespan=lifespan,
         redirect_slashes=False,
-        max_body_size=MAX_BODY_BYTES,
         docs_url="/docs/rest-api",
         openapi_url="/api/v1/openapi.json",
     )

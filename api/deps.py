@@ -26,7 +26,7 @@ from api.changes import admit
 from api.commands import Commands
 from api.continuation import Continuer
 from api.create import Creator
-from api.errors import BadRequest, Forbidden, NotFound, TooLarge
+from api.errors import BadRequest, Forbidden, NotFound
 from api.log_hooks import LogHooks
 from api.log_policies import LogPolicies
 from api.log_retention import LogRetention
@@ -143,39 +143,20 @@ def fence(session: Session, caller: AllocationPrincipal) -> None:
         raise allocation_ended()
 
 
-#: For messages that are small by nature; clients can't make the server hold more than this for them.
-SMALL_BYTES = 2 * 2**20
-#: For all others: the longest configuration, and room for its escapes.
-BODY_BYTES = 24 * 2**20
-
-
-async def body_as(request: Request, model: type[Model], *, limit_bytes: int | None = BODY_BYTES) -> Model:
+async def body_as(request: Request, model: type[Model]) -> Model:
     """The body as a message. Clients send no content type, and no body at all for an empty message.
+
+    How large it may be: `api.bodies`.
 
     Raises: BadRequest, which names field, value and expectation; TooLarge.
     """
-    raw = await body_up_to(request, limit_bytes)
+    raw = await request.body()
     try:
         message = model.model_validate_json(raw or b"{}")
     except ValidationError as error:
         raise BadRequest(refusal(error)) from None
     _note_fields(message.model_fields_set)
     return message
-
-
-async def body_up_to(request: Request, limit_bytes: int | None) -> bytes:
-    """The body, if it is not over a limit; no more than that is kept in memory. Raises: TooLarge.
-
-    None: as much as the application takes at all, for contexts, logs and lists of files.
-    """
-    if limit_bytes is None:
-        return await request.body()
-    raw = bytearray()
-    async for piece in request.stream():
-        raw += piece
-        if len(raw) > limit_bytes:
-            raise TooLarge(f"the body is over its limit of {limit_bytes} bytes")
-    return bytes(raw)
 
 
 def _note_fields(names: set[str]) -> None:
@@ -185,12 +166,12 @@ def _note_fields(names: set[str]) -> None:
         current.fields = tuple(sorted(names))
 
 
-async def json_body(request: Request, *, limit_bytes: int | None = BODY_BYTES) -> Any:
+async def json_body(request: Request) -> Any:
     """The body as plain JSON; None if there is none. Nested at most 200 deep, since what is stored must be sent again.
 
     Raises: BadRequest, TooLarge.
     """
-    raw = await body_up_to(request, limit_bytes)
+    raw = await request.body()
     if not raw:
         return None
     try:

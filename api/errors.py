@@ -7,6 +7,7 @@ ApiError
  ├─ Forbidden           403
  ├─ NotFound            404
  ├─ Conflict            409
+ ├─ TooSlow             408  the body did not come in time
  ├─ TooLarge            413
  ├─ NotServed           415  not in this format
  ├─ TooMany             429  too often: try again later
@@ -84,6 +85,12 @@ class TooLarge(ApiError):
     """The body is over its limit."""
 
     status, code, reason = 413, 8, "ResourceExhausted"
+
+
+class TooSlow(ApiError):
+    """The body did not come in time; the same request may succeed later."""
+
+    status, code, reason = 408, 4, "DeadlineExceeded"
 
 
 class NotServed(ApiError):

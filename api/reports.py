@@ -17,9 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.auth import Principal, presented_token
+from api.bodies import Bodies
 from api.changes import refuse_read_only
 from api.deps import Model, Parts, refusal
-from api.errors import DATABASE_ERRORS, ApiError, BadRequest, TooLarge, error_response, of_database
+from api.errors import DATABASE_ERRORS, ApiError, BadRequest, error_response, of_database
 from api.reporters import reporter_for
 from api.wire import messages as wire
 from api.wire.base import answer
@@ -29,7 +30,7 @@ log = structlog.get_logger()
 _PATH = re.compile(r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|training_metrics|validation_metrics)/*$")
 #: A trial that reports once a second is not looked up each time.
 _REMEMBERED_S = 30.0
-_LIMIT_BYTES = 136 * 2**20
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 async def report(parts: Parts, caller: Principal, trial_id: int, kind: str, body: bytes) -> None:
@@ -65,23 +66,22 @@ def _parse(model: type[Model], body: bytes) -> Model:
         raise BadRequest(refusal(error)) from None
 
 
-async def _body(request: Request) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > _LIMIT_BYTES:
-            raise TooLarge(f"the body is over its limit of {_LIMIT_BYTES} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
 class ReportLane(FastAPI):
-    """An application that serves metric reports in their own lane."""
+    """An application that holds bodies to their bounds, and serves metric reports in their own lane."""
+
+    bodies = Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; of those that may have a body, within its bounds."""
+        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+            await super().__call__(scope, receive, send)
+            return
+        with self.bodies.take(scope, receive) as body:
+            await self._pass(scope, body, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a report, or pass the request on."""
-        found = _PATH.match(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        found = _PATH.match(scope["path"]) if scope["method"] == "POST" else None
         if found is None:
             await super().__call__(scope, receive, send)
             return
@@ -101,7 +101,7 @@ class ReportLane(FastAPI):
             if caller is None:
                 caller = await run_in_threadpool(parts.auth.identify, token, is_allocation=is_allocation)
             refuse_read_only(caller)
-            await report(parts, caller, trial_id, kind, await _body(request))
+            await report(parts, caller, trial_id, kind, await request.body())
         except ApiError as error:
             return error_response(error)
         except DATABASE_ERRORS as error:

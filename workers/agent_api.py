@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -91,10 +92,19 @@ class ApiClient:
         return response.status_code < 500
 
     async def send_logs(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Deliver lines; raises if the API did not take them."""
-        response = await self._http.post("/api/v1/task/logs", json={"logs": list(lines)})
+        """Deliver lines; raises if the API did not take them. What it can't take at once it gets in halves."""
+        while True:
+            response = await self._http.post("/api/v1/task/logs", json={"logs": list(lines)})
+            if response.status_code not in _LATER:
+                break
+            await asyncio.sleep(retry_after_s(response))
+        if response.status_code in (400, 413) and len(lines) > 1:  # one bad line must not take its neighbours with it
+            half = len(lines) // 2
+            await self.send_logs(lines[:half])
+            await self.send_logs(lines[half:])
+            return
         if response.status_code in (400, 413):  # for good: to repeat it would hold up every later line
-            log.error("lines were refused and are left out", count=len(lines), answer=response.text[:500])
+            log.error("a line was refused and is left out", answer=response.text[:500])
             return
         response.raise_for_status()
 
@@ -102,7 +112,8 @@ class ApiClient:
         """Send a container's own report. Raises: httpx.HTTPError if there is no answer."""
         headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {token}"}
         response = await self._anonymous.post(path, content=body, headers=headers)
-        return Answer(response.status_code, response.text)
+        wait_s = retry_after_s(response) if response.status_code in _LATER else 0.0
+        return Answer(response.status_code, response.text, wait_s)
 
     async def ended(self, allocations: Sequence[str]) -> set[str]:
         """Which of these allocations are over. Raises: httpx.HTTPError; Refused, if this agent was removed."""
@@ -124,6 +135,16 @@ class ApiClient:
         """Close connections."""
         await self._http.aclose()
         await self._anonymous.aclose()
+
+
+#: The API is there, and has too much to do: it says when to come again.
+_LATER = frozenset({429, 503})
+
+
+def retry_after_s(response: httpx.Response) -> float:
+    """How long the API asks to wait, in seconds: 0.2 to 30."""
+    asked = response.headers.get("retry-after", "")
+    return min(30.0, max(0.2, float(asked))) if asked.isdigit() else 1.0
 
 
 def message_of(response: httpx.Response) -> str:

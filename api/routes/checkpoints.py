@@ -36,7 +36,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.I
 @router.post("/api/v1/checkpoints")
 async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """A checkpoint is complete in storage. Reported twice, it is kept once."""
-    sent = await body_as(request, wire.ReportCheckpoint, limit_bytes=None)
+    sent = await body_as(request, wire.ReportCheckpoint)
     if isinstance(caller, AgentPrincipal):
         raise Forbidden("checkpoints are reported by trials only")
     if not _UUID.fullmatch(sent.uuid):
@@ -95,7 +95,7 @@ def _refuse_taken(session: Session, uuid: str, reporter: Reporter, cluster_id: s
 @router.patch("/api/v1/checkpoints")
 async def patch(request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
     """Files of checkpoints are gone: a client removed them, and these are left. All changes are made, or none."""
-    wanted = await body_as(request, wire.PatchCheckpoints, limit_bytes=None)
+    wanted = await body_as(request, wire.PatchCheckpoints)
 
     def change() -> None:
         with parts.database.write() as session:

@@ -39,7 +39,7 @@ log = structlog.get_logger()
 @router.post("/api/v1/experiments")
 async def create(request: Request, parts: PartsDep, user: ActorDep) -> Response:
     """Create an experiment. The header `Idempotency-Key` makes a repeat answer with the first one."""
-    wanted = await body_as(request, wire.CreateExperimentRequest, limit_bytes=None)
+    wanted = await body_as(request, wire.CreateExperimentRequest)
     key = idempotency_key(request)
     created = await run_in_threadpool(parts.creator.create, wanted, user, key)
     return await start_created(parts, created, wanted, user)

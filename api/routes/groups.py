@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api import people
-from api.deps import SMALL_BYTES, AdminDep, PartsDep, UserDep, body_as
+from api.deps import AdminDep, PartsDep, UserDep, body_as
 from api.paging import Window, rows_of
 from api.routes.users import changed
 from api.wire import access as wire
@@ -22,7 +22,7 @@ router = APIRouter(tags=["groups and roles"])
 @router.post("/api/v1/groups")
 async def create_group(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Create a group (administrators only)."""
-    wanted = await body_as(request, wire.CreateGroupRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.CreateGroupRequest)
 
     def create(session: Session) -> dict[str, Any]:
         return people.group_details(session, people.new_group(session, wanted.name, wanted.add_users))
@@ -33,7 +33,7 @@ async def create_group(request: Request, parts: PartsDep, admin: AdminDep) -> Re
 @router.post("/api/v1/groups/search")
 async def search_groups(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Groups with the number of their members, by name; of one name, or of one user."""
-    wanted = await body_as(request, wire.GetGroupsRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.GetGroupsRequest)
 
     def find() -> dict[str, Any]:
         with parts.database.read() as session:
@@ -57,7 +57,7 @@ def get_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
 @router.put("/api/v1/groups/{group_id}")
 async def update_group(group_id: int, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Rename a group, add and remove members (administrators only)."""
-    wanted = await body_as(request, wire.UpdateGroupRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.UpdateGroupRequest)
 
     def update(session: Session) -> dict[str, Any]:
         group = people.group_by_id(session, group_id)

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth import UserPrincipal
-from api.deps import SMALL_BYTES, AdminDep, Parts, PartsDep, UserDep, body_as
+from api.deps import AdminDep, Parts, PartsDep, UserDep, body_as
 from api.durations import parse_duration
 from api.errors import BadRequest, Unsupported
 from api.log_ring import LEVELS, LogLine
@@ -94,7 +94,7 @@ def _config(parts: Parts) -> dict[str, Any]:
 @router.patch("/api/v1/master/config")
 async def patch_master_config(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Change the log level of every process of the API, within seconds; kept over restarts (administrators only)."""
-    sent = await body_as(request, wire.PatchMasterConfigRequest, limit_bytes=SMALL_BYTES)
+    sent = await body_as(request, wire.PatchMasterConfigRequest)
     paths = _mask(sent.field_mask)
     log = sent.config.log if sent.config and sent.config.log else wire.LogConfig()
     if log.color and (paths is None or "log.color" in paths):
@@ -189,7 +189,7 @@ def get_cluster_message(parts: PartsDep, user: UserDep) -> Response:
 @router.put("/api/v1/master/cluster_message")
 async def set_cluster_message(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Tell everybody something, from a time on and perhaps up to one (administrators only)."""
-    sent = await body_as(request, wire.SetClusterMessageRequest, limit_bytes=SMALL_BYTES)
+    sent = await body_as(request, wire.SetClusterMessageRequest)
     text = sent.message.strip()
     if not 1 <= len(text) <= _LONGEST_MESSAGE or not text.replace("\n", "").isprintable():
         raise BadRequest(f"message: {text[:40]!r}: expected 1 to {_LONGEST_MESSAGE} printable characters")

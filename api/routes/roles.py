@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from api import people, roles
 from api.access import Role, require_role
-from api.deps import SMALL_BYTES, PartsDep, UserDep, body_as
+from api.deps import PartsDep, UserDep, body_as
 from api.errors import Forbidden
 from api.paging import Window
 from api.people import wire_user
@@ -34,7 +34,7 @@ def permissions_summary(parts: PartsDep, user: UserDep) -> Response:
 @router.post("/api/v1/roles/search")
 async def list_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Every role."""
-    wanted = await body_as(request, wire.Search, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.Search)
     return answer(_page(list(roles.NAMES), wanted))
 
 
@@ -48,7 +48,7 @@ def _page(numbers: list[int], wanted: wire.Search) -> dict[str, Any]:
 @router.post("/api/v1/roles/search/by-assignability")
 async def assignable_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Roles that can be given in a workspace, or in the whole cluster."""
-    wanted = await body_as(request, wire.AssignableRolesRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.AssignableRolesRequest)
 
     def find() -> list[int]:
         if not wanted.workspace_id:
@@ -63,7 +63,7 @@ async def assignable_roles(request: Request, parts: PartsDep, user: UserDep) -> 
 @router.post("/api/v1/roles/search/by-ids")
 async def roles_by_ids(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Roles with who holds them, in workspaces that I may see."""
-    wanted = await body_as(request, wire.GetRolesByIdRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.GetRolesByIdRequest)
 
     def find() -> list[dict[str, Any]]:
         with parts.database.read() as session:
@@ -94,7 +94,7 @@ def roles_of_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
 @router.post("/api/v1/roles/add-assignments")
 async def assign_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Give roles: in a workspace for its administrators, elsewhere for those of the cluster."""
-    wanted = await body_as(request, wire.RoleAssignments, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.RoleAssignments)
     await changed(parts, lambda session: roles.assign(session, wanted, user))
     return answer()
 
@@ -102,7 +102,7 @@ async def assign_roles(request: Request, parts: PartsDep, user: UserDep) -> Resp
 @router.post("/api/v1/roles/remove-assignments")
 async def remove_assignments(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Take roles back, as they are given."""
-    wanted = await body_as(request, wire.RoleAssignments, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.RoleAssignments)
     await changed(parts, lambda session: roles.remove(session, wanted, user))
     return answer()
 

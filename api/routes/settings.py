@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth import UserPrincipal
-from api.deps import SMALL_BYTES, Parts, PartsDep, UserDep, body_as
+from api.deps import Parts, PartsDep, UserDep, body_as
 from api.errors import BadRequest
 from api.wire import messages as wire
 from api.wire.base import answer
@@ -39,7 +39,7 @@ def get_settings(parts: PartsDep, user: UserDep) -> Response:
 @router.post("/api/v1/users/setting")
 async def post_settings(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Keep settings; an empty value forgets one."""
-    sent = await body_as(request, wire.PostUserSettingRequest, limit_bytes=SMALL_BYTES)
+    sent = await body_as(request, wire.PostUserSettingRequest)
     wanted = list(sent.settings)
     if sent.setting is not None:
         wanted.append(sent.setting.model_copy(update={"storage_path": sent.setting.storage_path or sent.storage_path}))

@@ -34,6 +34,8 @@ router = APIRouter(tags=["tasks"])
 #: A follower stays this long after the end, so that lines on their way still arrive.
 _GRACE_S = 1.0
 _TICK_S = 0.25
+#: Lines that are stored in one transaction: so long, whoever writes something else waits.
+_SLICE = 500
 
 
 @router.get("/api/v1/tasks/{task_id}")
@@ -82,7 +84,7 @@ def context_directory(task_id: str, parts: PartsDep, caller: PrincipalDep) -> Re
 @router.post("/api/v1/task/logs")
 async def post_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """Lines of one task, from a shipper in its container or from the agent."""
-    batch = await body_as(request, wire.LogBatch, limit_bytes=None)
+    batch = await body_as(request, wire.LogBatch)
     if not batch.logs:
         raise BadRequest("logs: the list is empty, expected at least one line")
     await run_in_threadpool(_store, parts, caller, batch.logs)
@@ -92,13 +94,12 @@ async def post_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> 
 @router.post("/task-logs")
 async def post_task_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The same as a bare array, as older shippers send it."""
-    entries = parse_as(list[wire.LogEntry], await json_body(request, limit_bytes=None) or [])
+    entries = parse_as(wire.LogEntries, await json_body(request) or [])
     await run_in_threadpool(_store, parts, caller, entries)
     return Response(b'""', 200, media_type="application/json")
 
 
 def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
-    task_ids: dict[str, str] = {}
     own, own_task = "", ""
     if isinstance(caller, AllocationPrincipal):
         own, own_task = caller.allocation_id, caller.task_id
@@ -111,6 +112,13 @@ def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
     elif isinstance(caller, AgentPrincipal):
         with parts.database.read() as session:
             own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
+    for at in range(0, len(entries), _SLICE):
+        _store_slice(parts, entries[at : at + _SLICE], own, own_task)
+
+
+def _store_slice(parts: Parts, entries: Sequence[wire.LogEntry], own: str, own_task: str) -> None:
+    """Keep some lines; those of others come in between. Sent again, what was kept before an error is not kept twice."""
+    task_ids: dict[str, str] = {}
     lines = [
         # what a container says of allocation and agent is not asked for: a match has consequences
         SentLine(own or entry.allocation_id or "", "" if own else entry.agent_id or "", entry.log)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api import tokens
-from api.deps import SMALL_BYTES, PartsDep, UserDep, body_as
+from api.deps import PartsDep, UserDep, body_as
 from api.paging import WindowDep, chosen, rows_of
 from api.routes.users import changed
 from api.wire import access as wire
@@ -40,7 +40,7 @@ def list_tokens(
 @router.post("/api/v1/tokens")
 async def create_token(request: Request, parts: PartsDep, user: UserDep) -> Response:
     """A new access token; it is told this once."""
-    wanted = await body_as(request, wire.PostAccessTokenRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.PostAccessTokenRequest)
     token, token_id = await changed(parts, lambda session: tokens.create(session, wanted, user))
     return answer({"token": token, "tokenId": token_id})
 
@@ -48,5 +48,5 @@ async def create_token(request: Request, parts: PartsDep, user: UserDep) -> Resp
 @router.patch("/api/v1/tokens/{token_id}")
 async def patch_token(token_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
     """Describe or revoke an access token."""
-    wanted = await body_as(request, wire.PatchAccessTokenRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.PatchAccessTokenRequest)
     return answer({"tokenInfo": await changed(parts, lambda session: tokens.patch(session, token_id, wanted, user))})

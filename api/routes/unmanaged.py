@@ -19,7 +19,7 @@ router = APIRouter(tags=["trials"])
 @router.put("/api/v1/experiments/by-external-id/{external_id:path}")
 async def put_experiment(external_id: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
     """The unmanaged experiment with this external id: the one that is there, or a new one."""
-    wanted = await body_as(request, wire.CreateExperimentRequest, limit_bytes=None)
+    wanted = await body_as(request, wire.CreateExperimentRequest)
 
     def put() -> wire.Experiment:
         created = parts.creator.create_unmanaged(wanted, user, external_id)

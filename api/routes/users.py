@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from api import people
 from api.auth import UserPrincipal, presented_token
-from api.deps import SMALL_BYTES, AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as, json_body, parse_as
+from api.deps import AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as, json_body, parse_as
 from api.once import Once
 from api.paging import WindowDep, chosen, few, rows_of
 from api.people import wire_user
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 @router.post("/api/v1/auth/login")
 async def login(request: Request, parts: PartsDep) -> Response:
     """Log in with name and password; answers a token and sets it as a cookie."""
-    wanted = await body_as(request, wire.LoginRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.LoginRequest)
     token, user = await parts.auth.login(wanted.username, wanted.password, is_hashed=wanted.is_hashed)
     response = answer({"token": token, "user": wire_user(user)})
     set_cookie(request, response, token, parts)
@@ -91,7 +91,7 @@ def list_users(
 @router.post("/api/v1/users")
 async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Create a user (administrators only)."""
-    wanted = await body_as(request, wire.PostUserRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.PostUserRequest)
     once = Once(request, admin)
     hashed = await run_in_threadpool(people.stored_password, wanted.password, is_hashed=wanted.is_hashed)
 
@@ -122,14 +122,14 @@ async def changed(parts: Parts, change: Callable[[Session], Result]) -> Result:
 @router.patch("/api/v1/users")
 async def patch_users(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Activate or deactivate many users (administrators only)."""
-    wanted = await body_as(request, wire.PatchUsersRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.PatchUsersRequest)
     return answer({"results": await changed(parts, lambda session: people.activate_users(session, wanted))})
 
 
 @router.patch("/api/v1/users/assignments")
 async def assign_groups(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Put users into groups and take them out of others (administrators only)."""
-    wanted = await body_as(request, wire.AssignMultipleGroupsRequest, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, wire.AssignMultipleGroupsRequest)
 
     def assign(session: Session) -> None:
         for group_id in wanted.add_groups:
@@ -158,7 +158,7 @@ def one_user(user_id: int, parts: PartsDep, caller: UserDep) -> Response:
 @router.post("/api/v1/users/{user_id}/password")
 async def set_password(user_id: int, request: Request, parts: PartsDep, caller: UserDep) -> Response:
     """Set a password: the body is a JSON string, hashed by the client. Ends every session of that user."""
-    body = await json_body(request, limit_bytes=SMALL_BYTES)
+    body = await json_body(request)
     password = parse_as(str, "" if body is None else body)
     await patched(parts, caller, user_id, wire.PatchUser(password=password, is_hashed=True))
     return answer()
@@ -167,7 +167,7 @@ async def set_password(user_id: int, request: Request, parts: PartsDep, caller: 
 @router.patch("/api/v1/users/{user_id}")
 async def patch_user(user_id: int, request: Request, parts: PartsDep, caller: UserDep) -> Response:
     """Change a user. Users may change their own display name and password, administrators all."""
-    patch = await body_as(request, wire.PatchUser, limit_bytes=SMALL_BYTES)
+    patch = await body_as(request, wire.PatchUser)
     return answer({"user": wire_user(await patched(parts, caller, user_id, patch))})
 
 

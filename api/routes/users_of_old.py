@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api import people
-from api.deps import SMALL_BYTES, AdminDep, Parts, PartsDep, UserDep, body_as
+from api.deps import AdminDep, Parts, PartsDep, UserDep, body_as
 from api.routes.users import created, patched, set_cookie
 from api.wire import messages as wire
 from api.wire.base import Wire, answer
@@ -66,7 +66,7 @@ def _shown(user: User) -> dict[str, Any]:
 @router.post("/login")
 async def login(request: Request, parts: PartsDep, cookie: bool = False) -> Response:
     """Log in; `?cookie=true` sets the token as a cookie as well."""
-    wanted = await body_as(request, OldLogin, limit_bytes=SMALL_BYTES)
+    wanted = await body_as(request, OldLogin)
     token, _ = await parts.auth.login(wanted.username, wanted.password, is_hashed=True)
     response = answer({"token": token})
     if cookie:
@@ -91,7 +91,7 @@ def me(parts: PartsDep, caller: UserDep) -> Response:
 @router.post("/users")
 async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Create a user (administrators only)."""
-    sent = await body_as(request, OldUser, limit_bytes=SMALL_BYTES)
+    sent = await body_as(request, OldUser)
     wanted = wire.NewUser(
         username=sent.username or "",
         display_name=sent.display_name,
@@ -105,7 +105,7 @@ async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Res
 @router.patch("/users/{username}")
 async def patch_user(username: str, request: Request, parts: PartsDep, caller: UserDep) -> Response:
     """Change a user."""
-    sent = await body_as(request, OldUser, limit_bytes=SMALL_BYTES)
+    sent = await body_as(request, OldUser)
     patch = wire.PatchUser(
         display_name=sent.display_name,
         admin=sent.admin,
@@ -121,7 +121,7 @@ async def patch_user(username: str, request: Request, parts: PartsDep, caller: U
 @router.put("/users/{username}/username")
 async def rename_user(username: str, request: Request, parts: PartsDep, caller: UserDep) -> Response:
     """Give a user another name."""
-    sent = await body_as(request, OldUser, limit_bytes=SMALL_BYTES)
+    sent = await body_as(request, OldUser)
     user_id = await _id_of(parts, username)
     return answer(_shown(await patched(parts, caller, user_id, wire.PatchUser(username=sent.username or ""))))
 

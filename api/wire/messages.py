@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -523,7 +523,12 @@ class LogEntry(Wire):
     line_offset: int | None = None
 
 
+#: Lines in one request: who has more sends more requests.
+MOST_LINES = 10_000
+LogEntries = Annotated[list[LogEntry], Field(max_length=MOST_LINES)]
+
+
 class LogBatch(Wire):
     """v1PostTaskLogsRequest."""
 
-    logs: list[LogEntry]
+    logs: LogEntries

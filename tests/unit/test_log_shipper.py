@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.launchers.base import Launcher, LaunchError, LogLine
-from activities.log_shipper import LogShipper, parse_line
+from activities.log_shipper import BATCH_CHARS, LogShipper, parse_line
 from workflows.messages import RunContainer
 
 TIME = datetime(2024, 5, 1, 10, tzinfo=UTC)
@@ -303,3 +303,21 @@ def test_no_text_is_lost_and_the_rank_can_be_stored_when_a_line_is_anything(text
     rest, rank, _ = parse_line(text)
     assert text.endswith(rest)
     assert rank is None or 0 <= rank < 2**31
+
+
+async def test_lines_are_sent_in_pieces_when_they_are_long(tmp_path: Path) -> None:
+    lines, api = Lines(), Api()
+    lines.write("c", *(f"{number} " + "x" * 8000 for number in range(300)))
+    sizes: list[int] = []
+
+    async def send(batch: Sequence[Mapping[str, Any]]) -> None:
+        sizes.append(sum(len(entry["log"]) for entry in batch))
+        await api.send(batch)
+
+    shipper = LogShipper(cast(Launcher, lines), send, tmp_path)
+    shipper.follow(RunContainer(container_id="c", allocation_id="a", agent_id="agent", rank=0))
+    running = asyncio.create_task(shipper.run())
+    assert await shipper.drained("c", 10)
+    running.cancel()
+    assert len(api.lines("c")) == 300
+    assert max(sizes) <= BATCH_CHARS

@@ -25,7 +25,7 @@ import pytest
 import yaml
 from sqlalchemy import func, select
 
-from api.deps import BODY_BYTES
+from api.bodies import DOCUMENT
 from database.models import Experiment
 from tests.integration.api.served import Caller, Run, Served, a_file, until
 
@@ -282,13 +282,13 @@ async def test_body_is_cut_off_when_it_never_ends(api: Served) -> None:
         sent = 0
         answered = asyncio.ensure_future(raw.status())
         with contextlib.suppress(ConnectionError):
-            while not answered.done() and sent < 2 * BODY_BYTES:
+            while not answered.done() and sent < 2 * DOCUMENT.size:
                 raw.writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
                 await raw.writer.drain()
                 await asyncio.sleep(0)
                 sent += len(piece)
         assert await answered == 413
-        assert sent < BODY_BYTES
+        assert sent < DOCUMENT.size
 
 
 # -- configurations ------------------------------------------------------------------------------------------------

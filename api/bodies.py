@@ -1,0 +1,234 @@
+"""Bounds on the bodies of requests: bytes, values, time, and how much one sender may have on the way.
+
+Every request passes here, before anything of it is read. What a route may take is in `TABLE`, and nowhere else; one
+that is not there takes what messages that are small by nature need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope
+
+from api.errors import TooLarge, TooMany, TooSlow, Unavailable
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a body may be.
+
+    Args:
+        size: Most bytes.
+        values: Most commas and opening brackets, those within texts included. JSON becomes up to a hundred times as
+            large in memory if it is nothing but these. None: they are not counted, as the texts are free.
+        at_once: Most such requests of one sender at a time, of those that are larger than `LARGE`.
+    """
+
+    size: int
+    values: int | None = 1_000_000
+    at_once: int = 4
+
+
+#: Below this many bytes a request is no work worth counting.
+LARGE = 256 * 1024
+USUAL = Bound(2 * MIB)
+#: Configurations: the longest one, and room for its escapes.
+DOCUMENT = Bound(24 * MIB)
+#: A context of 95 MiB as base64 within JSON, and room for its names.
+CONTEXT = Bound(136 * MIB, at_once=2)
+#: Metrics of a hundred reports, and the files of a checkpoint.
+REPORT = Bound(32 * MIB)
+LOGS = Bound(4 * MIB, values=None, at_once=1)
+#: By method and declared path of a route.
+TABLE: dict[str, Bound] = {
+    "POST /api/v1/experiments": CONTEXT,
+    "PUT /api/v1/experiments/by-external-id/{external_id:path}": CONTEXT,
+    "PATCH /api/v1/experiments/{experiment_id}": DOCUMENT,
+    "PATCH /experiments/{experiment_id}": DOCUMENT,
+    "POST /api/v1/experiments/continue": DOCUMENT,
+    "POST /api/v1/experiments/{experiment_id}/fork": DOCUMENT,
+    "POST /api/v1/experiments/{experiment_id}/search/amend": DOCUMENT,
+    "POST /api/v1/experiments/{experiment_id}/searcher_operations": DOCUMENT,
+    "POST /api/v1/preview-hp-search": DOCUMENT,
+    "POST /searcher/preview": DOCUMENT,
+    "POST /api/v1/templates/{name}": DOCUMENT,
+    "PUT /api/v1/templates/{name}": DOCUMENT,
+    "PATCH /api/v1/templates/{name}": DOCUMENT,
+    "PUT /templates/{name}": DOCUMENT,
+    "POST /api/v1/trials": DOCUMENT,
+    "PUT /api/v1/trials": DOCUMENT,
+    "PUT /api/v1/projects/{project_id}/notes": DOCUMENT,
+    "POST /api/v1/projects/{project_id}/notes": DOCUMENT,
+    "POST /api/v1/models": DOCUMENT,
+    "PATCH /api/v1/models/{name}": DOCUMENT,
+    "POST /api/v1/models/{name}/versions": DOCUMENT,
+    "PATCH /api/v1/models/{name}/versions/{number}": DOCUMENT,
+    "POST /api/v1/trials/profiler/metrics": REPORT,
+    "POST /api/v1/task/logs": LOGS,
+    "POST /task-logs": LOGS,
+    "POST /api/v1/trials/{trial_id}/metrics": REPORT,
+    "POST /api/v1/trials/{trial_id}/metrics/batch": REPORT,
+    "POST /api/v1/trials/{trial_id}/{kind}_metrics": REPORT,
+    "POST /api/v1/checkpoints": REPORT,
+    "PATCH /api/v1/checkpoints": REPORT,
+}
+
+
+def _pattern(route: str) -> re.Pattern[str]:
+    parts = re.split(r"(\{[a-z_]+(?::path)?\})", route)
+    return re.compile("".join(re.escape(part) if at % 2 == 0 else _any(part) for at, part in enumerate(parts)) + "$")
+
+
+def _any(parameter: str) -> str:
+    return ".+" if parameter.endswith(":path}") else "[^/]+"
+
+
+_EXACT = {route: bound for route, bound in TABLE.items() if "{" not in route}
+_PATTERNS = [(_pattern(route), bound) for route, bound in TABLE.items() if "{" in route]
+
+
+def bound_of(method: str, path: str) -> Bound:
+    """What the body of a request to this address may be."""
+    asked = f"{method} {path.rstrip('/')}"
+    exact = _EXACT.get(asked)
+    if exact is not None:
+        return exact
+    return next((bound for pattern, bound in _PATTERNS if pattern.match(asked)), USUAL)
+
+
+class Bodies:
+    """What is on its way into this process.
+
+    Args:
+        total: Most bytes of all bodies together.
+        share: Most bytes of one sender's, beyond what a single request of his may have.
+        patience_s: A body may take so many seconds, and a second more for each `pace` bytes.
+        pace: Bytes a second.
+    """
+
+    def __init__(
+        self, *, total: int = 768 * MIB, share: int = 64 * MIB, patience_s: float = 30.0, pace: int = 64 * 1024
+    ) -> None:
+        self._total = total
+        self._share = share
+        self.patience_s = patience_s
+        self.pace = pace
+        self._held = 0
+        self._held_by: Counter[str] = Counter()
+        self._at_once: Counter[tuple[str, Bound]] = Counter()
+
+    def take(self, scope: Scope, receive: Receive) -> Body:
+        """The body of a request: used in place of `receive`, for as long as the block lasts."""
+        return Body(self, scope, receive)
+
+    def enter(self, sender: str, bound: Bound) -> None:
+        """A request of this sender turns out to be large. Raises: TooMany."""
+        if self._at_once[sender, bound] >= bound.at_once:
+            raise TooMany(f"{bound.at_once} large requests of yours are still being worked on: send one at a time", 1)
+        self._at_once[sender, bound] += 1
+
+    def grow(self, sender: str, size: int, bound: Bound) -> None:
+        """More of a body has come. Raises: TooMany, Unavailable."""
+        self._held += size
+        self._held_by[sender] += size
+        if self._held_by[sender] > bound.size + self._share:
+            raise TooMany(f"bodies of {self._held_by[sender] // MIB} MiB are on their way: send one at a time", 1)
+        if self._held > self._total:
+            raise Unavailable("the API is busy with other large requests: try again")
+
+    def leave(self, sender: str, size: int, bound: Bound, *, entered: bool) -> None:
+        """The request has its answer."""
+        self._held -= size
+        _less(self._held_by, sender, size)
+        if entered:
+            _less(self._at_once, (sender, bound), 1)
+
+
+class Body:
+    """One request's body. Raises, when it is received: TooLarge, TooSlow, TooMany, Unavailable."""
+
+    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive) -> None:
+        self._bodies = bodies
+        self._receive = receive
+        self._bound = bound_of(scope["method"], scope["path"])
+        self._scope = scope
+        self._sender = ""
+        self._deadline = 0.0
+        self._size = 0
+        self._values = 0
+        self._is_entered = False
+        self._is_over = False
+
+    def __enter__(self) -> Body:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bodies.leave(self._sender, self._size, self._bound, entered=self._is_entered)
+
+    async def __call__(self) -> Message:
+        """The next message of the client."""
+        if self._is_over:
+            return await self._receive()
+        if not self._deadline:
+            self._begin()
+        try:
+            async with asyncio.timeout_at(self._deadline + self._size / self._bodies.pace):
+                message = await self._receive()
+        except TimeoutError:
+            raise TooSlow(f"the body did not come within {self._bodies.patience_s:g} s") from None
+        if message["type"] == "http.request":
+            self._is_over = not message.get("more_body", False)
+            self._grow(message.get("body", b""))
+        return message
+
+    def _begin(self) -> None:
+        headers = Headers(scope=self._scope)
+        declared = headers.get("content-length", "0")
+        if not declared.isdigit() or int(declared[:19]) > self._bound.size:
+            raise self._too_large()
+        self._sender = sender_of(headers, self._scope)
+        self._deadline = asyncio.get_running_loop().time() + self._bodies.patience_s
+
+    def _grow(self, piece: bytes) -> None:
+        bound = self._bound
+        self._size += len(piece)
+        self._bodies.grow(self._sender, len(piece), bound)
+        if self._size > bound.size:
+            raise self._too_large()
+        if not self._is_entered and self._size > LARGE:
+            self._bodies.enter(self._sender, bound)
+            self._is_entered = True
+        if bound.values is not None:
+            self._values += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
+            if self._values > bound.values:
+                raise TooLarge(f"the body has more than {bound.values} values")
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is over its limit of {self._bound.size} bytes")
+
+
+def sender_of(headers: Headers, scope: Scope) -> str:
+    """Who sends, before anybody has looked at who that is: a token, or an address."""
+    shown = [headers.get(name, "") for name in _TOKENS]
+    if not any(shown):
+        client = scope.get("client")
+        return f"at {client[0] if client else ''}"
+    return hashlib.sha256("\n".join(shown).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+_TOKENS = ("grpc-metadata-x-user-token", "authorization", "cookie", "grpc-metadata-x-allocation-token")
+
+
+def _less(counted: Counter[Any], key: Any, by: int) -> None:
+    counted[key] -= by
+    if counted[key] <= 0:
+        del counted[key]
