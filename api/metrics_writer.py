@@ -32,6 +32,9 @@ from workflows import names
 
 #: Sampled on a clock, not on steps: stored as they come, without summaries.
 SYSTEM_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network", "timing"})
+#: Of metrics in one report, and characters of a name. A group of a trial may have twice as many names in all: each
+#: report looks at all of them.
+_MOST_NAMES, _LONGEST_NAME = 10_000, 500
 
 
 @dataclass(slots=True)
@@ -193,6 +196,15 @@ def _check(trial: TrialRow, report: MetricReport) -> None:
         raise BadRequest(f"steps_completed: {report.steps_completed}: expected 0 or more, and less than 2^63")
     if report.metrics.batch_metrics and group != "training":
         raise BadRequest(f"batch_metrics are for group 'training' only, not for {group!r}")
+    told = report.metrics.avg_metrics
+    if told and (len(told) > _MOST_NAMES or len(max(told, key=len)) > _LONGEST_NAME):
+        raise BadRequest(
+            f"metrics: {len(told)} of them, the longest name of {len(max(told, key=len))} characters: the limits are"
+            f" {_MOST_NAMES} names and {_LONGEST_NAME} characters"
+        )
+    known = trial.summary.get(group)
+    if known and len(known) + len(told) > 2 * _MOST_NAMES < len(known.keys() | told.keys()):
+        raise BadRequest(f"metrics: group {group!r} of this trial would have more than {2 * _MOST_NAMES} names")
     for name in ("epoch", "epochs"):
         value = report.metrics.avg_metrics.get(name)
         if value is not None and number(value) is None:

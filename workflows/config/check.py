@@ -4,6 +4,7 @@ All findings at once: a wrong value in one section does not hide those in anothe
 would find the same places, but not these words, and not what was meant. Source of the words: experiment-config.md §17.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -13,6 +14,17 @@ from typing import Any, cast
 from workflows.config.base import JsonMap
 from workflows.config.errors import Path, suggest
 from workflows.config.schema import write_schema
+
+#: What is told of at once; each costs a search for what was meant.
+MAX_FINDINGS = 100
+#: Items of one list or map of the schema; what users may fill freely (`data`) is bounded by its text.
+MAX_ITEMS = 10_000
+#: Of all levels together. Each trial has them, and each is drawn, shown and searched for.
+MAX_HYPERPARAMETERS = 5_000
+
+
+class _Enough(Exception):
+    """There are so many problems that more would help nobody."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +85,18 @@ class _Checker:
         self._defs = cast(dict[str, JsonMap], self._schema["$defs"])
         self._findings: list[Finding] = []
         self._complete = False
+        self._hyperparameters = 0
 
     def run(self, config: Any, *, complete: bool) -> list[Finding]:
         self._complete = complete
-        self._check(config, self._schema, ())
+        with contextlib.suppress(_Enough):
+            self._check(config, self._schema, ())
         return self._findings
 
     def _report(self, path: Path, message: str, value: Any, hint: str | None = None, key: str | None = None) -> None:
         self._findings.append(Finding(path, message, value, hint, key))
+        if len(self._findings) >= MAX_FINDINGS:
+            raise _Enough
 
     def _check(self, value: Any, schema: JsonMap, path: Path) -> None:
         if "$ref" in schema:
@@ -124,11 +140,22 @@ class _Checker:
             items = cast(list[Any], value)
             if len(items) < cast(int, schema.get("minItems", 0)):
                 self._report(path, "must not be empty", items)
-            if "items" in schema:
+            if "items" in schema and self._is_countable(items, path):
                 for index, item in enumerate(items):
                     self._check(item, schema["items"], (*path, index))
         elif isinstance(value, dict):
             self._check_map(cast(JsonMap, value), schema, path)
+
+    def _is_countable(self, value: JsonMap | list[Any], path: Path) -> bool:
+        """Whether there are few enough items to look at each: those of one section, hyperparameters all together."""
+        most = MAX_ITEMS
+        if path[:1] == ("hyperparameters",):
+            most = MAX_HYPERPARAMETERS
+            self._hyperparameters += len(value)
+        if max(len(value), self._hyperparameters) <= most:
+            return True
+        self._report(path, f"has {max(len(value), self._hyperparameters)} items, the limit is {most}", None)
+        return False
 
     def _check_bounds(self, value: int | float, schema: JsonMap, path: Path) -> None:
         bounds: list[tuple[str, str, Callable[[Any, Any], bool]]] = [
@@ -145,6 +172,8 @@ class _Checker:
         properties = cast(dict[str, JsonMap], schema.get("properties", {}))
         others = schema.get("additionalProperties", True)
         unknown = [key for key in value if key not in properties]
+        if isinstance(others, dict) and not self._is_countable(value, path):
+            return
         if "x-shape-message" in schema:
             # A length: one known key, or the whole shape is wrong.
             if unknown or len(value) != 1:
@@ -247,6 +276,8 @@ class _Checker:
         special = cast(JsonMap, schema["x-hyperparameter"])
         mapping = cast(dict[str, str], special["mapping"])
         if "type" not in fields:
+            if not self._is_countable(fields, path):
+                return
             for name, item in fields.items():
                 self._check(item, {"$ref": "#/$defs/Hyperparameter"}, (*path, name))
             return

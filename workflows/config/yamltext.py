@@ -19,7 +19,7 @@ MAX_DEPTH = 64
 MAX_NODES = 200_000
 # The YAML parser takes about 0.1 ms a value and 1 s a megabyte, so hostile text must be cut short earlier than JSON.
 # Real configs have some hundreds of values in some kilobytes.
-MAX_YAML_BYTES = 2_000_000
+MAX_YAML_BYTES = 1_000_000
 MAX_YAML_NODES = 20_000
 
 Position = tuple[int, int]
@@ -158,6 +158,7 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_LONGEST_TAG = 100
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -333,8 +334,19 @@ def _merge_into(top: _Open, value: Any, mark: Any) -> None:
 def _events(text: str) -> Iterator[Any]:
     # Imported here: a process that never parses text should not pay for the parser.
     from ruamel.yaml import YAML
+    from ruamel.yaml.scanner import Scanner, ScannerError
+
+    class BoundedScanner(Scanner):
+        """The parser decodes tags in a time that grows with the square of their length, before we see them."""
+
+        def scan_tag_uri(self, name: Any, start_mark: Any) -> Any:
+            uri: str = super().scan_tag_uri(name, start_mark)  # pyright: ignore[reportUnknownMemberType]
+            if len(uri) > _LONGEST_TAG:
+                raise ScannerError(None, None, f"a tag has more than {_LONGEST_TAG} characters", start_mark)
+            return uri
 
     yaml = YAML(typ="safe", pure=True)
+    yaml.Scanner = BoundedScanner
     return cast(Iterator[Any], yaml.parse(text))  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -335,8 +335,8 @@ async def test_context_is_refused_soon_when_it_has_a_million_files(api: Served) 
     user, other = api.user(), api.user()
     files = ",".join(f'{{"path":"f{n}"}}' for n in range(1_000_000))
     body = b'{"config": "", "modelDefinition": [' + files.encode() + b"]}"
-    asked = asyncio.create_task(user.refused(400, "POST", "/api/v1/experiments", body))
-    assert "100000 items" in await asked
+    asked = asyncio.create_task(user.refused(413, "POST", "/api/v1/experiments", body))
+    assert "1000000 values" in await asked
     assert await _waited(other) < _SOON_S
 
 

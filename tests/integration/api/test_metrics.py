@@ -686,3 +686,24 @@ async def test_workloads_are_paged_and_sorted_by_steps_or_a_metric(api: Served) 
     assert with_batches["training"]["metrics"]["batchMetrics"] == [{"loss": 9.5}]
     for query in ({"filter": "FILTER_OPTION_X"}, {"metricType": "METRIC_TYPE_X"}):
         assert "expected one of" in await user.refused(400, "GET", path, params=query)
+
+
+async def test_names_are_refused_when_they_are_very_many_or_long(api: Served) -> None:
+    """200,000 of them were taken in 5 s, and looked at again with every later report."""
+    run = await api.trial(api.user())
+    path = f"/api/v1/trials/{run.trial_id}/metrics"
+
+    def report(step: int, *names: str) -> dict[str, Any]:
+        metrics = {
+            "trialRunId": run.run_id,
+            "stepsCompleted": step,
+            "metrics": {"avgMetrics": dict.fromkeys(names, 1.0)},
+        }
+        return {"group": "training", "metrics": metrics}
+
+    for names in ([f"a{number}" for number in range(10_001)], ["a" * 501]):
+        assert "the limits are 10000 names and 500" in await run.container.refused(400, "POST", path, report(1, *names))
+    for step in (1, 2):
+        await run.container.post(path, report(step, *(f"{step} {number}" for number in range(10_000))))
+    assert "more than 20000 names" in await run.container.refused(400, "POST", path, report(3, "one more"))
+    await run.container.post(path, report(3, "1 1"))

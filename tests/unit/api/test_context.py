@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
+import time
 import unicodedata
 from typing import Any
 
@@ -62,9 +63,46 @@ def test_path_is_refused_by_name_when_it_leaves_the_folder(path: str) -> None:
     assert repr(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["...", "a..b", "..a/b", ".detignore", "a b/ü.py", "x" * 300])
+@pytest.mark.parametrize("path", ["...", "a..b", "..a/b", ".detignore", "a b/ü.py", "x" * 255])
 def test_path_is_kept_when_it_only_looks_odd(path: str) -> None:
     assert list(members(pack([file(path)]))) == [path]
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/".join(["a"] * 20_000), "has 39999 bytes, the limit is 4000"),
+        ("a" * 1_000_000, "has 1000000 bytes"),
+        ("/".join(["a"] * 65), "is 65 folders deep, the limit is 64"),
+        ("a/" + "ü" * 128, "more than 255 bytes"),
+    ],
+    ids=["components", "a name", "folders", "bytes"],
+)
+def test_path_is_refused_when_no_file_system_has_room_for_it(path: str, told: str) -> None:
+    with pytest.raises(BadRequest, match=told) as caught:
+        pack([file(path)])
+    assert len(str(caught.value)) < 400
+
+
+def test_context_is_refused_when_it_has_too_many_files() -> None:
+    with pytest.raises(TooLarge, match=r"50001 files and folders, the limit is 50000\. Leave files out"):
+        pack([file(f"f{number}") for number in range(50_001)])
+
+
+def test_time_grows_with_the_number_of_files_when_their_folders_are_deep() -> None:
+    """Once it grew with the square of a path's length."""
+
+    def took(count: int) -> float:
+        files = [file(f"d{number}/" + "/".join("abcdefghij" * 6) + f"/{number}") for number in range(count)]
+        times: list[float] = []
+        for _ in range(3):
+            started = time.process_time()
+            pack(files)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    assert took(2000) < 10 * took(500) + 0.2
+    assert took(500) < 2.0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What users are told. Source of the messages: spec experiment-config.md §1 to §17."""
 
+import time
 from typing import Any
 
 import pytest
@@ -429,3 +430,24 @@ def test_a_config_is_a_map(text: str) -> None:
 
 def test_empty_text_is_an_empty_config() -> None:
     assert "searcher is a required property" in str(error_of(""))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"hyperparameters": {f"a{number}": number for number in range(100_000)}}, "100000 items, the limit is 5000"),
+        ({"hyperparameters": {"a": {f"a{n}": {f"b{m}": {"c": 1} for m in range(100)} for n in range(100)}}}, "5000"),
+        ({f"zz{number}": 1 for number in range(190_000)}, 'additionalProperties "zz0" not allowed'),
+        ({"labels": [f"a{number}" for number in range(190_000)]}, "190000 items, the limit is 10000"),
+    ],
+    ids=["hyperparameters", "nested ones", "unknown keys", "labels"],
+)
+def test_config_is_refused_soon_when_it_has_very_many_items(more: dict[str, Any], told: str) -> None:
+    """190,000 unknown keys took a minute: each was compared with every known one."""
+    config = {"name": "a", "entrypoint": "x", "searcher": {"name": "single", "metric": "loss", "max_length": 1}} | more
+    started = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        parse_experiment_config(config, seed=1)
+    assert time.process_time() - started < 5
+    assert told in str(caught.value)
+    assert len(caught.value.problems) <= 110
