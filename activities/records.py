@@ -8,11 +8,11 @@ from sqlalchemy import CursorResult, Exists, Result, delete, func, select, updat
 from sqlalchemy.orm import Session
 from temporalio import activity
 
-from activities.trials import create_trials
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
-from database.models import Agent, Allocation, Checkpoint, Experiment, SearchDecision, TaskLog, Trial
+from database.models import Agent, Allocation, Checkpoint, Experiment, TaskLog, Trial
 from database.session import Database
+from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
 from workflows.lifecycle.allocation import AllocationState
@@ -51,17 +51,7 @@ class Records:
                 return ids  # a later record is written already
             if before != record.state.value:  # done again, it is as it was: nobody is told twice
                 webhooks.note_state(session, record.experiment_id, record.state.value)
-            if record.decisions:
-                rows = [
-                    {
-                        "experiment_id": record.experiment_id,
-                        "number": decision.number,
-                        "decision": decision.canonical().decode(),
-                        "decided_at": utc_now(),
-                    }
-                    for decision in record.decisions
-                ]
-                session.execute(insert(session, SearchDecision).values(rows).on_conflict_do_nothing())
+            record_decisions(session, record.experiment_id, record.decisions)
             for standing in record.standings:
                 _update_standing(session, standing)
             if record.is_terminal:

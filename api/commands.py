@@ -90,7 +90,9 @@ class Commands:
                 static_summary=f"experiment {run.experiment_id} “{run.name}” of {run.owner}"[:200],
                 priority=FIRST,
                 task_timeout=STEP_LIMIT,
-                search_attributes=search_attributes(run.experiment_id, run.template.pool, run.owner),
+                search_attributes=search_attributes(
+                    run.experiment_id, run.template.pool, run.owner, state=run.state.value
+                ),
                 memo={"job_id": run.job_id, "continuation": run.continuation},
                 rpc_timeout=_DEADLINE,
             )

@@ -35,12 +35,14 @@ from database.models import (
     Workspace,
 )
 from database.session import Database
+from database.trials import create_trials, record_decisions
 from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, merge_configs, parse_experiment_config
 from workflows.config.served import notices
 from workflows.config.yamltext import Document, parse_text
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import ExperimentRun, TrialTemplate
-from workflows.searchers import Search, SearchError
+from workflows.new_trials import new_trial, note_trials
+from workflows.searchers import Create, Decision, Search, SearchError, Started
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Creator:
         inheritance = None if origin is None else origin.inheritance(config)
         try:
             search = Search.new(config, inherited=() if inheritance is None else inheritance.points())
+            decision = search.decide(Started())
         except SearchError as error:
             raise BadRequest(f"{_PREFIX}<config>.searcher: {error}") from None
         content = pack(request.model_definition or [])
@@ -128,6 +131,7 @@ class Creator:
                 session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
                 run = self.run_of(session, experiment, config, search)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
+                _begin(session, experiment, run, decision)
                 return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run), said)
         except IntegrityError:
             if key is None:
@@ -260,6 +264,15 @@ class Creator:
                 timing=timing,
             ),
         )
+
+
+def _begin(session: Session, experiment: Experiment, run: ExperimentRun, decision: Decision) -> None:
+    """Record the first decision of a search, and its trials. The workflow goes on from there."""
+    new = [new_trial(run, action) for action in decision.actions if isinstance(action, Create)]
+    note_trials(run, new, create_trials(session, experiment.id, new))
+    record_decisions(session, experiment.id, [decision])
+    experiment.searcher_queue = [event.model_dump(mode="json") for event in run.search.queue()]
+    run.is_started = run.is_recorded = True
 
 
 #: Stands where unmanaged experiments have no searcher.

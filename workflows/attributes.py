@@ -29,7 +29,9 @@ _POOL_KEY = SearchAttributeKey.for_keyword("Pool")
 _USER_KEY = SearchAttributeKey.for_keyword("User")
 
 
-def search_attributes(experiment_id: int, pool: str, owner: str, trial_id: int | None = None) -> TypedSearchAttributes:
+def search_attributes(
+    experiment_id: int, pool: str, owner: str, trial_id: int | None = None, state: str | None = None
+) -> TypedSearchAttributes:
     """The attributes of an experiment's workflow, or of one of its trials'."""
     pairs = [
         SearchAttributePair(_EXPERIMENT_KEY, experiment_id),
@@ -38,6 +40,8 @@ def search_attributes(experiment_id: int, pool: str, owner: str, trial_id: int |
     ]
     if trial_id is not None:
         pairs.append(SearchAttributePair(_TRIAL_KEY, trial_id))
+    if state is not None:
+        pairs.append(SearchAttributePair(_STATE_KEY, state))
     return TypedSearchAttributes(pairs)
 
 

@@ -28,7 +28,6 @@ from workflows.messages import (
     CreatedTrials,
     ErrorType,
     ExperimentRun,
-    NewTrial,
     OperationAnswers,
     OperationReports,
     PoolMove,
@@ -41,6 +40,7 @@ from workflows.messages import (
     TrialStanding,
     ValidationReport,
 )
+from workflows.new_trials import new_trial, note_trials
 from workflows.options import record_once, suggest, tell
 from workflows.searchers import (
     Amended,
@@ -130,6 +130,10 @@ class Experiment:
         self._recorded: dict[int, TrialStanding] = {}
         self._recorded_head: tuple[ExperimentState, float] | None = None
         self._recorded_queue: list[int] = []
+        if run.is_recorded:
+            self._recorded_head = (run.state, self._progress())
+            self._recorded_queue = [event.id for event in run.search.queue()]
+            run.is_recorded = False
         self._ordered: dict[str, TrialOrders] = {}
         self._ordered_state = run.state
         self._outgoing: set[asyncio.Task[None]] = set()
@@ -457,7 +461,7 @@ class Experiment:
     async def _record(self, created: list[Create] | None = None, touched: Iterable[str] = ()) -> CreatedTrials:
         """Write what is new, and take the numbers of new trials in."""
         run = self._run
-        new = [self._new_trial(action) for action in created or ()]
+        new = [new_trial(run, action) for action in created or ()]
         fresh = {trial.request_id for trial in new}
         standings: list[TrialStanding] = []
         for request_id in sorted(touched):
@@ -494,17 +498,12 @@ class Experiment:
                 queued=queue if has_queue_news else None,
             ),
         )
-        for trial, trial_id in zip(new, answer.trial_ids, strict=True):
-            is_heir = run.inheritance is not None and trial.request_id in run.inheritance.heirs
-            is_heir = is_heir or run.past is not None
-            entry = TrialEntry(trial_id=trial_id, is_heir=is_heir)
-            past = answer.pasts.get(trial_id)
-            if past is not None:
-                entry.run_id, entry.revision, entry.last_step = past.run_id, past.revision, past.last_step
-                self._touched.add(trial.request_id)  # its row still says where it stood when it ended
-            run.trials[trial.request_id] = self._open[trial.request_id] = entry
-            if not is_heir:
-                self._wait_for_start(trial.request_id)
+        for request_id, entry in note_trials(run, new, answer).items():
+            self._open[request_id] = entry
+            if entry.trial_id in answer.pasts:
+                self._touched.add(request_id)  # its row still says where it stood when it ended
+            if entry.is_waiting:
+                self._to_start.append(request_id)
         return answer
 
     def _progress(self) -> float:
@@ -515,22 +514,6 @@ class Experiment:
         elif run.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED, ExperimentState.STOPPING_COMPLETED):
             run.progress = run.search.progress()
         return run.progress
-
-    def _new_trial(self, action: Create) -> NewTrial:
-        run = self._run
-        view = run.search.trial(action.request_id)
-        inherited = None if run.inheritance is None else run.inheritance.take(action)
-        return NewTrial(
-            request_id=action.request_id,
-            seed=action.trial_seed,
-            hparams=action.hparams,
-            length=view.length,
-            rung=view.rung,
-            bracket=view.bracket,
-            checkpoint=action.checkpoint or run.template.source_checkpoint,
-            parent=action.parent,
-            inherits=None if inherited is None else inherited.trial_id,
-        )
 
     def _standing(self, request_id: str, entry: TrialEntry) -> TrialStanding:
         view = self._run.search.trial(request_id)

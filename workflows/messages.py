@@ -94,6 +94,7 @@ class ExperimentRun(BaseModel):
     search: Search
     template: TrialTemplate
     is_started: bool = False
+    is_recorded: bool = False  # its row has this state, the first decision and the first trials already
     moves: int = 0  # between pools, as numbered by the records
     moved_because: str = ""  # the latest time
     trials: dict[str, TrialEntry] = Field(default_factory=dict[str, TrialEntry])
@@ -344,6 +345,7 @@ class NewTrial(BaseModel):
     checkpoint: str | None = None
     parent: str | None = None
     inherits: int | None = None
+    is_paused: bool = False  # its experiment is
 
 
 class TrialPast(BaseModel):

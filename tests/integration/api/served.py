@@ -20,14 +20,14 @@ from typing import Any
 import httpx
 import orjson
 import yaml
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from activities.records import Records
 from api.auth import hash_password, new_token, token_hash
 from api.commands import Commands
 from api.deps import Parts
 from api.errors import Unavailable
-from database.models import Agent, Outbox, Trial, User, UserToken
+from database.models import Agent, Outbox, SearchDecision, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
 from workflows.lifecycle.experiment import ExperimentState
@@ -193,9 +193,17 @@ class Served:
         self.records.record_agent(record)
 
     async def experiment(self, owner: Caller, **changes: Any) -> int:
-        """A recorded experiment."""
+        """A recorded experiment, without the trials that it begins with: tests make their own."""
+        experiment_id = await self.created(owner, **changes)
+        with self.database.write() as session:
+            session.execute(delete(Trial).where(Trial.experiment_id == experiment_id))
+            session.execute(delete(SearchDecision).where(SearchDecision.experiment_id == experiment_id))
+        return experiment_id
+
+    async def created(self, owner: Caller, *, activate: bool = True, **changes: Any) -> int:
+        """An experiment as a user creates it."""
         request = {"config": yaml.safe_dump(self.config(**changes)), "modelDefinition": [a_file("train.py", b"1\n")],
-                   "activate": True}  # fmt: skip
+                   "activate": activate}  # fmt: skip
         return (await owner.post("/api/v1/experiments", request))["experiment"]["id"]
 
     async def trial(self, owner: Caller, **changes: Any) -> Run:

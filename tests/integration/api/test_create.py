@@ -17,7 +17,7 @@ from api.app import create_app
 from api.commands import Commands, StillClosing
 from api.errors import Unavailable
 from api.settings import ApiSettings
-from database.models import Agent, Experiment, ModelDefinition, Outbox, ResourcePool, Trial
+from database.models import Agent, Experiment, ModelDefinition, Outbox, ResourcePool, SearchDecision, Trial
 from tests.integration.api.served import SINGLE, Caller, Served, a_file, until
 from tests.servers import free_port
 from workflows.messages import ExperimentRun, Timing
@@ -63,6 +63,33 @@ async def test_experiment_is_started_once_and_after_its_record_when_temporal_ans
     assert started.count(made["experiment"]["id"]) == 1
 
 
+@pytest.mark.parametrize("activate", [True, False])
+async def test_trials_are_there_when_create_has_answered(api: Served, activate: bool) -> None:
+    """No workflow has run: Temporal is away. What it starts with says that all this is recorded."""
+    user = api.user()
+    searcher = {"name": "random", "metric": "loss", "max_length": 10, "max_trials": 30, "max_concurrent_trials": 3}
+    space = {"lr": {"type": "double", "minval": 0, "maxval": 1}}
+    experiment_id = await api.created(user, activate=activate, searcher=searcher, hyperparameters=space)
+    found = (await user.get(f"{PATH}/{experiment_id}/trials"))["trials"]
+    assert [trial["state"] for trial in found] == ["STATE_QUEUED" if activate else "STATE_PAUSED"] * 3
+    assert len({trial["hparams"]["lr"] for trial in found}) == 3
+    [payload] = api.posted(f"experiment-{experiment_id}", "start_experiment")
+    run = ExperimentRun.model_validate(payload)
+    assert {entry.trial_id for entry in run.trials.values()} == {trial["id"] for trial in found}
+    assert (run.is_started, run.is_recorded, run.search.decisions) == (True, True, 1)
+    with api.database.read() as session:
+        rows = session.scalars(select(SearchDecision).where(SearchDecision.experiment_id == experiment_id)).all()
+        assert [row.number for row in rows] == [1]
+
+
+async def test_repeated_create_makes_no_further_trials(api: Served) -> None:
+    user = api.user()
+    key = {"Idempotency-Key": "twice"}
+    ids = {(await user.post(PATH, request(api), headers=key))["experiment"]["id"] for _ in range(2)}
+    [experiment_id] = ids
+    assert len((await user.get(f"{PATH}/{experiment_id}/trials"))["trials"]) == 1
+
+
 async def test_experiment_that_goes_on_is_answered_when_it_runs_again(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +113,7 @@ async def test_experiment_is_recorded_and_waits_for_temporal_when_created(api: S
     made = await user.post(PATH, sent)
     experiment = made["experiment"]
     assert (experiment["state"], experiment["username"], experiment["archived"]) == (
-        "STATE_ACTIVE",
+        "STATE_QUEUED",
         user.username,
         False,
     )

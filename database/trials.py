@@ -1,4 +1,4 @@
-"""Records the trials that a search asks for, and where each of them starts from."""
+"""Records what a search decided, the trials that it asks for, and where each of them starts from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,26 @@ from sqlalchemy import literal, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
-from database.models import Experiment, Metric, Trial
+from database.models import Experiment, Metric, SearchDecision, Trial
+from database.types import utc_now
 from database.upsert import insert
 from workflows.messages import CreatedTrials, NewTrial, TrialPast
+from workflows.searchers import Decision
+
+
+def record_decisions(session: Session, experiment_id: int, decisions: Sequence[Decision]) -> None:
+    """Record decisions of a search, keyed by (experiment, number)."""
+    if decisions:
+        rows = [
+            {
+                "experiment_id": experiment_id,
+                "number": decision.number,
+                "decision": decision.canonical().decode(),
+                "decided_at": utc_now(),
+            }
+            for decision in decisions
+        ]
+        session.execute(insert(session, SearchDecision).values(rows).on_conflict_do_nothing())
 
 
 def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTrial]) -> CreatedTrials:
@@ -66,7 +83,7 @@ def _row(session: Session, experiment_id: int, trial: NewTrial) -> dict[str, Any
         "task_id": f"{experiment_id}.{trial.request_id}",
         "seed": trial.seed,
         "hparams": trial.hparams,
-        "state": "ACTIVE",
+        "state": "PAUSED" if trial.is_paused else "ACTIVE",
         "operation_length": trial.length,
         "rung": trial.rung,
         "bracket": trial.bracket,
