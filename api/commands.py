@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -56,6 +57,8 @@ class Commands:
         self._client: Client | None = None
         self._lock = asyncio.Lock()
         self._completions = Completions(self._complete_operations)
+        #: starts an experiment's workflow if its start was held or is on its way: whether it did
+        self.start_held: Callable[[int], Awaitable[bool]] | None = None
 
     async def client(self) -> Client:
         """The connected client. Raises: Unavailable."""
@@ -214,10 +217,19 @@ class Commands:
             raise _unavailable(error) from None
 
     async def command(self, experiment_id: int, command: Command) -> CommandResult | None:
-        """Pause, activate, cancel or kill an experiment. None if its workflow is closed or was never started.
+        """Pause, activate, cancel or kill an experiment. None if its workflow is closed.
 
         Raises: FailedPrecondition, Unavailable.
         """
+        result = await self._command(experiment_id, command)
+        if result is None and await self._starts(experiment_id):
+            result = await self._command(experiment_id, command)
+        return result
+
+    async def _starts(self, experiment_id: int) -> bool:
+        return self.start_held is not None and await self.start_held(experiment_id)
+
+    async def _command(self, experiment_id: int, command: Command) -> CommandResult | None:
         handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
         try:
             return cast(
@@ -253,7 +265,9 @@ class Commands:
         """Tell a custom search what its program decided. Raises: FailedPrecondition, Unavailable."""
         await self._update_search(experiment_id, "post_operations", posted)
 
-    async def _update_search(self, experiment_id: int, update: str, message: Any, answer: type | None = None) -> Any:
+    async def _update_search(
+        self, experiment_id: int, update: str, message: Any, answer: type | None = None, *, is_last: bool = False
+    ) -> Any:
         handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
         try:
             return await handle.execute_update(update, message, result_type=answer, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
@@ -263,6 +277,8 @@ class Commands:
             raise Unavailable(_LATE.format(experiment_id)) from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
+                if not is_last and await self._starts(experiment_id):
+                    return await self._update_search(experiment_id, update, message, answer, is_last=True)
                 raise FailedPrecondition(f"experiment {experiment_id} is over: its search takes nothing more") from None
             raise _unavailable(error) from None
 

@@ -47,7 +47,10 @@ from workflows.searchers import Create, Decision, Search, SearchError, Started
 
 @dataclass(frozen=True)
 class Created:
-    """A recorded experiment. `run` is None if it was recorded by an earlier request with the same key."""
+    """A recorded experiment. `run` is None if nothing is to be started now.
+
+    It was recorded by an earlier request with the same key then, or is paused.
+    """
 
     experiment_id: int
     config: dict[str, Any]
@@ -132,6 +135,9 @@ class Creator:
                 run = self.run_of(session, experiment, config, search)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
                 _begin(session, experiment, run, decision)
+                if run.trials and run.state is ExperimentState.PAUSED and inheritance is None:
+                    outbox.hold_start(session, run)
+                    return Created(experiment.id, wire, warnings, notices=said)
                 return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run), said)
         except IntegrityError:
             if key is None:

@@ -7,12 +7,12 @@ import contextlib
 from typing import Any
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from api.commands import Commands
 from api.errors import ApiError
-from database.models import Outbox
+from database.models import HeldStart, Outbox
 from database.session import Database
 from database.types import utc_now
 from database.webhooks import DELIVER
@@ -45,6 +45,21 @@ def post_start(session: Session, run: ExperimentRun) -> int:
     return entry.id
 
 
+def hold_start(session: Session, run: ExperimentRun) -> None:
+    """Keep the start of a paused experiment until somebody wants something of its workflow."""
+    session.add(HeldStart(experiment_id=run.experiment_id, payload=run.model_dump(mode="json")))
+
+
+def release_start(session: Session, experiment_id: int) -> bool:
+    """Have an experiment's workflow started if its start was held. It goes before what is posted after this."""
+    statement = delete(HeldStart).where(HeldStart.experiment_id == experiment_id).returning(HeldStart.payload)
+    payload = session.scalar(statement)
+    if payload is not None:
+        post(session, names.experiment_workflow(experiment_id), START_EXPERIMENT, payload)
+        session.flush()
+    return payload is not None
+
+
 class Dispatcher:
     """Sends what waits, in order for each workflow. Several processes may do so at once: receivers ignore repeats."""
 
@@ -54,6 +69,20 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._wake.set()  # what an earlier process left
         self._loop: asyncio.AbstractEventLoop | None = None
+        commands.start_held = self.start_held
+
+    async def start_held(self, experiment_id: int) -> bool:
+        """Start an experiment's workflow now if its start was held or has not been sent yet. Raises: Unavailable."""
+        entries = await asyncio.to_thread(self._released, experiment_id)
+        if entries:
+            await self._send_all(entries)
+        return bool(entries)
+
+    def _released(self, experiment_id: int) -> list[Outbox]:
+        mine = Outbox.workflow_id == names.experiment_workflow(experiment_id)
+        with self._database.write() as session:
+            release_start(session, experiment_id)
+            return list(session.scalars(select(Outbox).where(Outbox.sent_at.is_(None), mine).order_by(Outbox.id)))
 
     def poke(self) -> None:
         """Something was posted. Any thread may say so: most do from the one that committed it."""

@@ -148,6 +148,7 @@ def move(session: Session, row: Experiment, name: str, by: str) -> None:
     row.config = row.config | {"resources": row.config["resources"] | {"resource_pool": name}}
     outbox.post(session, names.pool_workflow(name), "job_claim", claim_of(row).model_dump(mode="json"))
     order = PoolMove(number=row.pool_moves, pool=name, reason=f"{by} moved its experiment to pool {name}")
+    outbox.release_start(session, row.id)
     outbox.post(session, names.experiment_workflow(row.id), "move", order.model_dump(mode="json"))
 
 

@@ -30,7 +30,7 @@ from api.deps import (
     json_object,
     own_trial,
 )
-from api.errors import BadRequest, FailedPrecondition, NotFound
+from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.paging import WindowDep, chosen, rows_of
 from api.queries import checkpoints, trials
 from api.reporters import Reporter, reporter_for
@@ -149,14 +149,16 @@ def workloads(
 @router.post("/api/v1/trials/{trial_id}/kill")
 async def kill(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
     """End one trial; the search goes on without it."""
-    await run_in_threadpool(_check_owner, parts, trial_id, user)
+    experiment_id = await run_in_threadpool(_check_owner, parts, trial_id, user)
+    if await parts.dispatcher.start_held(experiment_id):
+        raise Unavailable(f"trial {trial_id} is about to start: try again")
     await parts.commands.signal(names.trial_workflow(trial_id), "kill", None)
     return answer()
 
 
-def _check_owner(parts: Parts, trial_id: int, user: UserPrincipal) -> None:
+def _check_owner(parts: Parts, trial_id: int, user: UserPrincipal) -> int:
     with parts.database.read() as session:
-        changeable(session, readable_trial(session, trial_id, user).experiment_id, user)
+        return changeable(session, readable_trial(session, trial_id, user).experiment_id, user).id
 
 
 # -- what the harness reports ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ write of an activity can be an upsert.
 
 from database.models.audit import AuditEntry
 from database.models.base import Base, BigId
-from database.models.cluster import Agent, AgentJoinToken, Cluster, ClusterMessage, Outbox, ResourcePool
+from database.models.cluster import Agent, AgentJoinToken, Cluster, ClusterMessage, HeldStart, Outbox, ResourcePool
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
 from database.models.organization import PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
 from database.models.people import (
@@ -47,6 +47,7 @@ __all__ = [
     "Experiment",
     "Group",
     "GroupMember",
+    "HeldStart",
     "LogPolicyMatch",
     "LoginFailure",
     "Metric",

@@ -110,3 +110,15 @@ class Outbox(Base):
     payload: Mapped[dict[str, Any]] = mapped_column(Document)
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     sent_at: Mapped[datetime | None] = mapped_column(UtcTime)
+
+
+class HeldStart(Base):
+    """What the workflow of a paused experiment starts with, once somebody wants something of it.
+
+    Until then its rows say all there is to say, and Temporal has nothing to keep.
+    """
+
+    __tablename__ = "held_starts"
+
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True)
+    payload: Mapped[dict[str, Any]] = mapped_column(Document)

@@ -394,6 +394,12 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_experiments_project_id'), ['project_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
+    op.create_table('held_starts',
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('payload', Document, nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_held_starts_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('experiment_id', name=op.f('pk_held_starts'))
+    )
     op.create_table('project_visits',
     sa.Column('user_id', sa.Integer(), nullable=False),
     sa.Column('project_id', sa.Integer(), nullable=False),
@@ -693,6 +699,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_project_visits_project_id'))
 
     op.drop_table('project_visits')
+    op.drop_table('held_starts')
     with op.batch_alter_table('experiments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_experiments_state'))
         batch_op.drop_index(batch_op.f('ix_experiments_project_id'))

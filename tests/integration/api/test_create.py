@@ -16,11 +16,22 @@ from api import context
 from api.app import create_app
 from api.commands import Commands, StillClosing
 from api.errors import Unavailable
+from api.outbox import post, release_start
 from api.settings import ApiSettings
-from database.models import Agent, Experiment, ModelDefinition, Outbox, ResourcePool, SearchDecision, Trial
+from database.models import (
+    Agent,
+    Experiment,
+    HeldStart,
+    ModelDefinition,
+    Outbox,
+    ResourcePool,
+    SearchDecision,
+    Trial,
+)
 from tests.integration.api.served import SINGLE, Caller, Served, a_file, until
 from tests.servers import free_port
-from workflows.messages import ExperimentRun, Timing
+from workflows.lifecycle.experiment import Command, ExperimentState
+from workflows.messages import CommandResult, ExperimentRun, Timing
 
 PATH = "/api/v1/experiments"
 
@@ -52,7 +63,7 @@ async def test_experiment_is_started_once_and_after_its_record_when_temporal_ans
 
     monkeypatch.setattr(api.commands, "start_experiment", start)
     monkeypatch.setattr(api.parts.dispatcher, "_load", list)  # it would do the same, a little later
-    made = await api.user().post(PATH, request(api))
+    made = await api.user().post(PATH, request(api, activate=True))
     statement = select(Outbox.sent_at).where(Outbox.workflow_id == f"experiment-{made['experiment']['id']}")
 
     def is_noted() -> bool:
@@ -73,13 +84,58 @@ async def test_trials_are_there_when_create_has_answered(api: Served, activate: 
     found = (await user.get(f"{PATH}/{experiment_id}/trials"))["trials"]
     assert [trial["state"] for trial in found] == ["STATE_QUEUED" if activate else "STATE_PAUSED"] * 3
     assert len({trial["hparams"]["lr"] for trial in found}) == 3
-    [payload] = api.posted(f"experiment-{experiment_id}", "start_experiment")
+    posted = api.posted(f"experiment-{experiment_id}", "start_experiment")
+    with api.database.read() as session:
+        held = list(session.scalars(select(HeldStart.payload).where(HeldStart.experiment_id == experiment_id)))
+    assert (len(posted), len(held)) == ((1, 0) if activate else (0, 1)), "a paused one needs no workflow yet"
+    [payload] = posted + held
     run = ExperimentRun.model_validate(payload)
     assert {entry.trial_id for entry in run.trials.values()} == {trial["id"] for trial in found}
     assert (run.is_started, run.is_recorded, run.search.decisions) == (True, True, 1)
     with api.database.read() as session:
         rows = session.scalars(select(SearchDecision).where(SearchDecision.experiment_id == experiment_id)).all()
         assert [row.number for row in rows] == [1]
+
+
+async def test_paused_experiment_is_started_by_its_first_command(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at once start it once, and both are answered by its workflow."""
+    user = api.user()
+    experiment_id = await api.created(user, activate=False)
+    started: list[int] = []
+    commanded: list[Command] = []
+
+    async def start(run: ExperimentRun) -> None:
+        started.append(run.experiment_id)
+
+    async def command(experiment_id: int, command: Command) -> CommandResult | None:
+        if experiment_id not in started:
+            return None
+        commanded.append(command)
+        return CommandResult(state=ExperimentState.ACTIVE)
+
+    monkeypatch.setattr(api.commands, "start_experiment", start)
+    monkeypatch.setattr(api.commands, "_command", command)
+    monkeypatch.setattr(api.parts.dispatcher, "_load", list)
+    await asyncio.gather(*(user.post(f"{PATH}/{experiment_id}/activate") for _ in range(2)))
+    assert commanded == [Command.ACTIVATE] * 2
+    assert set(started) == {experiment_id}
+    with api.database.read() as session:
+        assert session.get(HeldStart, experiment_id) is None
+        rows = session.scalars(select(Outbox).where(Outbox.workflow_id == f"experiment-{experiment_id}")).all()
+        assert [row.kind for row in rows if row.sent_at] == ["start_experiment"]
+
+
+async def test_start_of_a_paused_experiment_goes_before_its_move(api: Served) -> None:
+    """What was held waits in front of what needs it."""
+    user = api.user()
+    experiment_id = await api.created(user, activate=False)
+    with api.database.write() as session:
+        assert release_start(session, experiment_id)
+        post(session, f"experiment-{experiment_id}", "move", {})
+        assert not release_start(session, experiment_id), "once"
+    with api.database.read() as session:
+        statement = select(Outbox.kind).where(Outbox.workflow_id == f"experiment-{experiment_id}").order_by(Outbox.id)
+        assert list(session.scalars(statement)) == ["start_experiment", "move"]
 
 
 async def test_repeated_create_makes_no_further_trials(api: Served) -> None:
@@ -103,7 +159,7 @@ async def test_experiment_that_goes_on_is_answered_when_it_runs_again(
 
     monkeypatch.setattr(api.commands, "start_experiment", start)
     monkeypatch.setattr(api.parts.dispatcher, "_load", list)
-    made = await api.user().post(PATH, request(api))
+    made = await api.user().post(PATH, request(api, activate=True))
     assert tries == [made["experiment"]["id"]] * 4
 
 
