@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -149,6 +150,7 @@ class Authenticator:
         self._agent_token = agent_token
         self._session_life = timedelta(days=session_days)
         self._known: dict[tuple[str, bool], tuple[float, Principal]] = {}
+        self._allowed: dict[Hashable, tuple[float, object]] = {}
         self._used: dict[int, datetime] = {}
         self._gate = LoginGate(database)
         self._turn = asyncio.Semaphore(_CHECKED_AT_ONCE)
@@ -220,6 +222,19 @@ class Authenticator:
     def forget(self) -> None:
         """Ask the database again about every token: rights have changed. Other processes do so within a second."""
         self._known.clear()
+        self._allowed.clear()
+
+    def allowed(self, key: Hashable) -> object | None:
+        """What was found out about a user's right within the last second; None if nothing was."""
+        found = self._allowed.get(key)
+        return found[1] if found is not None and time.monotonic() < found[0] + _CACHE_S else None
+
+    def allow(self, key: Hashable, right: object) -> object:
+        """Remember a right for a second, or until rights change; returns it."""
+        if len(self._allowed) > 10_000:
+            self._allowed.clear()
+        self._allowed[key] = (time.monotonic(), right)
+        return right
 
     def note_use(self) -> None:
         """Write down when tokens were last used, for all that were since the last time."""

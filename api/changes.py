@@ -45,7 +45,7 @@ _REPORTS = (
     "/task-logs",
 )
 _SEARCH_REPORTS = "/searcher_operations"
-#: The same, of trials that are no cluster's: their program reports with its user's rights.
+#: The same of users: a program that trains elsewhere reports with its user's rights.
 _OWN_REPORTS = frozenset(
     {
         ("PATCH", "/api/v1/trials/{trial_id}"),
@@ -53,6 +53,7 @@ _OWN_REPORTS = frozenset(
         ("POST", "/api/v1/trials/{trial_id}/metrics"),
         ("POST", "/api/v1/trials/{trial_id}/metrics/batch"),
         ("POST", "/api/v1/trials/{trial_id}/{kind}_metrics"),
+        ("POST", "/api/v1/trials/profiler/metrics"),
         ("POST", "/api/v1/trials/{trial_id}/early_exit"),
         ("POST", "/api/v1/trials/{trial_id}/runner/metadata"),
         ("POST", "/api/v1/checkpoints"),

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from api.auth import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
 from api.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
-from api.outbox import post
+from api.outbox import post, release_start
 from api.summary import add_report, is_better
 from api.wire.base import number, plain
 from api.wire.messages import MetricReport
@@ -60,7 +60,7 @@ class MetricsWriter:
         Args:
             trial_id: The trial.
             reports: What to store.
-            allocation_id: Whose container reports: refused when it has ended. None: the trial is unmanaged.
+            allocation_id: Whose container reports: refused when it has ended. None: a user reports.
 
         Raises: ApiError.
         """
@@ -266,6 +266,8 @@ def _post_validation(connection: Connection, trial: TrialRow, step: int, metrics
     decisive = {name: metrics[name] for name in (trial.metric_name, trial.time_metric) if name in metrics}
     payload = {"request_id": trial.request_id, "steps_completed": step, "metrics": decisive}
     with Session(connection) as session:
+        if not trial.run_id:  # a user reports for a trial that never ran: the search may not have been started
+            release_start(session, trial.experiment_id)
         post(session, names.experiment_workflow(trial.experiment_id), "validation_reported", payload)
         session.flush()
     return True

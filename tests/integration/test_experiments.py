@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
 
 from tests.platform import Platform
 from tests.scripts import ONCE, TRAIN, config
@@ -352,8 +354,17 @@ def _processes_with(*marks: str) -> list[int]:
 async def test_trial_follows_its_latest_orders_when_signals_overtake_each_other(cluster: Platform) -> None:
     experiment_id = await cluster.create(config(), {"train.py": TRAIN}, activate=False)
     await cluster.until(lambda: _trial_states(cluster, experiment_id, ["STATE_PAUSED"]), what="the trial is paused")
+    await cluster.command(experiment_id, "pause")  # starts the workflows: until now nobody needed them
     trial = (await cluster.trials(experiment_id))[0]
     handle = cluster.temporal.get_workflow_handle(f"trial-{trial['id']}")
+
+    async def is_there() -> bool:
+        try:
+            return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        except RPCError:
+            return False
+
+    await cluster.until(is_there, what="the trial's workflow was started")
     paused = TrialOrders(sequence=10, state=TrialState.PAUSED, length=4, needs_length=True)
     await handle.signal("orders", paused)
     await handle.signal("orders", paused.model_copy(update={"sequence": 9, "state": TrialState.ACTIVE}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid as uuids
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from api import access, reporters
 from api.unmanaged import give_up_silent
 from database.models import Experiment, Outbox, Trial
 from database.types import utc_now
@@ -100,17 +102,61 @@ async def test_silent_trial_is_given_up(api: Served) -> None:
     assert await state_of(user, experiment_id) == "STATE_ERROR"
 
 
-async def test_managed_trials_take_no_reports_of_users(api: Served) -> None:
+async def test_managed_trials_take_metrics_of_who_may_change_them_and_nothing_else(api: Served) -> None:
     user = api.user()
     run = await api.trial(user)
     report = {"trialRunId": 1, "stepsCompleted": 5, "metrics": {"avgMetrics": {"loss": 0.5}}}
     path = f"/api/v1/trials/{run.trial_id}"
-    told = await user.refused(403, "POST", f"{path}/metrics", {"group": "validation", "metrics": report})
-    assert "managed by the cluster" in told
+    await user.post(f"{path}/metrics", {"group": "validation", "metrics": report})
+    assert (await user.get(path))["trial"]["latestValidation"]["metrics"]["avgMetrics"] == {"loss": 0.5}
+    other = api.user()
+    told = await other.refused(403, "POST", f"{path}/metrics", {"group": "validation", "metrics": report})
+    assert "needs the role editor" in told
+    files = {"uuid": str(uuids.uuid4()), "taskId": run.task_id, "state": "STATE_COMPLETED", "resources": {"a": "1"},
+             "metadata": {"steps_completed": 5}}  # fmt: skip
+    assert "managed by the cluster" in await user.refused(403, "POST", "/api/v1/checkpoints", files)
     assert "only unmanaged" in await user.refused(400, "PATCH", path, {"state": "STATE_COMPLETED"})
     assert "only unmanaged" in await user.refused(400, "POST", f"{path}/start", {})
     body = {"experimentId": run.experiment_id, "hparams": {}, "unmanaged": True}
     assert "only unmanaged" in await user.refused(400, "POST", "/api/v1/trials", body)
+
+
+async def test_reports_of_users_are_looked_up_once_a_second(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost what a container's cost: no thread and no query before the writer. A right that is lost is lost then."""
+    user = api.user()
+    run = await api.trial(user)
+    lookups: list[int] = []
+    monkeypatch.setattr(reporters, "readable_trial", lambda *rest: lookups.append(1) or access.readable_trial(*rest))
+
+    async def report(step: int, status: int = 200) -> None:
+        metrics = {"trialRunId": 1, "stepsCompleted": step, "metrics": {"avgMetrics": {"x": 1.0}}}
+        answer = await user.ask("POST", f"/api/v1/trials/{run.trial_id}/training_metrics", metrics)
+        assert answer.status_code == status, answer.text
+
+    began = time.monotonic()
+    for step in range(20):
+        await report(step)
+    assert len(lookups) <= 1 + (time.monotonic() - began)
+    with api.database.write() as session:
+        session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(owner_id=1))
+    api.parts.auth.forget()
+    await report(20, 403)
+
+
+async def test_validation_of_a_user_starts_the_search_of_a_paused_experiment(api: Served) -> None:
+    """Or its decision would be lost: nobody else has told the workflow anything yet."""
+    user = api.user()
+    searcher = {"name": "async_halving", "metric": "loss", "max_trials": 4, "num_rungs": 2, "divisor": 2, "max_time": 10,
+                "time_metric": "batches"}  # fmt: skip
+    experiment_id = await api.created(user, activate=False, searcher=searcher)
+    trial_id = (await user.get(f"/api/v1/experiments/{experiment_id}/trials"))["trials"][0]["id"]
+    metrics = {"trialRunId": 0, "stepsCompleted": 5, "metrics": {"avgMetrics": {"loss": 0.5, "batches": 5}}}
+    await user.post(f"/api/v1/trials/{trial_id}/validation_metrics", metrics)
+    with api.database.read() as session:
+        kinds = session.scalars(
+            select(Outbox.kind).where(Outbox.workflow_id == f"experiment-{experiment_id}").order_by(Outbox.id)
+        )
+        assert list(kinds) == ["start_experiment", "validation_reported"]
 
 
 @pytest.mark.parametrize(
