@@ -3,6 +3,9 @@
 A user has a role in a workspace: as its owner, by an assignment to him or to one of his groups (in that workspace or
 in all), or because everybody has it there. The highest one counts. Administrators of the cluster may do everything, and
 who made a thing may always see and change it. What somebody may not see does not exist for him: 404, not 403.
+
+That is the access mode `rbac`. In the mode `basic` nothing is private and assignments do not count: every user sees all
+workspaces and makes experiments in them; owners and administrators change things.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable, Collection
 from enum import IntEnum
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, Select, literal, or_, select, true, union_all
+from sqlalchemy import ColumnElement, Select, and_, false, literal, or_, select, true, union_all
 from sqlalchemy.orm import Session
 
 from api.auth import AllocationPrincipal, UserPrincipal
@@ -26,19 +29,36 @@ class Role(IntEnum):
 
     VIEWER = 1  #: sees what is in it
     CONTRIBUTOR = 2  #: makes experiments, models and templates in it
-    EDITOR = 3  #: changes what others made in it, and makes projects
-    ADMIN = 4  #: changes the workspace itself, and who has which role in it
+    PROJECT_RESTRICTED = 3  #: changes what others made in it
+    EDITOR = 4  #: and makes projects
+    ADMIN = 5  #: changes the workspace itself, and who has which role in it
 
     @property
-    def stored(self) -> str:
-        """The name in the database."""
-        return self.name.lower()
+    def told(self) -> str:
+        """The name that people know."""
+        return "editor" if self is Role.PROJECT_RESTRICTED else self.name.lower()
+
+
+#: The roles as the database has them. Who is restricted may not launch notebooks and the like, or not make projects.
+STORED = {
+    "viewer": Role.VIEWER,
+    "contributor": Role.CONTRIBUTOR,
+    "editor_project_restricted": Role.PROJECT_RESTRICTED,
+    "editor_restricted": Role.EDITOR,
+    "editor": Role.EDITOR,
+    "admin": Role.ADMIN,
+}
+#: Held in the whole cluster, and no role in any workspace.
+WORKSPACE_CREATOR = "workspace_creator"
 
 
 def _holds(user: UserPrincipal) -> ColumnElement[bool]:
     """The assignments that count for a user."""
+    if user.is_basic:
+        return false()
     groups = select(GroupMember.group_id).where(GroupMember.user_id == user.user_id)
-    return or_(RoleAssignment.user_id == user.user_id, RoleAssignment.group_id.in_(groups))
+    is_his = or_(RoleAssignment.user_id == user.user_id, RoleAssignment.group_id.in_(groups))
+    return and_(is_his, RoleAssignment.role.in_(STORED))
 
 
 def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | None:
@@ -50,18 +70,21 @@ def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | 
         union_all(
             select(RoleAssignment.role).where(_holds(user), in_it),
             select(Workspace.everyone).where(Workspace.id == workspace_id, Workspace.everyone.is_not(None)),
-            select(literal(Role.ADMIN.stored)).where(
+            select(literal("admin")).where(
                 Workspace.id == workspace_id, Workspace.owner_id == user.user_id, ~Workspace.is_immutable
             ),
         )
     )
-    return max((Role[name.upper()] for name in found if name is not None), default=None)
+    held = {STORED[name] for name in found if name is not None}
+    if user.is_basic and session.get(Workspace, workspace_id) is not None:
+        held.add(Role.CONTRIBUTOR)
+    return max(held, default=None)
 
 
 def readable_workspaces(user: UserPrincipal) -> Select[int]:
     """The ids of the workspaces that a user may see, as a subquery."""
     ids = select(Workspace.id)
-    if user.is_admin:
+    if user.is_admin or user.is_basic:
         return ids
     everywhere = select(RoleAssignment.id).where(_holds(user), RoleAssignment.workspace_id.is_(None)).exists()
     assigned = select(RoleAssignment.workspace_id).where(_holds(user), RoleAssignment.workspace_id.is_not(None))
@@ -78,7 +101,7 @@ def require_role(session: Session, user: UserPrincipal, workspace_id: int, least
         raise NotFound(f"workspace {workspace_id} not found")
     if role < least:
         raise Forbidden(
-            f"workspace {workspace.name!r}: you are {role.stored} there, and this needs the role {least.stored}"
+            f"workspace {workspace.name!r}: you are {role.told} there, and this needs the role {least.told}"
         )
     return workspace
 
@@ -93,7 +116,7 @@ def open_workspace(session: Session, user: UserPrincipal, workspace_id: int) -> 
 
 def readable_experiments(user: UserPrincipal) -> ColumnElement[bool]:
     """Whether a user may see an experiment, as a condition on a statement that joins `Project`."""
-    if user.is_admin:
+    if user.is_admin or user.is_basic:
         return true()
     return or_(Project.workspace_id.in_(readable_workspaces(user)), Experiment.owner_id == user.user_id)
 
@@ -111,7 +134,7 @@ def may_see(
 
 def readable_models(user: UserPrincipal) -> ColumnElement[bool]:
     """Whether a user may see a registered model, as a condition."""
-    if user.is_admin:
+    if user.is_admin or user.is_basic:
         return true()
     return or_(Model.workspace_id.in_(readable_workspaces(user)), Model.owner_id == user.user_id)
 
@@ -130,7 +153,7 @@ def changeable(session: Session, experiment_id: int, user: UserPrincipal) -> Exp
     row = readable(session, experiment_id, user)
     if row.owner_id != user.user_id and not user.is_admin:
         workspace_id = session.scalars(select(Project.workspace_id).where(Project.id == row.project_id)).one()
-        if (role_in(session, user, workspace_id) or 0) < Role.EDITOR:
+        if (role_in(session, user, workspace_id) or 0) < Role.PROJECT_RESTRICTED:
             raise Forbidden(f"experiment {experiment_id} belongs to another user, and this needs the role editor")
     return row
 

@@ -202,7 +202,10 @@ def _build(settings: ApiSettings) -> Parts:
         settings=settings,
         database=database,
         auth=Authenticator(
-            database, agent_token=settings.agent_token.get_secret_value(), session_days=settings.session_days
+            database,
+            agent_token=settings.agent_token.get_secret_value(),
+            session_days=settings.session_days,
+            access=settings.access,
         ),
         commands=commands,
         dispatcher=dispatcher,

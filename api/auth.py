@@ -15,6 +15,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
@@ -60,6 +61,7 @@ class UserPrincipal:
     token_id: int | None = None
     is_read_only: bool = False
     allocation_id: str | None = None
+    is_basic: bool = False  # the cluster's access mode: see `api.access`
 
     @property
     def user(self) -> UserPrincipal:
@@ -145,9 +147,12 @@ _OF_CONTAINER = (
 class Authenticator:
     """Finds out who calls. Answers are remembered for a second, so that a flood of reports costs no queries."""
 
-    def __init__(self, database: Database, *, agent_token: str, session_days: int) -> None:
+    def __init__(
+        self, database: Database, *, agent_token: str, session_days: int, access: Literal["basic", "rbac"] = "rbac"
+    ) -> None:
         self._database = database
         self._agent_token = agent_token
+        self._is_basic = access == "basic"
         self._session_life = timedelta(days=session_days)
         self._known: dict[tuple[str, bool], tuple[float, Principal]] = {}
         self._allowed: dict[Hashable, tuple[float, object]] = {}
@@ -293,6 +298,7 @@ class Authenticator:
                     username=container.user.username,
                     is_admin=False,
                     allocation_id=container.allocation_id,
+                    is_basic=self._is_basic,
                 )
             except Unauthenticated:
                 raise Unauthenticated("invalid or expired session: please log in (`det user login`)") from None
@@ -306,6 +312,7 @@ class Authenticator:
             is_admin=user.is_admin,
             token_id=token_id,
             is_read_only=scope != FULL,
+            is_basic=self._is_basic,
         )
 
     def _joined_agent(self, credential: str) -> AgentPrincipal:
@@ -328,7 +335,7 @@ class Authenticator:
             experiment_id=experiment_id,
             run_id=run_id,
             rank=rank,
-            user=UserPrincipal(user_id=user_id, username=username, is_admin=is_admin),
+            user=UserPrincipal(user_id, username, is_admin, is_basic=self._is_basic),
         )
 
 

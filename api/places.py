@@ -265,7 +265,7 @@ def delete_project(session: Session, project_id: int, user: UserPrincipal) -> bo
     row = readable_project(session, project_id, user)
     role = role_in(session, user, row.workspace_id) or Role.VIEWER
     if row.owner_id != user.user_id:
-        require_role(session, user, row.workspace_id, Role.EDITOR)
+        require_role(session, user, row.workspace_id, Role.PROJECT_RESTRICTED)
     _check_mutable(row)
     return _empty(session, row, user, role=role)
 
@@ -280,7 +280,7 @@ def _empty(session: Session, row: Project, user: UserPrincipal, *, role: Role) -
         session.delete(row)
         return True
     foreign = [str(number) for number, owner_id in experiments if owner_id != user.user_id]
-    if foreign and role < Role.EDITOR:
+    if foreign and role < Role.PROJECT_RESTRICTED:
         raise Forbidden(f"experiments {', '.join(foreign[:10])} in it belong to others, and this needs the role editor")
     numbers = {number for number, _ in experiments}
     for number in sorted(numbers):

@@ -46,7 +46,7 @@ def changeable_model(session: Session, name: str, user: UserPrincipal) -> Model:
     """A model that the user may change: its owner, and editors of its workspace. Raises: NotFound, Forbidden."""
     row = readable_model(session, name, user)
     if row.owner_id != user.user_id:
-        require_role(session, user, row.workspace_id, Role.EDITOR)
+        require_role(session, user, row.workspace_id, Role.PROJECT_RESTRICTED)
     return row
 
 
@@ -202,7 +202,7 @@ def _changeable_version(session: Session, name: str, number: int, user: UserPrin
     if row is None:
         raise NotFound(f"model {model.name!r} has no version {number}")
     if user.user_id not in (row.owner_id, model.owner_id):
-        require_role(session, user, model.workspace_id, Role.EDITOR)
+        require_role(session, user, model.workspace_id, Role.PROJECT_RESTRICTED)
     return model, row
 
 

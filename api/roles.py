@@ -14,18 +14,22 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, or_, select
 from sqlalchemy.orm import Session
 
-from api.access import Role, readable_workspaces, require_role
+from api.access import WORKSPACE_CREATOR, Role, readable_workspaces, require_role
 from api.auth import UserPrincipal
-from api.errors import BadRequest, Forbidden, NotFound
+from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound
 from api.people import group_by_id, keep_an_administrator, user_by_id
 from api.wire import access as wire
 from database.models import Group, GroupMember, RoleAssignment, User, Workspace
 
-CLUSTER_ADMIN = 1
+CLUSTER_ADMIN, _CREATOR = 1, 3
 #: The roles in workspaces, by their numbers on the wire.
-IN_WORKSPACES = {2: Role.ADMIN, 4: Role.VIEWER, 5: Role.EDITOR, 6: Role.CONTRIBUTOR}
-_NUMBERS = {role.stored: number for number, role in IN_WORKSPACES.items()}
-NAMES = {1: "ClusterAdmin", 2: "WorkspaceAdmin", 4: "Viewer", 5: "Editor", 6: "Contributor"}
+IN_WORKSPACES = {
+    2: "admin", 4: "viewer", 5: "editor", 6: "contributor", 7: "editor_restricted", 9: "editor_project_restricted"
+}  # fmt: skip
+_STORED = IN_WORKSPACES | {_CREATOR: WORKSPACE_CREATOR}
+_NUMBERS = {stored: number for number, stored in _STORED.items()}
+NAMES = {1: "ClusterAdmin", 2: "WorkspaceAdmin", 3: "WorkspaceCreator", 4: "Viewer", 5: "Editor", 6: "Contributor",
+         7: "EditorRestricted", 9: "EditorProjectRestricted"}  # fmt: skip
 
 _VIEWER = ["VIEW_WORKSPACE", "VIEW_PROJECT", "VIEW_EXPERIMENT_METADATA", "VIEW_EXPERIMENT_ARTIFACTS", "VIEW_NSC",
            "VIEW_MODEL_REGISTRY"]  # fmt: skip
@@ -35,12 +39,16 @@ _EDITOR = [*_CONTRIBUTOR, "UPDATE_EXPERIMENT", "UPDATE_EXPERIMENT_METADATA", "DE
 _ADMIN = [*_EDITOR, "UPDATE_WORKSPACE", "DELETE_WORKSPACE", "SET_WORKSPACE_AGENT_USER_GROUP",
           "SET_WORKSPACE_CHECKPOINT_STORAGE_CONFIG", "EDIT_WEBHOOKS", "ASSIGN_ROLES"]  # fmt: skip
 _CLUSTER = [*_ADMIN, "CREATE_WORKSPACE", "ADMINISTRATE_USER", "UPDATE_GROUP", "UPDATE_ROLES", "UPDATE_AGENTS"]
-PERMISSIONS = {1: _CLUSTER, 2: _ADMIN, 4: _VIEWER, 5: _EDITOR, 6: _CONTRIBUTOR}
+PERMISSIONS = {
+    1: _CLUSTER, 2: _ADMIN, 3: ["CREATE_WORKSPACE"], 4: _VIEWER, 5: _EDITOR, 6: _CONTRIBUTOR,
+    7: [name for name in _EDITOR if name not in ("CREATE_NSC", "UPDATE_NSC")],
+    9: [name for name in _EDITOR if name not in ("CREATE_PROJECT", "UPDATE_PROJECT")],
+}  # fmt: skip
 
 
 def wire_role(number: int) -> dict[str, Any]:
     """v1Role."""
-    mask = {"cluster": True, "workspace": number != CLUSTER_ADMIN}
+    mask = {"cluster": True, "workspace": number in IN_WORKSPACES}
     return {
         "roleId": number,
         "name": NAMES[number],
@@ -65,20 +73,19 @@ def holders_of(number: int) -> ColumnElement[bool]:
     """Whether a user holds a role himself, anywhere; a condition on a statement on users. Raises: BadRequest."""
     if number == CLUSTER_ADMIN:
         return User.is_admin.is_(True)
-    role = _known(number)
     return (
         select(RoleAssignment.id)
-        .where(RoleAssignment.user_id == User.id, RoleAssignment.role == role.stored)
+        .where(RoleAssignment.user_id == User.id, RoleAssignment.role == _known(number))
         .correlate(User)
         .exists()
     )
 
 
-def _known(number: int) -> Role:
-    if number not in IN_WORKSPACES:
+def _known(number: int) -> str:
+    if number not in _STORED:
         known = ", ".join(f"{id_} ({name})" for id_, name in NAMES.items())
         raise BadRequest(f"roleId: {number}: expected one of {known}")
-    return IN_WORKSPACES[number]
+    return _STORED[number]
 
 
 # -- assigning -----------------------------------------------------------------------------------------------------
@@ -88,7 +95,7 @@ def _known(number: int) -> Role:
 class _Order:
     """One assignment to make or to take back."""
 
-    role: Role | None  # None: administrator of the cluster
+    role: str | None  # as it is stored; None: administrator of the cluster
     workspace_id: int | None
     user_id: int | None = None
     group_id: int | None = None
@@ -98,25 +105,36 @@ class _Order:
         """The rows of it."""
         assert self.role is not None
         return and_(
-            RoleAssignment.role == self.role.stored,
+            RoleAssignment.role == self.role,
             RoleAssignment.workspace_id.is_not_distinct_from(self.workspace_id),
             RoleAssignment.user_id.is_not_distinct_from(self.user_id),
             RoleAssignment.group_id.is_not_distinct_from(self.group_id),
         )
 
+    def __str__(self) -> str:
+        holder = f"user {self.user_id}" if self.user_id else f"group {self.group_id}"
+        where = "in all workspaces" if self.workspace_id is None else f"in workspace {self.workspace_id}"
+        return f"role {NAMES[_NUMBERS[self.role]] if self.role else NAMES[CLUSTER_ADMIN]} of {holder} {where}"
+
 
 def assign(session: Session, wanted: wire.RoleAssignments, caller: UserPrincipal) -> None:
-    """Give roles, all or none. What somebody has already stays. Raises: BadRequest, Forbidden, NotFound."""
+    """Give roles, all or none. Raises: BadRequest, Forbidden, NotFound, Conflict if somebody has one already."""
     for order in _orders(session, wanted, caller):
         if order.role is None:
-            user_by_id(session, order.user_id or 0).is_admin = True
-        elif session.scalar(select(RoleAssignment.id).where(order.is_it).limit(1)) is None:
+            user = user_by_id(session, order.user_id or 0)
+            if user.is_admin:
+                raise Conflict(f"the {order} already exists")
+            user.is_admin = True
+        else:
+            # two at once: the holder's row is held by the first, and the other finds what it wrote
+            holder = select(User.id).where(User.id == order.user_id) if order.user_id else None
+            holder = select(Group.id).where(Group.id == order.group_id) if holder is None else holder
+            session.execute(holder.with_for_update())
+            if session.scalar(select(RoleAssignment.id).where(order.is_it).limit(1)) is not None:
+                raise Conflict(f"the {order} already exists")
             session.add(
                 RoleAssignment(
-                    role=order.role.stored,
-                    workspace_id=order.workspace_id,
-                    user_id=order.user_id,
-                    group_id=order.group_id,
+                    role=order.role, workspace_id=order.workspace_id, user_id=order.user_id, group_id=order.group_id
                 )
             )
         session.flush()
@@ -139,14 +157,14 @@ def remove(session: Session, wanted: wire.RoleAssignments, caller: UserPrincipal
         else:
             rows = session.scalars(select(RoleAssignment.id).where(order.is_it)).all()
             if not rows:
-                holder = f"user {order.user_id}" if order.user_id else f"group {order.group_id}"
-                where = "in all workspaces" if order.workspace_id is None else f"in workspace {order.workspace_id}"
-                raise NotFound(f"{holder} has not been given the role {order.role.stored} {where}")
+                raise NotFound(f"the {order} was not found: it has not been given")
             session.execute(delete(RoleAssignment).where(RoleAssignment.id.in_(rows)))
 
 
 def _orders(session: Session, wanted: wire.RoleAssignments, caller: UserPrincipal) -> list[_Order]:
     """Checked: of whom, where, and whether the caller may. Raises: BadRequest, Forbidden, NotFound."""
+    if caller.is_basic:
+        raise FailedPrecondition("roles are not in force: this cluster's access mode is basic (UNDETERRED_ACCESS)")
     orders: list[_Order] = []
     for of_user in wanted.user_role_assignments:
         _may(session, of_user.role_assignment, caller)
@@ -172,6 +190,8 @@ def _may(session: Session, given: wire.RoleAssignment, caller: UserPrincipal) ->
 
 def _order(given: wire.RoleAssignment, *, user_id: int | None = None, group_id: int | None = None) -> _Order:
     workspace_id = given.scope_workspace_id or None
+    if given.role.role_id == _CREATOR and workspace_id is not None:
+        raise BadRequest("roleId: WorkspaceCreator is a role in the whole cluster, not in a workspace")
     if given.role.role_id != CLUSTER_ADMIN:
         return _Order(_known(given.role.role_id), workspace_id, user_id, group_id)
     if workspace_id is not None:
@@ -203,11 +223,13 @@ def summaries(rows: Iterable[tuple[str, int | None]], *, is_admin: bool = False)
 
 def summary_of(session: Session, user: UserPrincipal) -> list[dict[str, Any]]:
     """What a user may where: by assignments to him and his groups, as an owner, and because everybody may."""
-    rows: list[tuple[str, int | None]] = list(
-        session.execute(select(RoleAssignment.role, RoleAssignment.workspace_id).where(_of_user(user.user_id))).tuples()
+    assigned = select(RoleAssignment.role, RoleAssignment.workspace_id).where(_of_user(user.user_id))
+    # in the mode `basic` assignments do not count
+    rows: list[tuple[str, int | None]] = (
+        [("contributor", None)] if user.is_basic else list(session.execute(assigned).tuples())
     )
     owned = select(Workspace.id).where(Workspace.owner_id == user.user_id, ~Workspace.is_immutable)
-    rows += [(Role.ADMIN.stored, workspace_id) for workspace_id in session.scalars(owned)]
+    rows += [("admin", workspace_id) for workspace_id in session.scalars(owned)]
     open_ = select(Workspace.everyone, Workspace.id).where(Workspace.everyone.is_not(None))
     rows += [(everyone, workspace_id) for everyone, workspace_id in session.execute(open_).tuples() if everyone]
     return summaries(rows, is_admin=user.is_admin)
@@ -235,7 +257,7 @@ def of_group(session: Session, group_id: int) -> list[tuple[str, int | None]]:
 def by_numbers(session: Session, numbers: Sequence[int], caller: UserPrincipal) -> list[dict[str, Any]]:
     """v1RoleWithAssignments of some roles, as far as the caller may see where they are held. Raises: BadRequest."""
     administrators = list(session.scalars(select(User.id).where(User.is_admin).order_by(User.id)))
-    stored = [_known(number).stored for number in numbers if number != CLUSTER_ADMIN]
+    stored = [_known(number) for number in numbers if number != CLUSTER_ADMIN]
     visible = or_(RoleAssignment.workspace_id.in_(readable_workspaces(caller)), _of_user(caller.user_id))
     statement = select(RoleAssignment).where(RoleAssignment.role.in_(stored)).order_by(RoleAssignment.id)
     rows = session.scalars(statement if caller.is_admin else statement.where(visible)).all()

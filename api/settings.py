@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, get_origin
+from typing import Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field_validator
 
@@ -65,6 +65,10 @@ class ApiSettings(ClusterSettings):
     trial_image: str = Field(default="undeterred/trial:dev", description="container image when a config names none")
     log_retention_days: int | None = Field(
         default=None, ge=-1, le=32767, description="days that logs are kept after a trial's end; none or -1: for ever"
+    )
+    access: Literal["basic", "rbac"] = Field(
+        default="rbac",
+        description="rbac: workspaces are private, and roles say who may what; basic: everybody sees and uses all",
     )
     session_days: int = Field(default=7, ge=1, description="life of a login, in days")
     timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")

@@ -36,7 +36,7 @@ def changeable_template(session: Session, name: str, user: UserPrincipal) -> Tem
     """A template that the user may change: who made it, and editors of its workspace. Raises: NotFound, Forbidden."""
     row = readable_template(session, name, user)
     if row.owner_id != user.user_id:
-        require_role(session, user, row.workspace_id, Role.EDITOR)
+        require_role(session, user, row.workspace_id, Role.PROJECT_RESTRICTED)
     return row
 
 

@@ -80,7 +80,7 @@ def _wire(row: Webhook, triggers: list[WebhookTrigger], *, is_open: bool) -> wir
 def _may_change(session: Session, row: Webhook, user: UserPrincipal) -> bool:
     if user.is_admin:
         return True
-    return row.workspace_id is not None and (role_in(session, user, row.workspace_id) or 0) >= Role.EDITOR
+    return row.workspace_id is not None and (role_in(session, user, row.workspace_id) or 0) >= Role.PROJECT_RESTRICTED
 
 
 def changeable_webhook(session: Session, webhook_id: int, user: UserPrincipal) -> Webhook:
@@ -94,7 +94,7 @@ def changeable_webhook(session: Session, webhook_id: int, user: UserPrincipal) -
 
 def _check_owner(session: Session, workspace_id: int | None, user: UserPrincipal) -> None:
     if workspace_id is not None:
-        require_role(session, user, workspace_id, Role.EDITOR)
+        require_role(session, user, workspace_id, Role.PROJECT_RESTRICTED)
     elif not user.is_admin:
         raise Forbidden("webhooks of all workspaces are for administrators of the cluster; name a workspace")
 

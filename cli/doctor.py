@@ -29,6 +29,11 @@ Status = Literal["ok", "note", "warning", "problem"]
 
 _LITTLE_DISK, _NO_DISK = 5_000_000_000, 500_000_000
 _SKEW_WARNING_S, _SKEW_PROBLEM_S = 3.0, 60.0
+#: What the access modes of a cluster mean to its users.
+_ACCESS = {
+    "basic": "everybody sees and uses all workspaces; owners and administrators change things",
+    "rbac": "who has no role in a workspace does not see it",
+}
 _COLORS: Mapping[Status, str] = {"ok": "32", "note": "2", "warning": "33", "problem": "31"}
 
 
@@ -184,6 +189,8 @@ def _api() -> Iterator[Finding]:
     finally:
         probe.close()
     yield _versions(session.release_of(info))
+    if access := info.get("undeterredAccess"):
+        yield Finding("access", "ok", f"{access}: {_ACCESS.get(access, 'of another release')}")
     if date := answer.headers.get("date"):
         yield _clock(date, middle)
     yield from _as_user()

@@ -285,7 +285,7 @@ class Cluster:
         network = _docker_gateway() if state.launcher == "docker" else None
         self._start_part(
             "api",
-            base | temporal | records | agent_token | first_start | _given("UNDETERRED_TIMING")
+            base | temporal | records | agent_token | first_start | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS")
             | {
                 "UNDETERRED_TRIAL_IMAGE": state.trial_image,
                 "UNDETERRED_PORT": str(state.port),

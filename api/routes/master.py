@@ -35,7 +35,7 @@ _PATHS = ("log.level", "log.color")
 def master(parts: PartsDep) -> Response:
     """v1GetMasterResponse; no login needed.
 
-    `rbacEnabled` is true: the clients' commands for groups and roles refuse to work otherwise, and roles are enforced.
+    `rbacEnabled`: whether roles are in force. The clients' commands for groups and roles refuse to work otherwise.
     """
     with parts.database.read() as session:
         message = newest_message(session)
@@ -52,7 +52,8 @@ def master(parts: PartsDep) -> Response:
             "externalLoginUri": "",
             "externalLogoutUri": "",
             "branding": "undeterred",
-            "rbacEnabled": True,
+            "rbacEnabled": parts.settings.access == "rbac",
+            "undeterredAccess": parts.settings.access,
             "product": "PRODUCT_COMMUNITY",
             "featureSwitches": [],
             "userManagementEnabled": True,

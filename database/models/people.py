@@ -108,7 +108,7 @@ class GroupMember(Base):
 
 
 class RoleAssignment(Base):
-    """A role (`api.access.Role`, by name) of a user or of a group, in one workspace, or in all of them (None)."""
+    """A role (a name of `api.access.STORED`) of a user or of a group, in one workspace, or in all of them (None)."""
 
     __tablename__ = "role_assignments"
     __table_args__ = (
@@ -117,7 +117,7 @@ class RoleAssignment(Base):
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    role: Mapped[str] = mapped_column(String(24))
+    role: Mapped[str] = mapped_column(String(40))
     workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     group_id: Mapped[int | None] = mapped_column(ForeignKey("groups.id", ondelete="CASCADE"), index=True)

@@ -280,7 +280,7 @@ def upgrade() -> None:
     )
     op.create_table('role_assignments',
     sa.Column('id', sa.Integer(), nullable=False),
-    sa.Column('role', sa.String(length=24), nullable=False),
+    sa.Column('role', sa.String(length=40), nullable=False),
     sa.Column('workspace_id', sa.Integer(), nullable=True),
     sa.Column('user_id', sa.Integer(), nullable=True),
     sa.Column('group_id', sa.Integer(), nullable=True),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -56,9 +57,20 @@ async def api_of_its_own(
         yield served
 
 
+@pytest.fixture(scope="module")
+async def basic_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """A running API in the access mode `basic`. On SQLite: the other engine is told the same conditions."""
+    folder = tmp_path_factory.mktemp("basic")
+    async with serving(f"sqlite:///{folder / 'undeterred.db'}", folder / "checkpoints", access="basic") as served:
+        yield served
+
+
 @contextlib.asynccontextmanager
-async def serving(database_url: str, folder: Path) -> AsyncIterator[Served]:
+async def serving(
+    database_url: str, folder: Path, *, access: Literal["basic", "rbac"] = "rbac"
+) -> AsyncIterator[Served]:
     """The API on a free port. Checkpoints are in `folder`."""
+    folder.mkdir(exist_ok=True)
     configure_logging()
     settings = ApiSettings(
         database_url=database_url,
@@ -69,6 +81,7 @@ async def serving(database_url: str, folder: Path) -> AsyncIterator[Served]:
         storage_path=str(folder),
         storage_roots=str(folder.parent),  # where pytest's folders are
         gateway=":8090",
+        access=access,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trials, "_PROGRESS_EVERY_S", 0.0)

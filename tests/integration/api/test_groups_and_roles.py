@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import yaml
 from sqlalchemy import select, update
 
 from api.roles import PERMISSIONS
@@ -16,7 +17,8 @@ from tests.integration.api.served import Caller, Served
 
 GROUPS, ROLES = "/api/v1/groups", "/api/v1/roles"
 ADD, REMOVE = f"{ROLES}/add-assignments", f"{ROLES}/remove-assignments"
-CLUSTER_ADMIN, WORKSPACE_ADMIN, VIEWER, EDITOR, CONTRIBUTOR = 1, 2, 4, 5, 6
+CLUSTER_ADMIN, WORKSPACE_ADMIN, CREATOR, VIEWER, EDITOR, CONTRIBUTOR = 1, 2, 3, 4, 5, 6
+RESTRICTED, PROJECT_RESTRICTED = 7, 9
 #: What 0.21 knows; 0.38 knows these and more. Source: the enumeration in the published client, as it lists itself.
 KNOWN_TO_BOTH = {
     "ADMINISTRATE_USER", "ASSIGN_ROLES", "CREATE_EXPERIMENT", "CREATE_MODEL_REGISTRY", "CREATE_NSC", "CREATE_PROJECT",
@@ -159,7 +161,8 @@ async def test_group_name_is_a_conflict_when_it_is_taken(api: Served) -> None:
 
 
 @pytest.mark.parametrize(("number", "sees", "changes"), [
-    (VIEWER, True, False), (CONTRIBUTOR, True, False), (EDITOR, True, True), (WORKSPACE_ADMIN, True, True)
+    (VIEWER, True, False), (CONTRIBUTOR, True, False), (EDITOR, True, True), (WORKSPACE_ADMIN, True, True),
+    (RESTRICTED, True, True), (PROJECT_RESTRICTED, True, True),
 ])  # fmt: skip
 @pytest.mark.parametrize("holder", ["user", "group"])
 @pytest.mark.parametrize("scope", ["workspace", "cluster"])
@@ -175,12 +178,47 @@ async def test_role_opens_what_it_is_for_while_it_is_held(
     )
     assert not await place.is_seen_by(user)
     assert await admin.post(ADD, body) == {}
-    assert await admin.post(ADD, body) == {}, "again does no harm"
+    assert "already exists" in await admin.refused(409, "POST", ADD, body)
     assert (await place.is_seen_by(user), await place.is_changed_by(user)) == (sees, changes)
     assert await admin.post(REMOVE, body) == {}
     assert not await place.is_seen_by(user)
     assert not await place.is_changed_by(user)
     await admin.refused(404, "POST", REMOVE, body)
+
+
+async def test_restricted_editor_makes_no_projects_and_creator_sees_nothing(api: Served, place: Place) -> None:
+    """A role that is held in the whole cluster is none in its workspaces."""
+    admin, restricted, editor, creator = api.user(is_admin=True), api.user(), api.user(), api.user()
+    await admin.post(ADD, to_user(restricted, PROJECT_RESTRICTED, place.workspace_id))
+    await admin.post(ADD, to_user(editor, RESTRICTED, place.workspace_id))
+    await admin.post(ADD, to_user(creator, CREATOR, None))
+    projects = f"/api/v1/workspaces/{place.workspace_id}/projects"
+    assert "needs the role editor" in await restricted.refused(403, "POST", projects, {"name": "mine"})
+    made = (await editor.post(projects, {"name": "mine"}))["project"]["id"]
+    await restricted.refused(403, "PATCH", f"/api/v1/projects/{made}", {"name": "yours"})
+    assert (await restricted.ask("DELETE", f"/api/v1/projects/{made}")).status_code == 200
+    assert not await place.is_seen_by(creator)
+    held = (await creator.get("/api/v1/permissions/summary"))["assignments"]
+    assert {"roleId": CREATOR, "scopeWorkspaceIds": [], "scopeCluster": True} in held
+
+
+async def test_nothing_is_private_and_assignments_do_not_count_in_the_mode_basic(basic_api: Served) -> None:
+    api = basic_api
+    admin, owner, user = api.user(is_admin=True), api.user(), api.user()
+    assert (await api.nobody.get("/api/v1/master"))["rbacEnabled"] is False
+    workspace = (await owner.post("/api/v1/workspaces", {"name": f"of {owner.username}"}))["workspace"]["id"]
+    with api.database.write() as session:
+        session.add(RoleAssignment(role="admin", user_id=user.user_id, workspace_id=workspace))
+    assert workspace in [each["id"] for each in (await user.get("/api/v1/workspaces"))["workspaces"]]
+    await user.refused(403, "PATCH", f"/api/v1/workspaces/{workspace}", {"name": "mine"})
+    await owner.patch(f"/api/v1/workspaces/{workspace}", {"name": f"still of {owner.username}"})
+    project = (await owner.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
+    request = {"config": yaml.safe_dump(api.config()), "projectId": project, "activate": True}
+    experiment = (await user.post("/api/v1/experiments", request))["experiment"]["id"]
+    await api.user().refused(403, "PATCH", f"/api/v1/experiments/{experiment}", {"notes": "x"})
+    assert "UNDETERRED_ACCESS" in await admin.refused(400, "POST", ADD, to_user(user, VIEWER, workspace))
+    [held] = (await api.user().get("/api/v1/permissions/summary"))["assignments"][:1]
+    assert held == {"roleId": CONTRIBUTOR, "scopeWorkspaceIds": [1], "scopeCluster": True}
 
 
 async def test_role_is_gone_when_its_group_is_or_its_member_leaves(api: Served, place: Place) -> None:
@@ -200,6 +238,7 @@ async def test_administrator_of_the_cluster_is_made_and_unmade_when_given_role_1
     await admin.post(ADD, to_user(user, CLUSTER_ADMIN, None))
     assert (await user.get("/api/v1/me"))["user"]["admin"] is True
     await user.get("/api/v1/master/config")
+    assert "already exists" in await admin.refused(409, "POST", ADD, to_user(user, CLUSTER_ADMIN, None))
     await admin.post(REMOVE, to_user(user, CLUSTER_ADMIN, None))
     await user.refused(403, "GET", "/api/v1/master/config")
     await admin.refused(404, "POST", REMOVE, to_user(user, CLUSTER_ADMIN, None))
@@ -228,7 +267,8 @@ async def test_roles_in_a_workspace_are_given_by_its_administrators_only(api: Se
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"role": {"roleId": 3}}, "expected one of 1 (ClusterAdmin)"),
+        ({"role": {"roleId": 8}}, "expected one of 1 (ClusterAdmin)"),
+        ({"role": {"roleId": 3}}, "not in a workspace"),
         ({"role": {"roleId": -1}}, "expected one of"),
         ({"role": {"roleId": "x"}}, "roleId"),
         ({"role": {}}, "roleId"),
@@ -270,16 +310,17 @@ async def test_roles_are_those_that_clients_know_when_listed(api: Served) -> Non
     user = api.user()
     listed = await user.post(f"{ROLES}/search", {"limit": 0})
     assert {role["roleId"]: role["name"] for role in listed["roles"]} == {
-        1: "ClusterAdmin", 2: "WorkspaceAdmin", 4: "Viewer", 5: "Editor", 6: "Contributor"
+        1: "ClusterAdmin", 2: "WorkspaceAdmin", 3: "WorkspaceCreator", 4: "Viewer", 5: "Editor", 6: "Contributor",
+        7: "EditorRestricted", 9: "EditorProjectRestricted",
     }  # fmt: skip
     for role in listed["roles"]:
-        assert role["scopeTypeMask"] == {"cluster": True, "workspace": role["roleId"] != 1}
+        assert role["scopeTypeMask"] == {"cluster": True, "workspace": role["roleId"] not in (1, 3)}
         for permission in role["permissions"]:
             assert permission["id"].removeprefix("PERMISSION_TYPE_") in KNOWN_TO_BOTH
             assert permission["name"]
     page = await user.post(f"{ROLES}/search", {"limit": 2, "offset": 1})
-    assert [role["roleId"] for role in page["roles"]] == [2, 4]
-    assert (page["pagination"]["endIndex"], page["pagination"]["total"]) == (3, 5)
+    assert [role["roleId"] for role in page["roles"]] == [2, 3]
+    assert (page["pagination"]["endIndex"], page["pagination"]["total"]) == (3, 8)
 
 
 def test_higher_roles_may_what_lower_ones_may_when_compared() -> None:
@@ -290,7 +331,7 @@ def test_higher_roles_may_what_lower_ones_may_when_compared() -> None:
 async def test_assignable_roles_are_those_of_the_scope_when_asked(api: Served, place: Place) -> None:
     path = f"{ROLES}/search/by-assignability"
     in_it = await place.owner.post(path, {"workspaceId": place.workspace_id, "limit": 100})
-    assert [role["roleId"] for role in in_it["roles"]] == [2, 4, 5, 6]
+    assert [role["roleId"] for role in in_it["roles"]] == [2, 4, 5, 6, 7, 9]
     assert 1 in [role["roleId"] for role in (await place.owner.post(path, {"limit": 0}))["roles"]]
     await api.user().refused(404, "POST", path, {"workspaceId": place.workspace_id})
 
