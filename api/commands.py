@@ -18,6 +18,7 @@ from workflows import names
 from workflows.attributes import FIRST, STEP_LIMIT, search_attributes
 from workflows.converter import CONVERTER
 from workflows.lifecycle.experiment import Command
+from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
     AgentRun,
     CleanupOrder,
@@ -240,6 +241,23 @@ class Commands:
             raise _refused(error) from None
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             raise Unavailable(_LATE.format(experiment_id)) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unavailable(error) from None
+
+    async def kill_trial(self, trial_id: int) -> TrialState | None:
+        """End one trial; its state then. None if its workflow is closed, or does not run yet. Raises: Unavailable."""
+        handle = (await self.client()).get_workflow_handle(names.trial_workflow(trial_id))
+        try:
+            return cast(
+                "TrialState",
+                await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(f"trial {trial_id} does not answer: do Temporal and an orchestrator run?") from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None

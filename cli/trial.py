@@ -134,13 +134,22 @@ def download(
     download_checkpoint(checkpoint, output_dir or Path("checkpoints", checkpoint.uuid), quiet)
 
 
+_OVER = ("CANCELED", "COMPLETED", "ERROR")
+
+
 @app.command("kill")
 def kill(trial_id: TrialId) -> None:
     """End a trial at once; the search goes on without it."""
     from determined.experimental import Trial
 
-    Trial(trial_id, session.get()).kill()
-    render.say(f"Killed trial {trial_id}")
+    trial = Trial(trial_id, session.get())
+    trial.reload()
+    was = trial.state
+    trial.kill()
+    if was is not None and was.name in _OVER:
+        render.say(f"Trial {trial_id} is {was.name} already: there was nothing to kill")
+    else:
+        render.say(f"Killed trial {trial_id}")
 
 
 @app.command("support-bundle")

@@ -87,7 +87,7 @@ class Trial:
     """Id `trial-<id>`. Closes when its terminal state is recorded and its experiment knows.
 
     Messages: `orders` (signal) from its experiment; `assigned`, `refused`, `preempted`, `agent_silent`, `agent_back`,
-    `agent_lost` (signals) from its pool; `left_early` (signal) from the API; `kill` (signal) from the API.
+    `agent_lost` (signals) from its pool; `left_early` (signal) from the API; `kill` (update) from the API.
     """
 
     @workflow.init
@@ -154,12 +154,13 @@ class Trial:
             self._move(orders.pool, orders.pool_reason)
         self._changes += 1
 
-    @workflow.signal
-    def kill(self) -> None:
-        """A user ends this one trial; the search goes on without it."""
+    @workflow.update
+    def kill(self) -> TrialState:
+        """A user ends this one trial; the search goes on without it. Answers its state: the end may be on its way."""
         if accepts(self._run.state, TrialState.STOPPING_KILLED):
             self._run.state = TrialState.STOPPING_KILLED
         self._changes += 1
+        return self._run.state
 
     @workflow.signal
     def assigned(self, assignment: Assignment) -> None:

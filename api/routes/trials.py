@@ -40,6 +40,7 @@ from api.wire import messages as wire
 from api.wire.base import answer, encode, number
 from database.models import Experiment, Trial
 from workflows import names
+from workflows.lifecycle.trial import TrialState
 from workflows.messages import AllocationNotice, OperationReport, ProgressReport
 
 router = APIRouter(tags=["trials"])
@@ -148,17 +149,28 @@ def workloads(
 
 @router.post("/api/v1/trials/{trial_id}/kill")
 async def kill(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
-    """End one trial; the search goes on without it."""
-    experiment_id = await run_in_threadpool(_check_owner, parts, trial_id, user)
-    if await parts.dispatcher.start_held(experiment_id):
-        raise Unavailable(f"trial {trial_id} is about to start: try again")
-    await parts.commands.signal(names.trial_workflow(trial_id), "kill", None)
-    return answer()
+    """End one trial; the search goes on without it. Answers its state: of one that is over, as what it ended."""
+    experiment_id, state = await run_in_threadpool(_killable, parts, trial_id, user)
+    if not state.is_terminal:
+        killed = await parts.commands.kill_trial(trial_id)
+        if killed is None:
+            await parts.dispatcher.start_held(experiment_id)
+            _, state = await run_in_threadpool(_killable, parts, trial_id, user)
+            if not state.is_terminal:  # its workflow has not begun
+                raise Unavailable(f"trial {trial_id} is about to start: try again")
+        else:
+            state = killed
+    return answer({"state": f"STATE_{state.value}"})
 
 
-def _check_owner(parts: Parts, trial_id: int, user: UserPrincipal) -> int:
+def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, TrialState]:
+    """Its experiment and its state. Raises: NotFound, Forbidden, FailedPrecondition."""
     with parts.database.read() as session:
-        return changeable(session, readable_trial(session, trial_id, user).experiment_id, user).id
+        trial = readable_trial(session, trial_id, user)
+        experiment = changeable(session, trial.experiment_id, user)
+        if experiment.is_unmanaged:
+            raise FailedPrecondition(f"trial {trial_id} is trained elsewhere: the cluster can't end it, its client can")
+        return experiment.id, TrialState(trial.state)
 
 
 # -- what the harness reports ------------------------------------------------------------------------------------------

@@ -290,8 +290,9 @@ async def test_one_trial_ends_when_it_is_killed_alone(cluster: Platform) -> None
     await cluster.until_state(experiment_id, "RUNNING")
     await cluster.until(lambda: _trial_states(cluster, experiment_id, ["STATE_RUNNING"] * 2), what="both run")
     first, _ = await cluster.trials(experiment_id)
-    await cluster.post(f"/api/v1/trials/{first['id']}/kill")
+    assert await cluster.post(f"/api/v1/trials/{first['id']}/kill") == {"state": "STATE_STOPPING_KILLED"}
     assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert await cluster.post(f"/api/v1/trials/{first['id']}/kill") == {"state": "STATE_CANCELED"}, "asked again"
     states = [trial["state"] for trial in await cluster.trials(experiment_id)]
     assert states == ["STATE_CANCELED", "STATE_COMPLETED"]
 

@@ -35,6 +35,12 @@ async def state_of(user: Caller, experiment_id: int) -> str:
     return (await user.get(f"/api/v1/experiments/{experiment_id}"))["experiment"]["state"]
 
 
+async def test_trial_that_is_trained_elsewhere_is_not_the_clusters_to_kill(api: Served) -> None:
+    user = api.user()
+    trial_id = await trial(user, await experiment(api, user))
+    assert "trained elsewhere" in await user.refused(400, "POST", f"/api/v1/trials/{trial_id}/kill")
+
+
 async def test_client_reports_and_resumes_when_it_trains_elsewhere(api: Served) -> None:
     user = api.user()
     experiment_id = await experiment(api, user)
