@@ -306,7 +306,7 @@ def _row(
         searcher_metric=config.searcher.metric,
         smaller_is_better=config.searcher.smaller_is_better,
         wants_validations=search.wants_validations,
-        time_metric=getattr(config.searcher, "time_metric", None),
+        time_metric=getattr(config.searcher, "time_metric", None) or _unit(config),
         has_operations=search.generation == "ops",
         max_length=search.frame.max_units,
         slots_per_trial=config.resources.slots_per_trial,
@@ -314,6 +314,11 @@ def _row(
         owner_id=user.user_id,
         parent_id=request.parent_id or None,
     )
+
+
+def _unit(config: ExperimentConfig) -> str | None:
+    """The unit of max_length: a metric of this name says how far code came that asks for no operations."""
+    return getattr(getattr(config.searcher, "max_length", None), "unit", None)
 
 
 def _source_checkpoint(session: Session, config: ExperimentConfig, user: UserPrincipal) -> str | None:

@@ -37,6 +37,7 @@ class TrialRow:
     smaller_is_better: bool
     wants_validations: bool
     time_metric: str | None
+    open_length: int | None  # of the searcher operation that its harness does not ask for, in units of max_length
     allocation_id: str | None  # that is open
     summary: dict[str, Any]
     is_changed: bool = False
@@ -119,7 +120,8 @@ class MetricStore(ABC):
 _SELECT = (
     "SELECT t.id, t.experiment_id, t.request_id, t.run_id, t.metrics_run_id, t.total_batches, t.best_validation_id,"
     " t.latest_validation_id, t.searcher_metric, e.searcher_metric, e.smaller_is_better, e.wants_validations,"
-    " e.time_metric, (SELECT a.id FROM allocations a WHERE a.trial_id = t.id AND a.ended_at IS NULL"
+    " e.time_metric, CASE WHEN e.has_operations AND NOT t.asks_operations THEN t.operation_length END,"
+    " (SELECT a.id FROM allocations a WHERE a.trial_id = t.id AND a.ended_at IS NULL"
     " ORDER BY a.run_id DESC LIMIT 1), CAST(t.summary AS TEXT)"
     " FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id"
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -260,17 +261,33 @@ def _note_validation(trial: TrialRow, metric_id: int, searched: float | None) ->
 
 
 def _post_validation(connection: Connection, trial: TrialRow, step: int, metrics: dict[str, Any]) -> bool:
-    if not trial.wants_validations:
+    reached = _reached(trial, step, metrics)
+    if not trial.wants_validations and reached is None:
         return False
     # histories keep what the search decides by, not all that code reports
     decisive = {name: metrics[name] for name in (trial.metric_name, trial.time_metric) if name in metrics}
-    payload = {"request_id": trial.request_id, "steps_completed": step, "metrics": decisive}
+    payload: dict[str, Any] = {"request_id": trial.request_id, "steps_completed": step, "metrics": decisive}
+    if reached is not None:
+        payload["reached"] = reached
     with Session(connection) as session:
         if not trial.run_id:  # a user reports for a trial that never ran: the search may not have been started
             release_start(session, trial.experiment_id)
         post(session, names.experiment_workflow(trial.experiment_id), "validation_reported", payload)
         session.flush()
     return True
+
+
+def _reached(trial: TrialRow, step: int, metrics: dict[str, Any]) -> float | None:
+    """How far a trial came that asks for no operations, if that is the end of the open one.
+
+    In units of max_length: what the code reports under the unit's name, else steps, of which Core API scripts say
+    themselves what they are.
+    """
+    if trial.open_length is None or metrics.get(trial.metric_name) is None:
+        return None
+    said = metrics.get(trial.time_metric) if trial.time_metric else None
+    reached = float(said) if isinstance(said, int | float) and math.isfinite(said) else float(step)
+    return reached if reached >= trial.open_length else None
 
 
 def _merge(connection: Connection, new: MetricRow) -> tuple[int, dict[str, Any], dict[str, Any]]:

@@ -235,6 +235,11 @@ class Experiment:
         entry = self._run.trials.get(report.request_id)
         if entry is not None and report.steps_completed > entry.last_step:
             entry.last_step = report.steps_completed
+            if report.reached is not None:
+                entry.reached = report.reached
+                entry.metric = next(iter(report.metrics.values()), None)
+                self._complete_what_was_reached(report.request_id)
+                return
             self._run.inbox.append(ValidationReported(request_id=report.request_id, metrics=report.metrics))
 
     @workflow.signal
@@ -377,6 +382,9 @@ class Experiment:
         if run.search.is_decision(decision.event):
             self._decided.append(decision)
         self._touched |= decision.trials
+        for request_id in decision.trials & self._open.keys():  # one report may pass several rungs
+            if self._open[request_id].reached is not None:
+                self._complete_what_was_reached(request_id)
         for action in decision.actions:
             if isinstance(action, Create) and not run.state.is_stopping:
                 self._created.append(action)
@@ -401,6 +409,15 @@ class Experiment:
             for heir in inheritance.take_runners(self._run.search):
                 self._wait_for_start(heir)
         return event
+
+    def _complete_what_was_reached(self, request_id: str) -> None:
+        """A validation at the length of an operation, or beyond, completes it for code that knows no operations."""
+        entry, view = self._run.trials[request_id], self._run.search.trial(request_id)
+        if entry.reached is None or view.length is None or view.completed or entry.reached < view.length:
+            return
+        if not any(isinstance(e, OperationCompleted) and e.request_id == request_id for e in self._run.inbox):
+            event = OperationCompleted(request_id=request_id, length=view.length, metric=entry.metric)
+            self._run.inbox.append(event)
 
     def _close(self, request_id: str) -> None:
         self._open.pop(request_id).is_open = False

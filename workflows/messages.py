@@ -73,6 +73,8 @@ class TrialEntry(BaseModel):
     is_waiting: bool = False  # for its workflow to be started
     is_heir: bool = False  # its results are taken from another experiment's trial: it does not run
     last_step: int = -1  # of the newest validation that the search was told of
+    reached: float | None = None  # how far it came, if it asks for no operations
+    metric: Any = None  # that it reported there
     run_id: int = 0  # of its last run, when it is started again
     revision: int = 0  # of its last record, when it is started again
 
@@ -117,11 +119,16 @@ class PoolMove(BaseModel):
 
 
 class ValidationReport(BaseModel):
-    """A validation that the searcher decides on. Reports at or below the last step of a trial are repeats."""
+    """A validation that the searcher decides on. Reports at or below the last step of a trial are repeats.
+
+    `reached`: of a trial whose harness asks for no operations, though the search hands out lengths: how far it came, in
+    units of max_length.
+    """
 
     request_id: str
     steps_completed: int
     metrics: dict[str, Any]
+    reached: float | None = None
 
 
 class ProgressReport(BaseModel):

@@ -293,6 +293,9 @@ def operation(trial_id: int, parts: PartsDep, caller: PrincipalDep) -> Response:
         ).one()
     if not has_operations:
         raise FailedPrecondition("this experiment has no searcher operations: its searcher has no max_length")
+    if not trial.asks_operations:
+        with parts.database.write() as session:
+            session.execute(update(Trial).where(Trial.id == trial_id).values(asks_operations=True))
     if trial.operation_length is None:
         return answer({"op": None, "completed": True})
     op = {"validateAfter": {"length": str(trial.operation_length), "requestId": trial.request_id}}

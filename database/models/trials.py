@@ -39,6 +39,7 @@ class Trial(Base):
     rung: Mapped[int | None]
     bracket: Mapped[int | None]
     operation_length: Mapped[int | None] = mapped_column(BigInteger)  # open searcher operation, if any
+    asks_operations: Mapped[bool] = mapped_column(default=False)  # newer harnesses know none: they only report
     is_closed: Mapped[bool] = mapped_column(default=False)  # the searcher wants nothing more of it
     progress: Mapped[float] = mapped_column(default=0.0)
     runner_state: Mapped[str] = mapped_column(Text, default="")

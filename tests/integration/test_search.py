@@ -11,6 +11,7 @@ from sqlalchemy import select
 from database.models import Experiment, SearchDecision, Trial
 from tests.platform import Platform
 from tests.scripts import EPOCHS, TRAIN, config
+from workflows.searchers import OperationCompleted
 from workflows.searchers.replay import parse_lines, replay
 
 ASHA = {"name": "adaptive_asha", "max_trials": 6, "max_length": 16, "max_rungs": 3, "max_concurrent_trials": 4}
@@ -287,6 +288,28 @@ async def test_program_outside_runs_a_custom_search(cluster: Platform) -> None:
     refused = await cluster.http.get(f"/api/v1/experiments/{other}/searcher_events")
     assert refused.status_code == 400
     assert "only 'custom' has events" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("unit", ["batches", "epochs", None])
+@pytest.mark.parametrize("kind", ["async_halving", "adaptive_asha"])
+async def test_search_by_lengths_takes_the_validations_of_code_that_knows_no_operations(
+    cluster: Platform, unit: str | None, kind: str
+) -> None:
+    """Harnesses from 0.38 on only report: each of their trials counted as failed, with NaN in every rung."""
+    length: Any = 9 if unit is None else {unit: 9}
+    shape = {"num_rungs": 2} if kind == "async_halving" else {"max_rungs": 2, "mode": "aggressive"}
+    searcher = {"name": kind, "max_trials": 4, "divisor": 3, "max_length": length, **shape}
+    space = {"quality": {"type": "double", "minval": 0.1, "maxval": 1.0}, "epochs": 9}
+    experiment_id = await cluster.create(config(searcher, hyperparameters=space), {"train.py": EPOCHS})
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    trials = await cluster.trials(experiment_id)
+    assert [trial["state"] for trial in trials] == ["STATE_COMPLETED"] * 4
+    _, decisions = await _history(cluster, experiment_id)
+    results = [d.event for d in decisions if isinstance(d.event, OperationCompleted)]
+    assert sorted(r.metric for r in results if r.length == 3) == pytest.approx(
+        sorted(3 * trial["hparams"]["quality"] for trial in trials)
+    )
+    assert any(r.length == 9 for r in results), "one report at the end passes the last rung"
 
 
 async def test_trial_that_the_search_stops_leaves_at_once(cluster: Platform) -> None:

@@ -474,6 +474,7 @@ def upgrade() -> None:
     sa.Column('rung', sa.Integer(), nullable=True),
     sa.Column('bracket', sa.Integer(), nullable=True),
     sa.Column('operation_length', sa.BigInteger(), nullable=True),
+    sa.Column('asks_operations', sa.Boolean(), nullable=False),
     sa.Column('is_closed', sa.Boolean(), nullable=False),
     sa.Column('progress', sa.Double(), nullable=False),
     sa.Column('runner_state', sa.Text(), nullable=False),
