@@ -81,6 +81,7 @@ class _Plan:
     brackets: Sequence[_Bracket]
     unit: str
     slots: int
+    lends: bool
 
     @property
     def trials(self) -> int:
@@ -117,7 +118,9 @@ def _plan(path: Path, overrides: Sequence[str], change: str, name: str) -> _Plan
         raise ValueError(f"{origin}{error}") from None
     except SearchError as error:
         raise ValueError(f"{origin}searcher: {error}") from None
-    return _Plan(name, groups, _brackets(Search.new(parsed)), _unit(parsed), parsed.resources.slots_per_trial)
+    slots = parsed.resources.slots_per_trial
+    lends = getattr(parsed.searcher, "lend_places", False)
+    return _Plan(name, groups, _brackets(Search.new(parsed)), _unit(parsed), slots, lends)
 
 
 def _changes(change: str) -> list[str]:
@@ -166,6 +169,13 @@ def _show(one: _Plan) -> None:
         trials = f"{bracket.trials} trial{'s' * (bracket.trials != 1)}"
         places = min(bracket.concurrency, bracket.trials)
         render.say(f"bracket {number}: {trials}, {places} at a time, rungs {steps}")
+    if len(one.brackets) > 1:
+        render.say(
+            "a bracket lends the places that it has no trial for to the others (lend_places: false leaves them empty,"
+            " as Determined does: the same trials, fewer of them at a time)"
+            if one.lends
+            else "a place that a bracket has no trial for stays empty (lend_places: false), as in Determined"
+        )
 
 
 def _show_totals(plans: Sequence[_Plan], unit_seconds: float | None, cost: float | None) -> None:
@@ -194,6 +204,7 @@ def _as_json(one: _Plan, unit_seconds: float | None, cost: float | None) -> dict
         "trials": [{"count": group.count, "length": group.length} for group in one.groups],
         "brackets": [{"rungs": b.rungs, "trials": b.trials, "concurrency": b.concurrency} for b in one.brackets],
         "unit": one.unit,
+        "lendsPlaces": one.lends,
         "total": one.total,
         "slotHours": hours,
         "cost": None if hours is None or cost is None else hours * cost,

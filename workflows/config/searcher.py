@@ -103,6 +103,11 @@ class AdaptiveAshaSearcher(HalvingSearcherBase):
     bracket_rungs: list[Annotated[int, Field(ge=1, le=MAX_RUNGS)]] = Field(
         default=[], description="Number of rungs of each bracket, instead of mode and max_rungs."
     )
+    lend_places: bool = Field(
+        default=True,
+        description="Whether a bracket that has no trial for one of its places lends it to the others; false is what"
+        " Determined does, which leaves it empty.",
+    )
 
 
 class ReplaceFunction(Section):

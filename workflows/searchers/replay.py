@@ -100,7 +100,7 @@ class Header(State):
     experiment_id: int
     name: str
     config: dict[str, Any]
-    lends: bool = True
+    lends: bool | None = None
     inherited: list[Inherited] = []
     state: str = ""
     parent_id: int | None = None

@@ -84,19 +84,21 @@ class Search(State):
     shutdown: Shutdown | None = None
 
     @classmethod
-    def new(cls, config: ExperimentConfig, *, lends: bool = True, inherited: Sequence[Inherited] = ()) -> Self:
+    def new(cls, config: ExperimentConfig, *, lends: bool | None = None, inherited: Sequence[Inherited] = ()) -> Self:
         """The search that a config describes; send :class:`Started` next.
 
         Args:
             config: The experiment's config.
             lends: Whether a bracket of ``adaptive_asha`` that has no trials left hands its places on to the others;
-                False is exactly what Determined does.
+                False is exactly what Determined does, None what ``searcher.lend_places`` says.
             inherited: Trials of a forked experiment, oldest first: new trials take their points over.
 
         Raises:
             SearchError: There is nothing to search.
         """
         generation = generation_of(config)
+        if lends is None:
+            lends = getattr(config.searcher, "lend_places", True)
         method = _new_method(config, generation, lends)
         frame = Frame(
             generation=generation,

@@ -3,8 +3,8 @@
 import pytest
 from search_bench import Bench, config
 
-from workflows.searchers import TrialGroup, plan_brackets, preview_search, total_length
-from workflows.searchers.adaptive import bracket_concurrency, bracket_trials
+from workflows.searchers import Search, TrialGroup, plan_brackets, preview_search, total_length
+from workflows.searchers.adaptive import AdaptiveAsha, bracket_concurrency, bracket_trials
 
 
 def plan(**more):
@@ -190,3 +190,11 @@ def test_rungs_and_trials_are_shown_by_bracket() -> None:
     ]
     view = bench.search.trial(bench.ids[2])
     assert (view.bracket, view.rung, view.length) == (1, 1, None)
+
+
+def test_configuration_says_whether_places_are_lent() -> None:
+    for said, lends in (({}, True), ({"lend_places": True}, True), ({"lend_places": False}, False)):
+        searcher = {**ADAPTIVE, "max_time": 90, "max_trials": 9, **said}
+        method = Search.new(config(searcher)).method
+        assert isinstance(method, AdaptiveAsha)
+        assert method.lends is lends
