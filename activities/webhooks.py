@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import socket
 import ssl
 import time
@@ -29,6 +28,7 @@ from temporalio import activity
 from database.models import Webhook, WebhookDelivery
 from database.session import Database
 from database.types import utc_now
+from determined.common.outgoing import Outgoing, Refused
 from workflows.messages import DeliveryAttempt, DeliveryOutcome
 
 #: Seconds for everything: looking the name up, connecting, sending, and the head of the answer.
@@ -36,12 +36,6 @@ LIMIT_S = 15.0
 #: So long it is kept how a delivery went.
 _KEPT = timedelta(days=30)
 _GONE = 410  # the receiver says that it wants no more
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-class Refused(Exception):
-    """This address is not for us; trying again would not help."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +48,9 @@ class _Letter:
 class Webhooks:
     """Activity of the orchestrator. Done again, the receiver may be told again: the event bears an id."""
 
-    def __init__(self, database: Database, *, allows_private: bool = False, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, database: Database, *, rules: Outgoing | None = None, limit_s: float = LIMIT_S) -> None:
         self._database = database
-        self._allows_private = allows_private
+        self._rules = rules or Outgoing()
         self._limit_s = limit_s
 
     @activity.defn
@@ -120,7 +114,7 @@ class Webhooks:
         if url.scheme not in ("http", "https") or not url.hostname:
             raise Refused("it is no http or https address")
         address = await self._address(url)
-        host = f"[{address}]" if address.version == 6 else str(address)
+        host = f"[{address}]" if ":" in address else address
         target = httpx.URL(letter.url).copy_with(host=host, fragment=None, username=None, password=None)
         headers = {"Host": url.netloc.rpartition("@")[2], **signed(letter.secret, letter.body, int(time.time()))}
         extensions = {"sni_hostname": url.hostname}  # the certificate is that of the name
@@ -131,15 +125,11 @@ class Webhooks:
         ):
             return response.status_code
 
-    async def _address(self, url: SplitResult) -> Address:
+    async def _address(self, url: SplitResult) -> str:
         """The address to connect to. All that a name stands for must be allowed. Raises: Refused, OSError."""
         port = url.port or (443 if url.scheme == "https" else 80)
         found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
-        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
-        for address in addresses:
-            if not self._allows_private and not is_public(address):
-                raise Refused(f"{url.hostname} is {address}, which is not on the public internet")
-        return addresses[0]
+        return self._rules.judged(url.hostname or "", found)[0]
 
 
 def _forget_old(session: Session, delivery_id: str) -> None:
@@ -163,22 +153,6 @@ def signed(secret: str, body: bytes, now: int) -> dict[str, str]:
         "X-Determined-AI-Signature-Timestamp": str(now),
         "X-Determined-AI-Signature": digest,
     }
-
-
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-def is_public(address: Address) -> bool:
-    """Whether an address is on the public internet; those that stand for IPv4 ones are judged as these."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if address.teredo is not None:
-            return False
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 @cache

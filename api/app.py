@@ -82,6 +82,7 @@ from api.watch import PreemptionWatch
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
+from determined.common.outgoing import Outgoing, configure
 from workflows.messages import NodesRun
 
 log = structlog.get_logger()
@@ -183,6 +184,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
 
 
 def _build(settings: ApiSettings) -> Parts:
+    configure(Outgoing.of(settings.allowed_networks, settings.own_buckets))
     database = Database(settings.database_url)
     migrate(database)
     password = settings.admin_password.get_secret_value() if settings.admin_password else None

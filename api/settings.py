@@ -8,6 +8,7 @@ from typing import Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field_validator
 
+from determined.common.outgoing import Outgoing
 from workflows.messages import Timing
 
 
@@ -45,7 +46,34 @@ def checked_roots(value: str) -> str:
     return value
 
 
-class ApiSettings(ClusterSettings):
+class OutgoingSettings(BaseModel):
+    """What processes need to know that connect to where users say. See `determined.common.outgoing`."""
+
+    allowed_networks: str = Field(
+        default="",
+        description="networks, with commas, that webhooks and users' checkpoint storage may be in besides the public "
+        "internet: 10.0.0.0/8,127.0.0.0/8",
+    )
+    own_buckets: str = Field(
+        default="",
+        description="checkpoint storage, with commas, that is reached with the machine's own cloud credentials: "
+        "s3://bucket, gs://bucket, ms://account/container; others need credentials in the configuration",
+    )
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        Outgoing.of(networks=value)
+        return value
+
+    @field_validator("own_buckets")
+    @classmethod
+    def _buckets(cls, value: str) -> str:
+        Outgoing.of(own_buckets=value)
+        return value
+
+
+class ApiSettings(ClusterSettings, OutgoingSettings):
     """What the API needs to know."""
 
     host: str = Field(default="127.0.0.1", description="address to listen on")

@@ -18,6 +18,7 @@ from api.app import create_app
 from api.auth import client_hash
 from api.settings import ApiSettings
 from database.session import Database
+from determined.common.outgoing import Outgoing
 from tests.servers import free_port
 from workers.agent import main as agent_main
 from workers.api import server_of
@@ -238,7 +239,7 @@ async def platform(
                 workflows=workflows,
                 max_cached_workflows=cached,
                 roots=settings.roots,
-                private_webhooks=True,
+                outgoing=Outgoing.of("127.0.0.0/8"),
                 provider_folder=provider_folder,
             )
             await stack.enter_async_context(worker)

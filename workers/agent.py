@@ -26,6 +26,7 @@ from activities.launchers.process import ProcessLauncher, paths_of_host
 from activities.log_shipper import LogShipper
 from activities.spool import SpoolDelivery
 from activities.storage import Storage
+from determined.common.outgoing import Outgoing, configure
 from workers.agent_api import ApiClient
 from workers.connect import GivenUp, connect, mark_ready
 from workers.connect import run as run_process
@@ -161,6 +162,7 @@ def launcher_of(settings: AgentSettings) -> Launcher:
 
 async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launcher | None = None) -> None:
     """Work until asked to stop. Containers stay. Raises: GivenUp."""
+    configure(Outgoing.of(settings.allowed_networks, settings.own_buckets))
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     launcher = launcher or launcher_of(settings)

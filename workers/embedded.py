@@ -283,9 +283,11 @@ class Cluster:
             )
             self.process("temporal").start(line, base)
         network = _docker_gateway() if state.launcher == "docker" else None
+        outgoing = _given("UNDETERRED_ALLOWED_NETWORKS", "UNDETERRED_OWN_BUCKETS")
         self._start_part(
             "api",
-            base | temporal | records | agent_token | first_start | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS")
+            base | temporal | records | agent_token | first_start | outgoing
+            | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS")
             | {
                 "UNDETERRED_TRIAL_IMAGE": state.trial_image,
                 "UNDETERRED_PORT": str(state.port),
@@ -294,7 +296,7 @@ class Cluster:
                 "UNDETERRED_CLUSTER_NAME": state.cluster_name,
             },
         )  # fmt: skip
-        given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PRIVATE_WEBHOOKS", "UNDETERRED_PROVIDER_FOLDER")
+        given = _given("UNDETERRED_RUNNING_EXPERIMENTS", "UNDETERRED_PROVIDER_FOLDER") | outgoing
         self._start_part("orchestrator", base | temporal | records | given)
         if state.is_shared:
             listens = {
@@ -313,7 +315,7 @@ class Cluster:
         }
         if network:
             agent["UNDETERRED_CONTAINER_API_URL"] = f"http://host.docker.internal:{state.port}"
-        agent |= _given(
+        agent |= outgoing | _given(
             "UNDETERRED_CONTAINER_API_URL",
             "UNDETERRED_HEARTBEAT_S",
             "UNDETERRED_RECONNECT_WAIT_S",

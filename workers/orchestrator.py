@@ -22,6 +22,7 @@ from activities.sampling import Sampling
 from activities.webhooks import Webhooks
 from database.migrate import is_current
 from database.session import Database
+from determined.common.outgoing import Outgoing
 from workers.connect import connect, ensure_search_attributes, mark_ready
 from workers.connect import run as run_process
 from workers.settings import OrchestratorSettings
@@ -55,7 +56,7 @@ def record_activities(
     database: Database,
     *,
     roots: Sequence[str] = (),
-    private_webhooks: bool = False,
+    outgoing: Outgoing | None = None,
     provider_folder: Path | None = None,
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
@@ -75,7 +76,7 @@ def record_activities(
         cleanup.mark_deleted,
         cleanup.erase_experiment,
         cleanup.note_deletion_failed,
-        Webhooks(database, allows_private=private_webhooks).deliver_webhook,
+        Webhooks(database, rules=outgoing).deliver_webhook,
     ]
 
 
@@ -96,7 +97,7 @@ def new_worker(
     takes_over: bool = True,
     max_cached_workflows: int = 1000,
     roots: Sequence[str] = (),
-    private_webhooks: bool = False,
+    outgoing: Outgoing | None = None,
     provider_folder: Path | None = None,
     runner: WorkflowRunner = RUNNER,
 ) -> Worker:
@@ -110,7 +111,7 @@ def new_worker(
         task_queue=ORCHESTRATOR_QUEUE,
         workflows=workflows,
         activities=record_activities(  # pyright: ignore[reportArgumentType]
-            database, roots=roots, private_webhooks=private_webhooks, provider_folder=provider_folder
+            database, roots=roots, outgoing=outgoing, provider_folder=provider_folder
         ),
         activity_executor=threads,
         workflow_runner=runner,
@@ -142,7 +143,7 @@ async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
             takes_over=settings.running_experiments == "take_over",
             max_cached_workflows=settings.max_cached_workflows,
             roots=settings.roots,
-            private_webhooks=settings.private_webhooks,
+            outgoing=Outgoing.of(settings.allowed_networks),
             provider_folder=Path(settings.provider_folder) if settings.provider_folder else None,
             # the sandbox has watched over this very code in the tests; here it would be a third of the work
             runner=UnsandboxedWorkflowRunner(),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from api.settings import ClusterSettings, checked_roots
+from api.settings import ClusterSettings, OutgoingSettings, checked_roots
 from workers.devices import Device
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
@@ -18,16 +18,13 @@ def host_limits() -> dict[str, str]:
     return {name: os.environ[key] for name in HOST_LIMITS if (key := f"UNDETERRED_{name.upper()}") in os.environ}
 
 
-class OrchestratorSettings(ClusterSettings):
+class OrchestratorSettings(ClusterSettings, OutgoingSettings):
     """What an orchestrator worker needs to know."""
 
     running_experiments: str = Field(
         default="take_over",
         description="what a newer version does with experiments that this one started: take_over, or leave them to it",
         pattern="^(take_over|leave)$",
-    )
-    private_webhooks: bool = Field(
-        default=False, description="whether webhooks may have addresses of this host and of private networks"
     )
     provider_folder: str | None = Field(
         default=None,
@@ -43,7 +40,7 @@ class GatewaySettings(ClusterSettings):
     port: int = Field(default=8090, ge=1, le=65535, description="port to listen on")
 
 
-class AgentSettings(BaseModel):
+class AgentSettings(OutgoingSettings):
     """What an agent needs to know."""
 
     model_config = ConfigDict(extra="forbid")

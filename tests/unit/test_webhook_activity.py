@@ -16,13 +16,15 @@ import orjson
 import pytest
 from sqlalchemy import select
 
-from activities.webhooks import Webhooks, is_public
+from activities.webhooks import Webhooks
 from database.migrate import migrate, seed
 from database.models import User, Webhook, WebhookDelivery
 from database.session import Database
 from database.types import utc_now
+from determined.common.outgoing import Outgoing, is_public
 from workflows.messages import DeliveryAttempt
 
+PRIVATE = Outgoing.of("127.0.0.0/8")
 SECRET = "the secret of this webhook"
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -82,7 +84,7 @@ def recorded(database: Database) -> tuple[str, int, int | None, str]:
 async def test_body_is_signed_when_it_is_sent(database: Database, receiver: tuple[Receiver, int]) -> None:
     server, port = receiver
     delivery(database, f"http://user:pass@localhost:{port}/a/b?c=d", {"event_id": "d1", "text": "größe"})
-    work = Webhooks(database, allows_private=True)
+    work = Webhooks(database, rules=PRIVATE)
     outcome = await work.deliver_webhook(DeliveryAttempt(delivery_id="d1", number=1))
     assert (outcome.is_delivered, outcome.is_over) == (True, True)
     [(headers, body)] = server.got
@@ -105,7 +107,7 @@ async def test_try_counts_as_failed_when_the_answer_is_not_success(
     where = f"Location: http://127.0.0.1:{port}/elsewhere\r\n" if status == 302 else ""
     server.answer = f"HTTP/1.1 {status} X\r\n{where}Content-Length: 0\r\n\r\n".encode()
     delivery(database, f"http://127.0.0.1:{port}/")
-    work = Webhooks(database, allows_private=True, limit_s=1.0)
+    work = Webhooks(database, rules=PRIVATE, limit_s=1.0)
     outcome = await work.deliver_webhook(DeliveryAttempt(delivery_id="d1", number=1))
     assert (outcome.is_delivered, outcome.is_over) == (False, is_over)
     assert recorded(database)[0] == ("FAILED" if is_over else "WAITING")
@@ -116,7 +118,7 @@ async def test_delivery_is_given_up_when_the_last_try_fails(database: Database, 
     server, port = receiver
     server.answer = b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"
     delivery(database, f"http://127.0.0.1:{port}/")
-    work = Webhooks(database, allows_private=True)
+    work = Webhooks(database, rules=PRIVATE)
     await work.deliver_webhook(DeliveryAttempt(delivery_id="d1", number=2, is_last=True))
     assert recorded(database) == ("FAILED", 2, 500, "it answered with status 500")
 
@@ -125,7 +127,7 @@ async def test_try_ends_when_the_receiver_is_slow(database: Database, receiver: 
     server, port = receiver
     server.pause_s = 1.0
     delivery(database, f"http://127.0.0.1:{port}/")
-    outcome = await Webhooks(database, allows_private=True, limit_s=0.1).deliver_webhook(
+    outcome = await Webhooks(database, rules=PRIVATE, limit_s=0.1).deliver_webhook(
         DeliveryAttempt(delivery_id="d1", number=1)
     )
     assert (outcome.is_delivered, outcome.is_over, outcome.told) == (False, False, "no answer within 0.1 s")
@@ -179,7 +181,7 @@ async def test_name_is_looked_up_once_when_it_is_connected_to(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     delivery(database, f"http://changing.example:{port}/")
-    outcome = await Webhooks(database, allows_private=True).deliver_webhook(DeliveryAttempt(delivery_id="d1", number=1))
+    outcome = await Webhooks(database, rules=PRIVATE).deliver_webhook(DeliveryAttempt(delivery_id="d1", number=1))
     assert outcome.is_delivered
     assert "changing.example" in asked
     assert asked.count("changing.example") == 1
@@ -195,7 +197,7 @@ async def test_old_deliveries_are_forgotten_when_a_new_one_is_over(
         old = utc_now() - timedelta(days=31)
         for name, state in (("over", "DELIVERED"), ("waits", "WAITING")):
             session.add(WebhookDelivery(id=name, webhook_id=hook_id, payload={}, state=state, created_at=old))
-    await Webhooks(database, allows_private=True).deliver_webhook(DeliveryAttempt(delivery_id="d1", number=1))
+    await Webhooks(database, rules=PRIVATE).deliver_webhook(DeliveryAttempt(delivery_id="d1", number=1))
     with database.read() as session:
         assert sorted(session.scalars(select(WebhookDelivery.id))) == ["d1", "waits"]
 

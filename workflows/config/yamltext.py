@@ -340,7 +340,7 @@ def _events(text: str) -> Iterator[Any]:
         """The parser decodes tags in a time that grows with the square of their length, before we see them."""
 
         def scan_tag_uri(self, name: Any, start_mark: Any) -> Any:
-            uri: str = super().scan_tag_uri(name, start_mark)  # pyright: ignore[reportUnknownMemberType]
+            uri = cast(str, super().scan_tag_uri(name, start_mark))  # pyright: ignore[reportUnknownMemberType]
             if len(uri) > _LONGEST_TAG:
                 raise ScannerError(None, None, f"a tag has more than {_LONGEST_TAG} characters", start_mark)
             return uri

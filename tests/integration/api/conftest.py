@@ -82,6 +82,7 @@ async def serving(
         storage_roots=str(folder.parent),  # where pytest's folders are
         gateway=":8090",
         access=access,
+        allowed_networks="127.0.0.0/8",
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trials, "_PROGRESS_EVERY_S", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from determined import errors
+from determined.common.outgoing import Refused, site
 from determined.common.storage._manifest import MANIFEST_FILE, FileEntry
 from determined.common.storage._posix import PosixStorage
 from determined.common.storage._storage import Storage
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from determined.common.outgoing import Outgoing
+
 __all__ = [
     "CONTAINER_SHARED_FS",
     "MANIFEST_FILE",
@@ -22,6 +25,7 @@ __all__ = [
     "PosixStorage",
     "Storage",
     "build",
+    "build_of_user",
     "folder_on_host",
     "root_of",
 ]
@@ -72,13 +76,17 @@ def folder_on_host(config: Mapping[str, Any]) -> str:
     raise errors.InvalidConfigurationException(f"checkpoint_storage.type is {kind!r}, but must be {known}")
 
 
-def build(config: Mapping[str, Any] | str) -> Storage:
+def build(config: Mapping[str, Any] | str, rules: Outgoing | None = None) -> Storage:
     """The storage that a `checkpoint_storage` section describes, or a path, or a URL.
 
     URLs: `s3://bucket/prefix`, `gs://bucket/prefix`, `ms://account.blob.core.windows.net/container`, and
     `ms://container` of the account that `$AZURE_STORAGE_CONNECTION_STRING` names.
 
     Nothing is connected to yet; `probe` finds out whether it works.
+
+    Args:
+        config: The section, path or URL.
+        rules: Which addresses may be connected to; None: any.
 
     Raises:
         NotAvailableException: The type is not available in this release, or its SDK is not installed.
@@ -95,7 +103,7 @@ def build(config: Mapping[str, Any] | str) -> Storage:
 
         _need("boto3", "s3", "boto3")
         names = ("access_key", "secret_key", "endpoint_url", "temp_dir")
-        return S3Storage(_text(config, "bucket"), _prefix(config), **_optional(config, names))
+        return S3Storage(_text(config, "bucket"), _prefix(config), rules=rules, **_optional(config, names))
     if kind == "gcs":
         from determined.common.storage._gcs import GCSStorage
 
@@ -112,8 +120,59 @@ def build(config: Mapping[str, Any] | str) -> Storage:
                 "checkpoint_storage: exactly one of connection_string and account_url must be set when the type is "
                 "'azure'"
             )
-        return AzureStorage(_text(config, "container"), **given)
+        return AzureStorage(_text(config, "container"), rules=rules, **given)
     return PosixStorage(root_of(config))
+
+
+def build_of_user(config: Mapping[str, Any]) -> Storage:
+    """As `build`, for a process of the cluster that opens what a user's configuration names (`common.outgoing`).
+
+    Raises:
+        NotAvailableException: As `build`.
+        InvalidConfigurationException: As `build`; or its address is one that the operator does not allow, or it has no
+            credentials of its own and the operator has not named its bucket.
+    """
+    rules, kind = site(), config.get("type")
+    if kind not in ("s3", "gcs", "azure"):
+        return build(config)
+    if _names_own(config, rules):
+        return build(config)
+    text = str(config.get("connection_string") or "")
+    own = {
+        "s3": bool(config.get("access_key") and config.get("secret_key")),
+        "gcs": False,
+        "azure": bool(config.get("credential") or "?" in str(config.get("account_url") or "") or text),
+    }
+    if not own[str(kind)]:
+        raise errors.InvalidConfigurationException(
+            f"checkpoint_storage: this {kind} storage names no credentials, and the cluster's own are not for it: name"
+            " them in the configuration, or have the operator add the bucket to UNDETERRED_OWN_BUCKETS"
+        )
+    urls = [config.get("endpoint_url"), config.get("account_url")]
+    urls += [value for key, _, value in (part.partition("=") for part in text.split(";")) if key.endswith("Endpoint")]
+    try:
+        for url in urls:
+            if url:
+                rules.check_url(str(url))
+    except Refused as e:
+        raise errors.InvalidConfigurationException(
+            f"checkpoint_storage: this cluster does not connect to that address: {e}"
+            " (UNDETERRED_ALLOWED_NETWORKS allows networks)"
+        ) from None
+    return build(config, rules)
+
+
+def _names_own(config: Mapping[str, Any], rules: Outgoing) -> bool:
+    """Whether this is a storage of the operator's, at the provider itself or where the operator's settings say."""
+    steered = ("access_key", "secret_key", "endpoint_url", "connection_string", "credential")
+    if any(config.get(name) for name in steered):
+        return False
+    if config.get("type") == "azure":  # the identity's token would go to whatever account_url says
+        scheme, found, host = str(config.get("account_url") or "").rstrip("/").partition("://")
+        name = f"ms://{host}/{config.get('container')}" if scheme == "https" and found else ""
+    else:
+        name = f"{'s3' if config.get('type') == 's3' else 'gs'}://{config.get('bucket')}"
+    return name in rules.own_buckets
 
 
 def _of_url(scheme: str, rest: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from determined.common.outgoing import guarded_pools
 from determined.common.storage._objects import (
     ABSENT,
     BROKEN,
@@ -17,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from determined.common.outgoing import Outgoing
     from determined.common.storage._files import HashingReader
 
 _MAX_BLOCKS = 50_000
@@ -32,6 +34,7 @@ class AzureStorage(ObjectStorage):
         credential: Key or SAS token that belongs to `account_url`; None for the machine's own identity, if the package
             azure-identity is there, else for a URL that has a SAS token itself.
         temp_dir: Where temporary folders are made; None for `$TMPDIR`.
+        rules: Which addresses may be connected to; None: any.
     """
 
     # The service warns of names that end with "/"; the manifest knows the folders.
@@ -46,6 +49,7 @@ class AzureStorage(ObjectStorage):
         account_url: str | None = None,
         credential: str | None = None,
         temp_dir: str | None = None,
+        rules: Outgoing | None = None,
     ) -> None:
         token = (account_url or "").partition("?")[2]
         keys = [part.partition("=")[2] for part in (connection_string or "").split(";") if "Key=" in part]
@@ -54,6 +58,7 @@ class AzureStorage(ObjectStorage):
         self._connection_string = connection_string or None
         self._account_url = account_url or None
         self._credential = credential or None
+        self._rules = rules
 
     def fields(self) -> str:
         """As the contract says."""
@@ -73,6 +78,9 @@ class AzureStorage(ObjectStorage):
             "max_chunk_get_size": PIECE,
             "logging_enable": False,
         }
+        if self._rules is not None:
+            options |= _guarded(self._rules)
+            options["retry_policy"] = blob.ExponentialRetry(initial_backoff=0, increment_base=2, retry_total=2)
         if self._connection_string:
             return blob.ContainerClient.from_connection_string(self._connection_string, self._container, **options)
         credential = self._credential or _own_identity(self._account_url or "")
@@ -105,7 +113,8 @@ class AzureStorage(ObjectStorage):
     def fetch_piece(self, client: Any, key: str, start: int, length: int) -> bytes:
         """As the contract says."""
         try:
-            return client.download_blob(key, offset=start, length=length).readall()
+            found = client.download_blob(key, offset=start, length=length)
+            return found.read(length)  # a server may send more than it was asked for
         except sdk("azure.core.exceptions", "azure", "azure-storage-blob").HttpResponseError as e:
             if e.status_code == 416:
                 return b""
@@ -118,6 +127,25 @@ class AzureStorage(ObjectStorage):
     def delete_object(self, client: Any, key: str) -> None:
         """As the contract says."""
         client.delete_blob(key)
+
+
+def _guarded(rules: Outgoing) -> dict[str, Any]:
+    """Options of a client that connects where `rules` permit: no redirects, no proxy, no waiting for minutes."""
+    requests, adapters = sdk("requests", "azure", "requests"), sdk("requests.adapters", "azure", "requests")
+    transport = sdk("azure.core.pipeline.transport", "azure", "azure-core")
+    session = requests.Session()
+    session.trust_env = False
+    for scheme in ("https://", "http://"):
+        adapter = adapters.HTTPAdapter(pool_maxsize=8)
+        manager = adapter.poolmanager
+        manager.pool_classes_by_scheme = guarded_pools(rules, manager.pool_classes_by_scheme)
+        session.mount(scheme, adapter)
+    return {
+        "transport": transport.RequestsTransport(session=session, session_owner=False, use_env_settings=False),
+        "permit_redirects": False,
+        "connection_timeout": 10,
+        "read_timeout": 30,
+    }
 
 
 def _own_identity(account_url: str) -> Any:

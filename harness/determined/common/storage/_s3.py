@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
+from determined.common.outgoing import guarded_pools
 from determined.common.storage._objects import ABSENT, BROKEN, EXPIRED, OTHER, SINGLE_REQUEST, ObjectStorage, sdk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from determined.common.outgoing import Outgoing
     from determined.common.storage._files import HashingReader
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
@@ -27,6 +29,7 @@ class S3Storage(ObjectStorage):
         secret_key: Belongs to `access_key`.
         endpoint_url: Of a server that is not Amazon's; None for Amazon's.
         temp_dir: Where temporary folders are made; None for `$TMPDIR`.
+        rules: Which addresses may be connected to; None: any.
     """
 
     def __init__(
@@ -37,11 +40,13 @@ class S3Storage(ObjectStorage):
         secret_key: str | None = None,
         endpoint_url: str | None = None,
         temp_dir: str | None = None,
+        rules: Outgoing | None = None,
     ) -> None:
         super().__init__(f"s3://{bucket}/{prefix}".rstrip("/"), prefix, (access_key, secret_key), temp_dir)
         self._bucket = bucket
         self._credentials = (access_key or None, secret_key or None)
         self._endpoint_url = endpoint_url or None
+        self._rules = rules
 
     def fields(self) -> str:
         """As the contract says."""
@@ -58,19 +63,27 @@ class S3Storage(ObjectStorage):
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
             }
+        if self._rules is not None:
+            # neither a proxy nor a wait of minutes for a server that a user has named
+            options |= {"proxies": {}, "connect_timeout": 10, "read_timeout": 30, "tcp_keepalive": False}
         # A session of its own: boto3's default one would keep credentials that have expired.
-        return boto3.session.Session().client(
+        client = boto3.session.Session().client(
             "s3",
             aws_access_key_id=access_key,
             aws_secret_access_key=secret_key,
             endpoint_url=self._endpoint_url,
             config=config.Config(
-                retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                retries={"mode": "standard", "total_max_attempts": 3 if self._rules else _ATTEMPTS},
                 max_pool_connections=50,
                 user_agent_extra="undeterred",
                 **options,
             ),
         )
+        if self._rules is not None:
+            session = client._endpoint.http_session
+            session._pool_classes_by_scheme = guarded_pools(self._rules, session._pool_classes_by_scheme)
+            session._manager.pool_classes_by_scheme = session._pool_classes_by_scheme
+        return client
 
     def sdk_errors(self) -> tuple[type[BaseException], ...]:
         """As the contract says."""
@@ -111,7 +124,10 @@ class S3Storage(ObjectStorage):
             raise
         # Not `with answer["Body"]`, which would give the raw stream, with errors of its own.
         with contextlib.closing(answer["Body"]) as body:
-            return body.read()
+            found = body.read(length)  # a server may send more than it was asked for
+            if len(found) < length:
+                body.read(1)  # raises, if less has come than was promised
+            return found
 
     def list_objects(self, client: Any, prefix: str) -> dict[str, int]:
         """As the contract says."""

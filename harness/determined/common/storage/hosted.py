@@ -22,7 +22,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from typing import Any, Protocol
 
 from determined import errors
-from determined.common.storage import build, folder_on_host
+from determined.common.storage import build_of_user, folder_on_host
 from determined.common.storage._manifest import (
     MANIFEST_FILE,
     METADATA_FILE,
@@ -159,11 +159,12 @@ def hosted(
         mounts: As for `folder_of`.
 
     Raises:
-        InvalidConfigurationException, NotAvailableException: The section is wrong, or what it names is not there.
+        InvalidConfigurationException, NotAvailableException: The section is wrong, or what it names is not there, or it
+            is an address or a bucket that the operator does not allow (`build_of_user`).
         StorageNotNamed: Its folder lies below none of the roots.
     """
     if section.get("type") not in _KINDS:
-        place = build(section)
+        place = build_of_user(section)
         assert isinstance(place, ObjectStorage)
         return HostedObjects(place)
     folder = folder_of(section, mounts)
