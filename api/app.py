@@ -53,6 +53,7 @@ from api.routes import (
     model_files,
     models,
     not_served,
+    pages,
     policies,
     pool_bindings,
     pool_settings,
@@ -121,7 +122,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
         description="REST API of Undeterred. Paths and messages are those that Determined's clients know.",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url="/docs/rest-api",
+        docs_url=None,  # as the framework makes them, they would fetch programs from elsewhere: `routes.pages`
+        redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
     modules = (
@@ -165,6 +167,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         checkpoints,
         agents,
         why,
+        pages,
         not_served,
     )
     for module in modules:

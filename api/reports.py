@@ -14,16 +14,17 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from api.auth import Principal, presented_token
 from api.bodies import Bodies
+from api.browsers import add_headers, check_origin
 from api.changes import refuse_read_only
 from api.deps import Model, Parts, refusal
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, error_response, of_database
 from api.reporters import reporter_for
 from api.wire import messages as wire
-from api.wire.base import answer
+from api.wire.base import answer as empty_answer
 
 log = structlog.get_logger()
 
@@ -72,12 +73,25 @@ class ReportLane(FastAPI):
     bodies = Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; of those that may have a body, within its bounds."""
-        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+        """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+
+        async def answer(message: Message) -> None:
+            add_headers(message)
+            await send(message)
+
+        if scope["method"] in _WITHOUT_BODY:
+            await super().__call__(scope, receive, answer)
+            return
+        try:
+            check_origin(scope)
+        except ApiError as error:
+            await error_response(error)(scope, receive, answer)
+            return
         with self.bodies.take(scope, receive) as body:
-            await self._pass(scope, body, send)
+            await self._pass(scope, body, answer)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a report, or pass the request on."""
@@ -111,4 +125,4 @@ class ReportLane(FastAPI):
         except Exception:
             log.exception("bug", path=request.url.path)
             return error_response(ApiError("internal error: the server's log says more"))
-        return answer()
+        return empty_answer()

@@ -1,0 +1,75 @@
+"""What browsers are told with every answer, and which of their requests are no page's of ours.
+
+A browser sends the session's cookie along with whatever any site has it send. So a request that may change something is
+taken from our own pages only, and, when the cookie is all that says who asks, as JSON only: a form can't send that.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import Message, Scope
+
+from api.errors import Forbidden, NotServed
+
+PAGE_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: Swagger UI sets styles within its elements, and asks the API what is tried out.
+SWAGGER_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+_RAW = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+_TOKENS = ("authorization", "grpc-metadata-x-user-token", "grpc-metadata-x-allocation-token")
+#: Here a password says who asks, whatever cookie a client still has.
+_LOGINS = ("/api/v1/auth/login", "/login")
+_OWN = ("same-origin", "none")
+
+
+def add_headers(message: Message) -> None:
+    """Complete the head of an answer; a page brings its own policy."""
+    if message["type"] != "http.response.start":
+        return
+    headers = MutableHeaders(raw=message.setdefault("headers", []))
+    raw = list(message["headers"])
+    raw += _RAW[1:] if "content-security-policy" in headers else _RAW
+    message["headers"] = raw
+
+
+def check_origin(scope: Scope) -> None:
+    """To be asked before a request is served that may change something. Raises: Forbidden, NotServed."""
+    headers = Headers(scope=scope)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site is not None and site not in _OWN:
+        raise Forbidden(f"this request comes from another site (Sec-Fetch-Site: {site[:40]!r})")
+    if origin is not None and _host_of(origin) != headers.get("host", "").lower():
+        raise Forbidden(f"this request comes from another site (Origin: {origin[:100]!r})")
+    is_asked_for = "auth=" in headers.get("cookie", "") and scope["path"].rstrip("/") not in _LOGINS
+    if not is_asked_for or any(name in headers for name in _TOKENS):
+        return
+    if origin is None and site is None:
+        raise Forbidden(
+            "with a cookie alone this request must say where it comes from: send Origin, or a token instead"
+        )
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+    if not is_empty and kind != "application/json":
+        raise NotServed(f"with a cookie alone the content type must be application/json, got {kind[:80]!r}")
+
+
+def _host_of(origin: str) -> str:
+    """Host and port of an origin, as the header Host has them; empty for one that is opaque."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,59 @@
+"""Pages for browsers: what this is, and the description of the API. All from our own files, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.browsers import PAGE_POLICY, SWAGGER_POLICY
+
+router = APIRouter(tags=["cluster"], include_in_schema=False)
+
+
+@cache
+def _file(package: str, folder: str, name: str) -> bytes:
+    return (files(package) / folder / name).read_bytes()
+
+
+def _page(name: str, policy: str) -> Response:
+    content = _file("api", "pages", name)
+    return Response(content, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+
+@router.get("/")
+def index() -> Response:
+    """What this is, and where to go."""
+    return _page("index.html", PAGE_POLICY)
+
+
+@router.get("/docs/rest-api")
+def rest_api() -> Response:
+    """The description of the API, to read and to try out."""
+    return _page("rest-api.html", SWAGGER_POLICY)
+
+
+@router.get("/docs/page.css")
+def style() -> Response:
+    """How the first page looks."""
+    return Response(_file("api", "pages", "page.css"), media_type="text/css")
+
+
+@router.get("/docs/rest-api.js")
+def start() -> Response:
+    """What starts Swagger UI: within the page it would have to be allowed there."""
+    return Response(_file("api", "pages", "rest-api.js"), media_type="text/javascript")
+
+
+@router.get("/docs/swagger-ui-bundle.js")
+def swagger_ui() -> Response:
+    """Swagger UI, as the package fastapi-offline ships it."""
+    return Response(_file("fastapi_offline", "static", "swagger-ui-bundle.js"), media_type="text/javascript")
+
+
+@router.get("/docs/swagger-ui.css")
+def swagger_ui_style() -> Response:
+    """Its style."""
+    return Response(_file("fastapi_offline", "static", "swagger-ui.css"), media_type="text/css")
