@@ -72,6 +72,11 @@ class LoginGate:
             session.execute(delete(LoginFailure).where(LoginFailure.name_hash == _key(username)))
 
 
+def forgive(session: Session, username: str) -> None:
+    """Forget the wrong passwords for a name, within the transaction that says why."""
+    session.execute(delete(LoginFailure).where(LoginFailure.name_hash == _key(username)))
+
+
 def _key(username: str) -> str:
     return hashlib.sha256(username.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -102,6 +102,15 @@ def logs(
             sys.stdout.flush()
 
 
+@app.command("reset-password")
+@local_app.command("reset-password")
+def reset_password(
+    username: Annotated[str, typer.Argument(metavar="[USERNAME]", help="Whose.", show_default=True)] = "admin",
+) -> None:
+    """Give a user of the cluster on this machine a new password, which is shown once; all his sessions end."""
+    _module("workers.password", [username])
+
+
 def home() -> Path:
     """The cluster's data folder, as `workers.embedded` has it."""
     configured = os.environ.get("UNDETERRED_HOME")
@@ -112,7 +121,11 @@ def home() -> Path:
 
 def _embedded(verb: str, words: Sequence[str]) -> None:
     """Run it in our terminal; its exit code is ours. Ctrl-C reaches it too, so that it can clean up."""
-    process = subprocess.Popen([sys.executable, "-P", "-m", "workers.embedded", verb, *words])
+    _module("workers.embedded", [verb, *words])
+
+
+def _module(name: str, words: Sequence[str]) -> None:
+    process = subprocess.Popen([sys.executable, "-P", "-m", name, *words])
     while True:
         try:
             code = process.wait()

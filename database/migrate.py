@@ -78,6 +78,8 @@ def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None
         session.add(row)
         admin = User(username="admin", is_admin=True, password_hash=admin_password_hash)
         session.add(admin)
+        # whom clients of Determined take for granted: no administrator, with the same first password
+        session.add(User(username="determined", password_hash=admin_password_hash))
         session.flush()
         session.add(Workspace(id=1, name="Uncategorized", owner_id=admin.id, is_immutable=True, everyone="contributor"))
         session.flush()

@@ -23,14 +23,16 @@ router = APIRouter(tags=["experiments"])
 
 #: Experiments of one request: more would keep the caller waiting longer than clients do.
 _MOST = 1000
+#: In place of a project's id.
+_ALL_PROJECTS = -1
 _COMMANDS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 
 @router.post("/api/v1/projects/{project_id}/experiments/{command}")
 async def command_many(project_id: int, command: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
-    """The same command for many experiments of a project: those named, or those that match `filters`.
+    """The same command for many experiments of a project: those named, those that match `filters`, or both.
 
-    The answer says of each what went wrong, empty if nothing did.
+    Project -1: of all projects. The answer says of each what went wrong, empty if nothing did.
     """
     if command not in _COMMANDS:
         raise NotFound(f"there is no command {command!r} for experiments: expected one of {', '.join(_COMMANDS)}")
@@ -80,10 +82,14 @@ async def _each(
 
 
 def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: UserPrincipal) -> list[int]:
+    named = list(dict.fromkeys(wanted.experiment_ids))
+    if len(named) > _MOST:
+        raise BadRequest(f"experimentIds: {len(named)} experiments: expected at most {_MOST} at once")
     if wanted.filters is None:
-        ids = list(dict.fromkeys(wanted.experiment_ids))
+        ids = named
     else:
         filters = wanted.filters
+        within = filters.project_id or project_id
         narrowed = ExperimentFilter(
             name=filters.name,
             description=filters.description,
@@ -91,7 +97,8 @@ def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: User
             states=filters.states,
             labels=filters.labels,
             user_ids=filters.user_ids,
-            project_id=filters.project_id or project_id,
+            project_id=0 if within == _ALL_PROJECTS else within,
+            ids=named,
             not_ids=filters.excluded_experiment_ids,
         )
         with parts.database.read() as session:

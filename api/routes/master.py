@@ -21,8 +21,9 @@ from api.log_ring import LEVELS, LogLine
 from api.streams import stream
 from api.wire import master as wire
 from api.wire.base import WIRE_VERSION, answer, encode, rfc3339
-from database.models import Cluster, ClusterMessage
+from database.models import Cluster, ClusterMessage, ResourcePool
 from database.types import utc_now
+from workflows.scheduling.settings import PoolSettings
 
 router = APIRouter(tags=["master"])
 
@@ -75,7 +76,7 @@ def telemetry(parts: PartsDep, user: UserDep) -> Response:
 
 @router.get("/api/v1/master/config")
 def master_config(parts: PartsDep, admin: AdminDep) -> Response:
-    """The settings of the API, without secrets (administrators only)."""
+    """The settings of the cluster under the names that clients know, without secrets (administrators only)."""
     return answer({"config": _config(parts)})
 
 
@@ -86,10 +87,47 @@ def old_master_config(parts: PartsDep, admin: AdminDep) -> Response:
 
 
 def _config(parts: Parts) -> dict[str, Any]:
+    settings = parts.settings
     with parts.database.read() as session:
-        level = session.scalars(select(Cluster.log_level)).one()
-    shown = parts.redactor.named("", parts.settings.model_dump(mode="json"))
-    return shown | {"log": {"level": level, "color": False}}
+        cluster = session.get_one(Cluster, 1)
+        pools = session.scalars(select(ResourcePool).order_by(ResourcePool.name)).all()
+    of_pools = {pool.name: PoolSettings.model_validate(pool.settings) for pool in pools}
+    storage = {"type": "shared_fs", "host_path": settings.storage_path} if settings.storage_path else None
+    known = {
+        "log": {"level": cluster.log_level, "color": False},
+        "security": {"authz": {"type": settings.access}},
+        "telemetry": {"enabled": False},
+        "feature_switches": [],
+        "checkpoint_storage": storage,
+        "retention_policy": {"log_retention_days": settings.log_retention_days},
+        "task_container_defaults": {"image": {"cpu": settings.trial_image, "cuda": settings.trial_image}},
+        "resource_manager": {
+            "type": "agent",
+            "default_compute_resource_pool": cluster.compute_pool,
+            "default_aux_resource_pool": cluster.aux_pool,
+            "scheduler": _scheduler(of_pools.get(cluster.compute_pool, PoolSettings())),
+        },
+        "resource_pools": [
+            {
+                "pool_name": pool.name,
+                "description": pool.description,
+                "max_aux_containers_per_agent": of_pools[pool.name].max_aux_containers_per_agent,
+                "scheduler": _scheduler(of_pools[pool.name]),
+            }
+            for pool in pools
+        ],
+    }
+    return parts.redactor.named("", settings.model_dump(mode="json") | known)
+
+
+def _scheduler(settings: PoolSettings) -> dict[str, Any]:
+    return {
+        "type": settings.scheduler.value,
+        "preemption": settings.preemption,
+        "default_priority": settings.default_priority,
+        "fitting_policy": settings.fitting_policy.value,
+        "allow_heterogeneous_fits": settings.allow_heterogeneous_fits,
+    }
 
 
 @router.patch("/api/v1/master/config")

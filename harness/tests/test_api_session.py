@@ -525,7 +525,11 @@ def test_a_login_is_cached_for_its_user_only(master: Master, home: Path) -> None
     assert len(master.of("POST /api/v1/auth/login")) == logins
     master.answer("POST /api/v1/auth/logout", {})
     authentication.logout(session)
-    assert authentication.login(master.url).username == "determined"
+    logins = len(master.of("POST /api/v1/auth/login"))
+    with pytest.raises(errors.UnauthenticatedException, match="^nobody is logged in at http.*det user login") as told:
+        authentication.login(master.url)
+    assert "'determined'" not in str(told.value), "a user whom nobody typed"
+    assert len(master.of("POST /api/v1/auth/login")) == logins, "or it counts as a wrong password of that user"
 
 
 def test_an_ended_session_is_replaced_or_explained(master: Master, home: Path) -> None:
@@ -542,8 +546,6 @@ def test_an_ended_session_is_replaced_or_explained(master: Master, home: Path) -
 def test_the_environment_logs_in(master: Master, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_users(master, {"ann": "pw", "bob": "", "determined": ""})
     monkeypatch.setenv("DET_MASTER_ADDR", master.url)
-    assert authentication.login().username == "determined"
-    authentication.TokenStore().drop(master.url, "determined")
     monkeypatch.setenv("DET_SESSION_TOKEN", "alloc")
     monkeypatch.setenv("DET_ALLOCATION_ID", "a.1")
     master.answer("GET /y", {})
@@ -562,7 +564,7 @@ def test_a_damaged_cache_costs_a_login_only(master: Master, home: Path) -> None:
     path.parent.mkdir(parents=True)
     for text in ("", "{", "[]", '{"version": 1}', '{"version": 2, "masters": {"x": 1}}'):
         path.write_text(text)
-        assert authentication.login(master.url).username == "determined"
+        assert authentication.login(master.url, "determined").username == "determined"
     assert json.loads(path.read_text())["masters"][master.url]["active_user"] == "determined"
 
 

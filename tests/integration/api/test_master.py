@@ -37,6 +37,13 @@ async def test_nothing_is_sent_anywhere_when_asked_for_telemetry(api: Served) ->
 async def test_configuration_has_no_secrets_when_shown(api: Served, admin: Caller) -> None:
     shown = (await admin.get(CONFIG))["config"]
     assert shown == await admin.get("/config")
+    assert shown["resource_manager"]["type"] == "agent"
+    assert shown["resource_manager"]["default_compute_resource_pool"] in [
+        p["pool_name"] for p in shown["resource_pools"]
+    ]
+    assert shown["resource_manager"]["scheduler"]["type"] == "priority"
+    assert shown["checkpoint_storage"] == {"type": "shared_fs", "host_path": str(api.folder)}
+    assert (shown["feature_switches"], shown["security"]["authz"]["type"]) == ([], "rbac")
     assert (shown["default_pool"], shown["log"]) == ("default", {"level": "INFO", "color": False})
     text = str(shown)
     for secret in (AGENT_TOKEN, ADMIN_PASSWORD):

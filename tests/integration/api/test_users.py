@@ -48,7 +48,7 @@ async def test_users_are_narrowed_by_name_activity_and_rights_when_asked(
         session.add(RoleAssignment(role="editor", workspace_id=1, user_id=a.user_id))
     assert await names_of(user, name=mark, roleIdAssignedDirectlyToUser=5) == [a.username]
     assert await names_of(user, name=mark, roleIdAssignedDirectlyToUser=[1, 5]) == [a.username, b.username]
-    told = await user.refused(400, "GET", USERS, params={"roleIdAssignedDirectlyToUser": 3})
+    told = await user.refused(400, "GET", USERS, params={"roleIdAssignedDirectlyToUser": 8})
     assert "1 (ClusterAdmin)" in told
 
 

@@ -44,8 +44,8 @@ async def login(
     """A session for the first of these that there is.
 
     1. `user` and `password`; 2. the cached token of `user`; 3. `DET_USER` and `DET_PASS`; 4. the cached token of
-    who logged in last; 5. `DET_USER_TOKEN`; 6. inside a task, the token of its allocation; 7. the user `determined`
-    with an empty password, as on a fresh cluster.
+    who logged in last; 5. `DET_USER_TOKEN`; 6. inside a task, the token of its allocation; 7. `user`, or who logged in
+    last, with an empty password.
 
     Raises:
         UnauthenticatedException: None of them works.
@@ -76,8 +76,12 @@ async def login(
         return AsyncSession(
             url, allocation_token=os.environ["DET_SESSION_TOKEN"], username=os.environ.get("DET_USER", ""), cert=cert
         )
+    if candidate is None:
+        raise errors.UnauthenticatedException(
+            f"nobody is logged in at {url}: `det user login`, or DET_USER and DET_PASS"
+        )
     # Not silently as somebody else: when a session has ended, this says who must log in again.
-    return await _login_and_cache(url, candidate or DEFAULT_USER, "", cert, store)
+    return await _login_and_cache(url, candidate, "", cert, store)
 
 
 async def logout(session: AsyncSession, store: TokenStore | None = None) -> None:
