@@ -36,9 +36,17 @@ from database.models import (
 )
 from database.session import Database
 from database.trials import create_trials, record_decisions
-from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, merge_configs, parse_experiment_config
+from workflows.config import (
+    ClusterDefaults,
+    ConfigError,
+    ExperimentConfig,
+    loose_numbers,
+    merge_configs,
+    parse_experiment_config,
+    read_config,
+)
 from workflows.config.served import notices
-from workflows.config.yamltext import Document, parse_text
+from workflows.config.yamltext import Document
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import ExperimentRun, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
@@ -118,7 +126,7 @@ class Creator:
                 pool = self._pool(session, config, site.workspace_id)
                 warnings = _capacity_warnings(session, pool, config.resources.slots_per_trial)
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
-                said = notices(merge_configs(document.value, site.template), set(launchers))
+                said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
                 source = _source_checkpoint(session, config, user)
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)
@@ -196,13 +204,16 @@ class Creator:
         if not request.config.strip():
             raise BadRequest(f"{_PREFIX}it is empty")
         try:
-            document = parse_text(request.config)
+            document = read_config(request.config)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         with self._database.read() as session:
             template = usable_template(session, request.template, user) if request.template else {}
             named = _names(template) | _names(document.value)
             project_id = _project(session, request.project_id, named, user)
+            if project_id is not None and len(named) == 1:  # the id says both
+                document.value.pop(*named, None)
+                template = {name: value for name, value in template.items() if name not in named}
             if project_id is None:
                 project_id = 1 if origin is None else readable(session, origin.parent_id, user).project_id
             project = target_project(session, project_id, user)
@@ -367,6 +378,8 @@ def _project(session: Session, project_id: int | None, named: dict[str, Any], us
         return project_id
     workspace, project = named.get("workspace"), named.get("project")
     if bool(workspace) != bool(project):
+        if project_id:
+            return project_id
         raise BadRequest(f"{_PREFIX}<config>: workspace and project go together: expected both or neither")
     if not isinstance(workspace, str) or not isinstance(project, str):
         return None  # what is no text is refused with the rest of the config

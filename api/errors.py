@@ -76,7 +76,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """It exists already."""
+    """It already exists."""
 
     status, code, reason = 409, 6, "AlreadyExists"
 
@@ -132,7 +132,7 @@ def of_database(error: DBAPIError | NoConnection, path: str) -> ApiError:
         said = str(error.orig).splitlines()[0]
         return BadRequest(f"a value is out of range or can't be stored: {said}")
     if isinstance(error, IntegrityError):
-        return Conflict("it exists already, or something it refers to does not exist")
+        return Conflict("it already exists, or something it refers to does not exist")
     if _TOO_MUCH.search(str(error.orig) if isinstance(error, DBAPIError) else ""):
         return BadRequest("too many values, or too long a text to look for: ask for less at once")
     log.error("database error", path=path, error=str(error))

@@ -186,7 +186,7 @@ def _free_name(session: Session, wanted: str) -> str:
     if not 2 <= len(name) <= _LONGEST_NAME or not name.isascii() or not name.isprintable():
         raise BadRequest(f"username {name[:130]!r}: expected 2 to 120 printable ASCII characters")
     if session.scalar(select(User.id).where(User.username == name)) is not None:
-        raise Conflict(f"user {name!r} exists already")
+        raise Conflict(f"user {name!r} already exists")
     return name
 
 
@@ -329,7 +329,7 @@ def _free_group_name(session: Session, wanted: str) -> str:
     if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
         raise BadRequest(f"name: {name[:130]!r}: expected 1 to {_LONGEST_NAME} printable characters")
     if session.scalar(select(Group.id).where(Group.name == name)) is not None:
-        raise Conflict(f"group {name!r} exists already")
+        raise Conflict(f"group {name!r} already exists")
     return name
 
 

@@ -106,7 +106,7 @@ def _free_workspace_name(session: Session, wanted: str, own_id: int = 0) -> str:
     name = checked_name("name", wanted)
     taken = select(Workspace.id).where(func.lower(Workspace.name) == name.lower(), Workspace.id != own_id)
     if session.scalar(taken) is not None:
-        raise Conflict(f"workspace {name!r} exists already")
+        raise Conflict(f"workspace {name!r} already exists")
     return name
 
 
@@ -295,7 +295,7 @@ def _free_project_name(session: Session, wanted: str, workspace_id: int, own_id:
         Project.workspace_id == workspace_id, func.lower(Project.name) == name.lower(), Project.id != own_id
     )
     if session.scalar(taken) is not None:
-        raise Conflict(f"project {name!r} exists already in this workspace")
+        raise Conflict(f"project {name!r} already exists in this workspace")
     return name
 
 

@@ -126,7 +126,7 @@ def delete_model(session: Session, name: str, user: UserPrincipal) -> None:
 def _free_name(session: Session, wanted: str) -> str:
     name = checked_path_name("name", wanted)
     if session.scalar(select(Model.id).where(func.lower(Model.name) == name.lower())) is not None:
-        raise Conflict(f"model {name!r} exists already")
+        raise Conflict(f"model {name!r} already exists")
     return name
 
 

@@ -75,7 +75,7 @@ def create(session: Session, wanted: PostPool, settings: PoolSettings) -> Resour
             "or a digit"
         )
     if session.get(ResourcePool, wanted.name) is not None:
-        raise Conflict(f"resource pool {wanted.name!r} exists already")
+        raise Conflict(f"resource pool {wanted.name!r} already exists")
     row = ResourcePool(
         name=wanted.name,
         description=checked_text("description", wanted.description or ""),

@@ -100,7 +100,7 @@ def rename_template(session: Session, old: str, new: str, user: UserPrincipal) -
 def _free_name(session: Session, wanted: str) -> str:
     name = checked_path_name("name", wanted)
     if session.scalar(select(Template.id).where(Template.name == name)) is not None:
-        raise Conflict(f"template {name!r} exists already")
+        raise Conflict(f"template {name!r} already exists")
     return name
 
 

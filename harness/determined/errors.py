@@ -209,7 +209,7 @@ class NotFoundException(APIException):
 
 
 class ConflictException(APIException):
-    """The thing exists already, or was changed by somebody else at the same time."""
+    """The thing already exists, or was changed by somebody else at the same time."""
 
     status = 409
 

@@ -20,7 +20,7 @@ from workflows.config.hyperparameters import (
     grid_size,
 )
 from workflows.config.merge import merge_configs
-from workflows.config.parse import apply_overrides, parse_experiment_config
+from workflows.config.parse import apply_overrides, loose_numbers, parse_experiment_config, read_config
 from workflows.config.policies import LogPolicy, RetentionPolicy
 from workflows.config.resources import BindMount, Environment, Resources
 from workflows.config.schema import experiment_config_json_schema
@@ -84,6 +84,8 @@ __all__ = [
     "axis_size",
     "experiment_config_json_schema",
     "grid_size",
+    "loose_numbers",
     "merge_configs",
     "parse_experiment_config",
+    "read_config",
 ]

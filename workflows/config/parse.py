@@ -43,7 +43,7 @@ def parse_experiment_config(
         ConfigError: The config cannot be used; all problems at once.
     """
     document, config = _read(text_or_map)
-    findings = check_written(config)
+    findings = _check_read(document, config)
     # Merging tells what is missing even while something else is wrong, so both are reported in one go.
     filled = merge_configs(config, dict(template)) if template else config
     merged = _merge_defaults(filled, cluster, seed)
@@ -91,7 +91,7 @@ def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> Json
             problems.append(Problem("<config>", f"override {override!r} is not of the form path.to.key=value"))
             continue
         try:
-            value = parse_text(text).value
+            value = parse_text(text, strict=True).value
         except ConfigError as error:
             problems.extend(Problem(f"<config>.{key}", p.message, value=text, hint=p.hint) for p in error.problems)
             continue
@@ -126,6 +126,38 @@ def _set(config: JsonMap, parts: list[str], value: Any) -> str | None:
         else:
             return f"{'.'.join(parts[:index])} is a {json_type(node)}, so it cannot hold {part!r}"
     return None
+
+
+def read_config(text: str) -> Document:
+    """Parse YAML or JSON, and take `2024_01` for the text that it is where a text is expected. Raises: ConfigError."""
+    document = parse_text(text)
+    if document.loose and isinstance(document.value, dict):
+        _check_read(document, cast(JsonMap, document.value))
+    return document
+
+
+def loose_numbers(document: Document) -> list[str]:
+    """A sentence for each value that is a number only to older readers of YAML."""
+    told: list[str] = []
+    for path, text in document.loose.items():
+        value: Any = document.value
+        for step in path:
+            value = value[step]
+        told.append(f"{render_path(path)}: {text} is read as the number {value}, as by older readers; quote a text")
+    return told
+
+
+def _check_read(document: Document, config: JsonMap) -> list[Finding]:
+    """What is wrong with a config as written."""
+    findings = check_written(config)
+    texts = {finding.path: document.loose[finding.path] for finding in findings if finding.path in document.loose}
+    for path, text in texts.items():
+        node: Any = config
+        for step in path[:-1]:
+            node = node[step]
+        node[path[-1]] = text
+        del document.loose[path]
+    return check_written(config) if texts else findings
 
 
 def _read(text_or_map: str | Mapping[str, Any] | Document) -> tuple[Document, JsonMap]:

@@ -33,7 +33,10 @@ _WRITE_ONLY: dict[str, JsonMap] = {
         },
         "internal": {"type": "null", "description": "Ignored; only null is allowed."},
     },
-    "Resources": {"agent_label": {"type": "string", "description": "Ignored; older configs carry it."}},
+    "Resources": {
+        "agent_label": {"type": "string", "description": "Ignored; older configs carry it."},
+        "slots": {"type": "integer", "minimum": 0, "description": "Ignored; it is for notebooks and commands."},
+    },
     "SharedFSStorage": {
         key: {"type": "string", "description": "Ignored; older configs carry it."}
         for key in ("container_path", "checkpoint_path", "tensorboard_path")

@@ -28,6 +28,7 @@ UNSERVED = (
     Unserved("bind_mounts", _PROCESSES, "use the paths of the agent's host"),
     Unserved("resources.shm_size", _PROCESSES, "a process has the shared memory of its host"),
     Unserved("resources.devices", _PROCESSES, "a process sees those that its user may use"),
+    Unserved("resources.slots", _BOTH, "it is for notebooks and commands; a trial has slots_per_trial"),
     Unserved("environment.ports", _BOTH, "containers' ports are reached from their host"),
     Unserved("environment.proxy_ports", _BOTH, "there is no proxy to a trial's ports yet"),
     Unserved("environment.pod_spec", _BOTH, "it is for Kubernetes, which comes later"),

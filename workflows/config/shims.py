@@ -66,6 +66,7 @@ def _resources(value: Any) -> Any:
         return value
     fields = dict(cast(JsonMap, value))
     fields.pop("agent_label", None)
+    fields.pop("slots", None)
     if isinstance(fields.get("shm_size"), str):
         size = parse_memory_size(fields["shm_size"])
         fields["shm_size"] = fields["shm_size"] if size is None else size

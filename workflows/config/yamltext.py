@@ -32,14 +32,21 @@ class Document:
     Attributes:
         value: Maps, lists, text, numbers, booleans, None; fit for JSON.
         positions: Line and column, both from 1, of each map key and list item, by path.
+        loose: What was written where a number is that YAML 1.2 calls text (`60_000`, `0b11`), by path.
     """
 
     value: Any
     positions: dict[Path, Position] = field(default_factory=dict[Path, Position])
+    loose: dict[Path, str] = field(default_factory=dict[Path, str])
 
 
-def parse_text(text: str) -> Document:
+def parse_text(text: str, *, strict: bool = False) -> Document:
     """Parse YAML 1.2 or JSON.
+
+    Args:
+        text: The text.
+        strict: Whether numbers with underscores or in binary are text, as YAML 1.2 has it, and not the numbers that
+            older readers, and those of Determined's clients, take them for.
 
     Raises:
         ConfigError: The text is too large or too deep, is not YAML, repeats a key, or holds what JSON cannot carry.
@@ -57,7 +64,7 @@ def parse_text(text: str) -> Document:
             f"YAML text can have {MAX_YAML_BYTES // 1_000_000} MB",
             hint=f"write it as JSON, of which {MAX_BYTES // 1_000_000} MB are accepted",
         )
-    return _Builder().build(text)
+    return _Builder(strict=strict).build(text)
 
 
 def plain_data(value: Any) -> Any:
@@ -156,6 +163,10 @@ def _fast_json(text: str) -> Any:
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
+_DIGITS = "[0-9](?:_?[0-9])*"
+#: Numbers of YAML 1.1 that are none in 1.2.
+_LOOSE_INT = re.compile(rf"[-+]?{_DIGITS}|0b[01](?:_?[01])*|0x[0-9a-fA-F](?:_?[0-9a-fA-F])*", re.ASCII)
+_LOOSE_FLOAT = re.compile(rf"[-+]?{_DIGITS}\.(?:{_DIGITS})?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _LONGEST_TAG = 100
@@ -177,7 +188,9 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
+        self._loose: dict[Path, str] = {}
         self._positions: dict[Path, Position] = {}
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._nodes = 0
@@ -202,7 +215,7 @@ class _Builder:
             raise _refused(f"the character {shown} is not allowed in YAML") from None
         except (YAMLError, ValueError, RecursionError) as error:
             raise _refused(f"not YAML: {error}") from None
-        return Document(self._root, self._positions)
+        return Document(self._root, self._positions, self._loose)
 
     def _syntax_error(self, error: Any) -> ConfigError:
         problem = str(error.problem or error.context or "not YAML")
@@ -264,9 +277,18 @@ class _Builder:
     def _scalar(self, event: Any) -> None:
         self._spend(1, event.start_mark)
         value = _resolve(event)
+        if isinstance(value, str) and _is_plain(event) and not self._strict and self._is_value():
+            number = _loose_number(value)
+            if number is not None:
+                self._loose[self._child_path(event.start_mark)] = value
+                value = number
         if event.anchor is not None:
             self._anchors[event.anchor] = (value, 1)
         self._add(value, event.start_mark, is_scalar=True, text=_joined(event.value), plain=event.style is None)
+
+    def _is_value(self) -> bool:
+        """Whether what comes next is no key."""
+        return not self._stack or isinstance(self._stack[-1].value, list) or self._stack[-1].key is not None
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
@@ -407,6 +429,26 @@ def _plain_scalar(text: str, event: Any) -> Any:
     if problem is not None:
         raise _refused(problem, event.start_mark)
     return value
+
+
+def _is_plain(event: Any) -> bool:
+    """Whether a scalar has neither quotes nor a tag."""
+    return event.style is None and _tag(event) is None
+
+
+def _loose_number(text: str) -> int | float | None:
+    """The number that older readers take a text for; None if it is none, or does not fit."""
+    if len(text) > 30:
+        return None
+    digits = text.replace("_", "")
+    if _LOOSE_INT.fullmatch(text):
+        base = {"0b": 2, "0x": 16}.get(text[:2], 10)
+        number: int | float = int(digits, base)
+    elif _LOOSE_FLOAT.fullmatch(text):
+        number = float(digits)
+    else:
+        return None
+    return number if _unfit(number) is None else None
 
 
 def _copy(value: Any) -> Any:

@@ -515,7 +515,7 @@ async def test_pools_are_made_and_removed(det: Det, user: Caller, admin: Caller)
     words = ("resource-pool", "create", name, "preemption=true", "--description", "new", "--scheduler", "fair_share")
     await det(user, *words, code=3)
     assert name in (await det(admin, *words)).out
-    assert "exists already" in (await det(admin, *words, code=5)).err
+    assert "already exists" in (await det(admin, *words, code=5)).err
     await det(admin, "rp", "set-description", name, "newer")
     shown = await json_of(det, user, "resource-pool", "describe", name)
     settings = shown["settings"]

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from workflows.lifecycle.experiment import Command, ExperimentState
 from workflows.messages import CommandResult, ExperimentRun, Timing
 
 PATH = "/api/v1/experiments"
+CORPUS = sorted((Path(__file__).parents[2] / "unit" / "config" / "corpus").glob("*.yaml"))
 
 
 def request(api: Served, *files: dict[str, Any], text: str | None = None, **more: Any) -> dict[str, Any]:
@@ -136,6 +138,13 @@ async def test_start_of_a_paused_experiment_goes_before_its_move(api: Served) ->
     with api.database.read() as session:
         statement = select(Outbox.kind).where(Outbox.workflow_id == f"experiment-{experiment_id}").order_by(Outbox.id)
         assert list(session.scalars(statement)) == ["start_experiment", "move"]
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=[path.stem for path in CORPUS])
+async def test_configuration_of_a_stranger_is_accepted(api: Served, path: Path) -> None:
+    body = {"config": path.read_text(), "projectId": 1, "validateOnly": True}
+    made = await api.user().post(PATH, body)
+    assert made["experiment"]["projectId"] in (0, 1)
 
 
 async def test_repeated_create_makes_no_further_trials(api: Served) -> None:

@@ -52,7 +52,7 @@ async def test_pool_is_shown_and_its_workflow_is_started_when_it_is_made(api: Se
     assert (await api.user().get(f"{OURS}/{name}"))["resourcePool"] == made
     [start] = api.posted(f"pool-{name}", "start_pool")
     assert (start["name"], start["settings"]["max_aux_containers_per_agent"]) == (name, 7)
-    assert "exists already" in await admin.refused(409, "POST", OURS, wanted)
+    assert "already exists" in await admin.refused(409, "POST", OURS, wanted)
     assert (await admin.patch(f"{OURS}/{name}", {"description": "old"}))["resourcePool"]["description"] == "old"
     for wrong in ("", "a b", "a/b", "-a", "a" * 101):
         assert "expected 1 to 100 letters" in await admin.refused(400, "POST", OURS, {"name": wrong})

@@ -58,9 +58,9 @@ async def test_names_are_of_their_own_within_a_workspace_only(api: Served) -> No
     first, second = [await workspace(user) for _ in range(2)]
     made = await project(user, first["id"], name="Twins")
     path = f"/api/v1/workspaces/{first['id']}/projects"
-    assert "exists already" in await user.refused(409, "POST", path, {"name": "twins"})
+    assert "already exists" in await user.refused(409, "POST", path, {"name": "twins"})
     other = await project(user, second["id"], name="Twins")
-    assert "exists already" in await user.refused(
+    assert "already exists" in await user.refused(
         409, "POST", f"{PROJECTS}/{other['id']}/move", {"destinationWorkspaceId": first["id"]}
     )
     await user.patch(f"{PROJECTS}/{other['id']}", {"name": "Cousins"})

@@ -238,8 +238,8 @@ async def test_user_can_log_in_when_created(api: Served) -> None:
         ({"username": "good", "displayName": {"a": 1}}, 400, "user.displayName"),
         ({"username": "good", "admin": "perhaps"}, 400, "user.admin"),
         ("good", 400, "user"),
-        ({"username": "admin"}, 409, "user 'admin' exists already"),
-        ({"username": " admin "}, 409, "user 'admin' exists already"),
+        ({"username": "admin"}, 409, "user 'admin' already exists"),
+        ({"username": " admin "}, 409, "user 'admin' already exists"),
     ],
 )  # fmt: skip
 async def test_user_is_refused_by_field_when_created_wrongly(api: Served, user: Any, status: int, told: str) -> None:

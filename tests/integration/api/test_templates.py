@@ -28,7 +28,7 @@ async def test_newer_routes_work_together_when_a_template_lives(api: Served) -> 
     name = await template(user)
     path = f"{TEMPLATES}/{name}"
     assert await user.get(path) == {"template": {"name": name, "config": CONFIG, "workspaceId": 1}}
-    assert "exists already" in await user.refused(409, "POST", path, {"config": CONFIG})
+    assert "already exists" in await user.refused(409, "POST", path, {"config": CONFIG})
     assert (await user.patch(path, {"max_restarts": 3}))["template"]["config"] == {"max_restarts": 3}
     put = await user.ask("PUT", path, {"name": name, "config": CONFIG})
     assert put.json()["template"]["config"] == CONFIG

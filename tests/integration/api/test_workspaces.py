@@ -76,7 +76,7 @@ async def test_name_is_refused_when_it_is_empty_too_long_or_not_printable(api: S
 async def test_name_is_refused_when_another_one_has_it_in_any_case(api: Served) -> None:
     user, other = api.user(), api.user()
     made = await workspace(user, name=unique("Taken"))
-    assert "exists already" in await other.refused(409, "POST", WORKSPACES, {"name": made["name"].lower()})
+    assert "already exists" in await other.refused(409, "POST", WORKSPACES, {"name": made["name"].lower()})
     second = await workspace(user)
     await user.refused(409, "PATCH", f"{WORKSPACES}/{second['id']}", {"name": made["name"]})
     renamed = await user.patch(f"{WORKSPACES}/{made['id']}", {"name": made["name"].upper()})

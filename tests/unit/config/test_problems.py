@@ -94,7 +94,7 @@ OBSERVED = [
         "<config>.checkpoint_storage: is not an object where object[\"type\"] is one of 'shared_fs', 'directory', 's3',"
         " 'gcs', or 'azure'",
     ),
-    ({"resources": {"slots": 1}}, '<config>.resources: additionalProperties "slots" not allowed'),
+    ({"resources": {"slot": 1}}, '<config>.resources: additionalProperties "slot" not allowed'),
     (
         searcher(name="nonsense"),
         "<config>.searcher: is not an object where object[\"name\"] is one of 'single', 'random', 'grid', 'custom', or"
