@@ -72,6 +72,7 @@ class Platform:
             "heartbeat_s": 2.0,
             "reconnect_wait_s": 2.0,
             "launcher": self.launcher,
+            "allowed_networks": "127.0.0.0/8",  # where the stores of tests are
         }
         task = asyncio.create_task(agent_main(AgentSettings(**(wanted | settings)), stop))
         self.agents[agent_id] = (task, stop)
@@ -212,6 +213,7 @@ async def platform(
     port, gateway_port = free_port(), free_port()
     settings = ApiSettings(
         gateway=f":{gateway_port}",
+        allowed_networks="127.0.0.0/8",
         database_url=database_url,
         temporal_address=temporal_address,
         port=port,

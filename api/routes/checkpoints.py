@@ -25,7 +25,6 @@ from api.wire.base import answer, plain
 from database.models import Checkpoint
 from database.types import utc_now
 from database.upsert import insert
-from determined.common.storage import MANIFEST_FILE
 from determined.common.storage._manifest import is_inside
 
 router = APIRouter(tags=["checkpoints"])
@@ -41,8 +40,6 @@ async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Res
         raise Forbidden("checkpoints are reported by trials only")
     if not _UUID.fullmatch(sent.uuid):
         raise BadRequest(f"uuid: {sent.uuid[:80]!r}: expected a UUID such as 0e4bd5f6-6b0a-4d3c-9a54-1f3f3c5ac0de")
-    if MANIFEST_FILE in sent.resources:  # a client that lists its storage by itself
-        del sent.resources[MANIFEST_FILE]
     unsafe = next((path for path in sent.resources if not is_inside(path)), None)
     if unsafe is not None:
         raise BadRequest(f"resources: {unsafe[:80]!r}: expected relative paths without '..'")

@@ -16,11 +16,20 @@ import pytest
 
 from determined import core, errors
 from determined.common import storage
+from determined.common.storage._manifest import manifest_name
 
 if TYPE_CHECKING:
     from conftest import Call, Trial
 
 REPORT = "POST /api/v1/checkpoints"
+
+
+def stored(folder: str | Path) -> list[str]:
+    """The checkpoints there, each with its manifest beside it, and nothing else."""
+    names = sorted(os.listdir(folder))
+    found = [name for name in names if not name.startswith(".")]
+    assert names == sorted([*found, *map(manifest_name, found)])
+    return found
 
 
 def test_a_stored_checkpoint_is_whole_and_reported(trial: Trial) -> None:
@@ -39,7 +48,7 @@ def test_a_stored_checkpoint_is_whole_and_reported(trial: Trial) -> None:
     text = (folder / "metadata.json").read_text()
     assert json.loads(text) == {"steps_completed": 4, "note": "x"}
     assert '\n  "note"' in text
-    assert sorted(os.listdir(trial.storage)) == [storage_id]
+    assert stored(trial.storage) == [storage_id]
     body = report.body
     assert body["uuid"] == storage_id
     assert body["resources"] == {"metadata.json": str(len(text)), "sub/": "0", "sub/model": "5"}
@@ -66,7 +75,7 @@ def test_a_folder_is_uploaded_with_a_selector(trial: Trial, tmp_path: Path) -> N
     assert resources[0] == {"a/", "a/deep/", "a/deep/keep.bin", "a/skip.bin", "empty/", "metadata.json"}
     assert resources[1] == {"a/", "a/deep/", "a/deep/keep.bin", "metadata.json"}
     assert resources[2] == {"metadata.json"}
-    assert sorted(os.listdir(trial.storage)) == sorted([everything, some, sharded])
+    assert stored(trial.storage) == sorted([everything, some, sharded])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +142,7 @@ def test_a_full_disk_is_named_and_nothing_stays(trial: Trial, small_disk: Path) 
             f.write(b"x" * (2 << 20))
     assert str(small_disk) in caught.value.path
     assert isinstance(caught.value, OSError)
-    assert os.listdir(small_disk / "ckpts") == [kept]
+    assert stored(small_disk / "ckpts") == [kept]
     assert len(trial.master.of(REPORT)) == 1
 
 
@@ -177,7 +186,7 @@ def test_a_report_whose_answer_was_lost_counts(trial: Trial, quick_backoff: None
     with trial.init() as ctx:
         storage_id = ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
     assert known == {storage_id}
-    assert os.listdir(trial.storage) == [storage_id]
+    assert stored(trial.storage) == [storage_id]
 
 
 def test_checkpoints_are_downloaded_restored_and_deleted(trial: Trial, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def visible(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder)) if folder.exists() else []
+    return sorted(name for name in os.listdir(folder) if not name.startswith(".")) if folder.exists() else []
 
 
 def test_shards_become_one_checkpoint(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from determined import errors
 from determined.common import storage
-from determined.common.storage._manifest import MANIFEST_FILE, decode
+from determined.common.storage._manifest import decode, manifest_name
 from determined.common.storage._storage import new_storage_id
 from determined.common.storage._tree import list_tree
 from tests import storages
@@ -52,6 +52,19 @@ class Place:
     @property
     def raw(self) -> Any:
         return self.storage
+
+    def manifest(self, storage_id: str) -> bytes:
+        """The manifest of a checkpoint, as it is stored."""
+        if self.kind == "posix":
+            return Path(self.raw.root, manifest_name(storage_id)).read_bytes()
+        return self.raw._call(self.raw.fetch_piece, self.raw._manifest_key(storage_id), 0, 1 << 20)
+
+    def write_manifest(self, storage_id: str, content: bytes) -> None:
+        """Put another one in its place."""
+        if self.kind == "posix":
+            Path(self.raw.root, manifest_name(storage_id)).write_bytes(content)
+        else:
+            self.raw._send(self.raw._manifest_key(storage_id), content)
 
     def write(self, storage_id: str, path: str, content: bytes) -> None:
         if isinstance(self.storage, storage.PosixStorage):
@@ -137,7 +150,6 @@ def content(folder: Path | str) -> dict[str, bytes]:
     return {
         str(p.relative_to(folder)) + "/" * p.is_dir(): b"" if p.is_dir() else p.read_bytes()
         for p in Path(folder).rglob("*")
-        if p.name != MANIFEST_FILE
     }
 
 
@@ -151,7 +163,6 @@ class TestContract:
         place.storage.verify(storage_id, hashes=True)
         place.storage.download(storage_id, str(tmp_path / "target"))
         assert content(tmp_path / "target") == content(source) | {"metadata.json": METADATA}
-        assert not (tmp_path / "target" / MANIFEST_FILE).exists()
         with place.storage.restore_path(storage_id) as restored:
             assert content(restored) == content(source) | {"metadata.json": METADATA}
         assert os.path.exists(restored) == (place.kind == "posix")
@@ -160,7 +171,7 @@ class TestContract:
         import xxhash
 
         storage_id = place.store(source)
-        raw = b"".join(place.storage.open_file(storage_id, MANIFEST_FILE))
+        raw = place.manifest(storage_id)
         entries = decode(raw, "it").files
         large = (source / "weights" / "large.bin").read_bytes()
         assert entries["weights/large.bin"] == storage.FileEntry(LARGE, xxhash.xxh3_128(large).hexdigest())
@@ -211,7 +222,7 @@ class TestContract:
         assert os.path.exists(folder) == (place.kind == "posix")
         place.storage.commit(storage_id, files, {"metadata.json": METADATA})
         assert list(place.storage.list_files(storage_id)) == ["metadata.json", "shard-0/part", "shard-1/part"]
-        assert sorted(place.keys(storage_id)) == [MANIFEST_FILE, "metadata.json", "shard-0/part", "shard-1/part"]
+        assert sorted(place.keys(storage_id)) == ["metadata.json", "shard-0/part", "shard-1/part"]
         assert b"".join(place.storage.open_file(storage_id, "shard-1/part")) == b"1"
 
     @pytest.mark.parametrize(
@@ -258,7 +269,7 @@ class TestContract:
             (b'{"version": 2, "files": {}}', "version 2, but this release reads version 1"),
             (b'{"version": 1, "files": {"../x": {"size": 1, "xxh3": ""}}}', "'../x' leads out"),
         ):
-            place.write(storage_id, MANIFEST_FILE, wrong)
+            place.write_manifest(storage_id, wrong)
             with pytest.raises(errors.CheckpointCorruptError, match=told):
                 place.storage.list_files(storage_id)
 
@@ -531,7 +542,7 @@ def test_deleting_begins_with_what_makes_it_a_checkpoint(
     monkeypatch.setattr(place.raw, "delete_object", dies)
     with pytest.raises(KeyboardInterrupt):
         place.storage.delete(storage_id)
-    assert gone[:2] == [MANIFEST_FILE, "metadata.json"]
+    assert gone[:2] == [manifest_name(storage_id), "metadata.json"]
     with pytest.raises(errors.CheckpointNotFound):
         place.storage.list_files(storage_id)
     place.storage.close()
@@ -547,7 +558,7 @@ def test_links_are_neither_followed_nor_removed_behind(tmp_path: Path) -> None:
         Path(folder, "model").write_text("m")
         files = place.storage.put(storage_id, folder, ["model"])
     place.storage.commit(storage_id, files, {})
-    assert sorted(os.listdir(Path(place.raw.root, storage_id))) == [MANIFEST_FILE, "model"]
+    assert sorted(os.listdir(Path(place.raw.root, storage_id))) == ["model"], "the manifest is beside it"
     os.symlink(tmp_path / "outside", Path(place.raw.root, storage_id, "link"))
     for attempt in (
         lambda: place.storage.delete_files(storage_id, ["link/precious"]),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from determined.common.storage._manifest import MANIFEST_FILE
 from tests.compat.published import GENERATIONS, MODEL, environment_of, experiment_config
 from tests.embedded import Embedded
 
@@ -88,7 +87,4 @@ def _checkpoints(cluster: Embedded, experiment: int) -> list[tuple[int, list[str
     rows = cluster.rows(
         f"SELECT steps_completed, resources FROM checkpoints WHERE experiment_id = {experiment} ORDER BY reported_at"
     )
-    return [
-        (steps, sorted(name for name in json.loads(files) if name not in (MANIFEST_FILE, "metadata.json")))
-        for steps, files in rows
-    ]
+    return [(steps, sorted(name for name in json.loads(files) if name != "metadata.json")) for steps, files in rows]

@@ -44,7 +44,11 @@ async def kept_steps(cluster: Platform, experiment_id: int) -> list[int]:
 
 
 def folders(cluster: Platform) -> set[str]:
-    return {path.name for path in (cluster.folder / "checkpoints").iterdir()}
+    """Of checkpoints. Each has its manifest beside it, and no manifest is left alone."""
+    names = {path.name for path in (cluster.folder / "checkpoints").iterdir()}
+    found = {name for name in names if not name.endswith(".manifest.json")}
+    assert names - found == {f".{name.removeprefix('.').removesuffix('.deleted')}.manifest.json" for name in found}
+    return found
 
 
 async def until_kept(cluster: Platform, experiment_id: int, *steps: int) -> None:

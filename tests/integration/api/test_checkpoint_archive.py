@@ -15,7 +15,7 @@ import xxhash
 
 from database.models import Experiment
 from determined.common import storage
-from determined.common.storage import MANIFEST_FILE
+from determined.common.storage._manifest import manifest_name
 from tests.integration.api.served import Run, Served
 from tests.storages import s3_section
 
@@ -67,7 +67,6 @@ async def test_files_come_as_an_archive_wherever_they_are(
     with tarfile.open(fileobj=io.BytesIO(response.content)) as archive:
         found = {member.name: member for member in archive}
         assert sorted(found) == ["deep", "deep/large", "empty", "metadata.json", "none"]
-        assert MANIFEST_FILE not in found
         assert found["none"].isdir()
         file = archive.extractfile("deep/large")
         assert file is not None
@@ -94,7 +93,7 @@ async def test_files_come_one_by_one_with_their_hashes_wherever_they_are(
         assert response.status_code == 200, response.text
         assert response.content == LARGE[offset:]
     assert (await user.ask("GET", f"{path}/file", params={"path": "empty"})).content == b""
-    for file, told in (("none/", "has no file 'none/'"), (MANIFEST_FILE, "has no file"), ("gone", "are not where"),
+    for file, told in (("none/", "has no file 'none/'"), ("gone", "are not where"),
                        ("../x", "has no file")):  # fmt: skip
         assert told in await user.refused(404, "GET", f"{path}/file?path={file}")
     assert "offset" in await user.refused(400, "GET", f"{path}/file?path=empty&offset=-1")
@@ -118,10 +117,11 @@ async def test_no_link_is_followed_when_files_come_one_by_one(api: Served, tmp_p
     for file in ("passwd", "folder/passwd", "pipe"):
         assert "are not where this server looks" in await user.refused(404, "GET", f"{path}/file?path={file}")
     assert (await user.get(f"{path}/files"))["files"]["passwd"] == {"size": 1, "xxh3": ""}, "it has no manifest"
-    (folder / MANIFEST_FILE).write_text("{")
+    manifest = folder.parent / manifest_name(name)
+    manifest.write_text("{")
     assert "is damaged" in await user.refused(404, "GET", f"{path}/files")
-    (folder / MANIFEST_FILE).unlink()
-    (folder / MANIFEST_FILE).symlink_to(tmp_path / "out" / "passwd")
+    manifest.unlink()
+    manifest.symlink_to(tmp_path / "out" / "passwd")
     assert (await user.get(f"{path}/files"))["files"]["passwd"] == {"size": 1, "xxh3": ""}, "a link is no manifest"
 
 

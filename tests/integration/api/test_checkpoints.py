@@ -247,5 +247,5 @@ async def test_download_is_refused_when_the_files_are_not_there(api: Served) -> 
     with api.database.write() as session:
         session.get_one(Checkpoint, deleted).state = "DELETED"
     assert "is DELETED" in await user.refused(400, "GET", f"/checkpoints/{deleted}")
-    for name in (uuid.uuid4(), "..", "..%2f..%2fetc", "%2e%2e", "x"):
+    for name in (uuid.uuid4(), "..%2f..%2fetc", "%2e%2e%2fx", "x"):
         assert (await user.ask("GET", f"/checkpoints/{name}")).status_code == 404

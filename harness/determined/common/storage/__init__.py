@@ -6,7 +6,7 @@ import os
 
 from determined import errors
 from determined.common.outgoing import Refused, site
-from determined.common.storage._manifest import MANIFEST_FILE, FileEntry
+from determined.common.storage._manifest import FileEntry
 from determined.common.storage._posix import PosixStorage
 from determined.common.storage._storage import Storage
 from determined.common.storage._tree import is_below
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONTAINER_SHARED_FS",
-    "MANIFEST_FILE",
     "FileEntry",
     "PosixStorage",
     "Storage",

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-#: Beside the files, and never shown as one of them.
-MANIFEST_FILE = ".undeterred-manifest.json"
 METADATA_FILE = "metadata.json"
 _VERSION = 1
+
+
+def manifest_name(storage_id: str) -> str:
+    """The name of a checkpoint's manifest: beside its folder, so that whoever lists the folder sees its files only."""
+    return f".{storage_id}.manifest.json"
 
 
 class FileEntry:

@@ -1,4 +1,4 @@
-"""What S3, GCS and Azure share: objects below a prefix, `<prefix>/<uuid>/<path>`, and a manifest that is written last.
+"""What S3, GCS and Azure share: objects below a prefix, `<prefix>/<uuid>/<path>`, and a manifest beside them, at last.
 
 An object store can't rename. So a checkpoint is there once its manifest is; or, if Determined wrote it, which knows no
 manifests, once its metadata.json is, which is written last but for the manifest.
@@ -12,7 +12,6 @@ import os
 
 from determined import errors
 from determined.common.storage._manifest import (
-    MANIFEST_FILE,
     METADATA_FILE,
     FileEntry,
     Manifest,
@@ -20,6 +19,7 @@ from determined.common.storage._manifest import (
     decode,
     encode,
     entry_of,
+    manifest_name,
     missing,
     new_hash,
 )
@@ -102,7 +102,7 @@ class ObjectStorage(Storage):
         """Upload, several files at a time, large ones in parts."""
         from determined.common.storage._files import each
 
-        wanted = [checked_path(path) for path in paths if path != MANIFEST_FILE]
+        wanted = [checked_path(path) for path in paths]
 
         def put_one(path: str) -> FileEntry:
             key = self._key(storage_id, path)
@@ -133,10 +133,10 @@ class ObjectStorage(Storage):
         self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes], writer: str = ""
     ) -> None:
         """Upload the rest, then the manifest."""
-        entries = {checked_path(path): entry for path, entry in files.items() if path != MANIFEST_FILE}
+        entries = {checked_path(path): entry for path, entry in files.items()}
         for path, content in extra.items():
             entries[path] = self._send(self._key(storage_id, checked_path(path)), content)
-        self._send(self._key(storage_id, MANIFEST_FILE), encode(Manifest(entries, writer)))
+        self._send(self._manifest_key(storage_id), encode(Manifest(entries, writer)))
 
     def abort(self, storage_id: str) -> None:
         """Remove the objects."""
@@ -163,7 +163,7 @@ class ObjectStorage(Storage):
                 f"checkpoint {storage_id} is not in the checkpoint storage {self.root}"
                 + (": its upload was never finished" if found else "")
             )
-        return {path: FileEntry(size) for path, size in sorted(found.items()) if path != MANIFEST_FILE}
+        return {path: FileEntry(size) for path, size in sorted(found.items())}
 
     def manifest(self, storage_id: str) -> Manifest | None:
         """What was written last; None: Determined wrote the checkpoint, or there is none.
@@ -171,14 +171,14 @@ class ObjectStorage(Storage):
         Raises:
             CheckpointCorruptError: It is damaged.
         """
-        key = self._key(storage_id, MANIFEST_FILE)
+        key = self._manifest_key(storage_id)
         raw = b""
         with contextlib.suppress(Absent):
             while piece := self._call(self.fetch_piece, key, len(raw), PIECE):
                 raw += piece
                 if len(piece) < PIECE:
                     break
-            return decode(raw, self._where(storage_id, MANIFEST_FILE))
+            return decode(raw, f"the manifest of {self.location(storage_id)}")
         return None
 
     def verify(self, storage_id: str, *, hashes: bool) -> None:
@@ -243,8 +243,8 @@ class ObjectStorage(Storage):
     def delete(self, storage_id: str) -> None:
         """What makes it a checkpoint first: a try that breaks off leaves objects that nobody sees."""
         checked_id(storage_id)
-        for path in (MANIFEST_FILE, METADATA_FILE):
-            self._delete_object(self._key(storage_id, path))
+        self.delete_manifest(storage_id)
+        self._delete_object(self._key(storage_id, METADATA_FILE))
         self._delete_objects(self._key(storage_id, ""))
 
     def delete_files(self, storage_id: str, paths: Iterable[str]) -> None:
@@ -255,12 +255,16 @@ class ObjectStorage(Storage):
         except errors.CheckpointNotFound:
             manifest = Manifest({})
         if doomed & manifest.files.keys():
-            self._send(self._key(storage_id, MANIFEST_FILE), encode(manifest.without(doomed)))
+            self._send(self._manifest_key(storage_id), encode(manifest.without(doomed)))
         self._delete_all([self._key(storage_id, path) for path in sorted(doomed)])
 
     def sizes(self, storage_id: str) -> dict[str, int]:
         """Path -> size of all that lies where a checkpoint's files do, be it one or not."""
         return self._listed(storage_id)
+
+    def delete_manifest(self, storage_id: str) -> None:
+        """Remove what makes it a checkpoint."""
+        self._delete_object(self._manifest_key(storage_id))
 
     def delete_all(self, storage_id: str, paths: Iterable[str]) -> None:
         """Remove objects by their paths; folders last."""
@@ -295,6 +299,9 @@ class ObjectStorage(Storage):
 
     def _key(self, storage_id: str, path: str) -> str:
         return f"{self._prefix}{checked_id(storage_id)}/{path}"
+
+    def _manifest_key(self, storage_id: str) -> str:
+        return self._prefix + manifest_name(checked_id(storage_id))
 
     def _where(self, storage_id: str, path: str) -> str:
         return f"{self.location(storage_id)}/{path}"

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: `<root>/<uuid>/…`.
+"""Checkpoints in a folder: `<root>/<uuid>/…`, and the manifest of each beside it, `<root>/.<uuid>.manifest.json`.
 
 A checkpoint is written as `.<uuid>.tmp` beside its place, forced to the disk, and renamed: who sees `<uuid>` sees all
 of it, even after a power cut. What a killed process leaves is a `.<uuid>.tmp` that nobody refers to.
@@ -12,13 +12,13 @@ import os
 
 from determined import errors
 from determined.common.storage._manifest import (
-    MANIFEST_FILE,
     FileEntry,
     Manifest,
     check_file,
     decode,
     encode,
     entry_of,
+    manifest_name,
     missing,
 )
 from determined.common.storage._storage import Storage, checked_id, checked_path, new_storage_id
@@ -79,7 +79,7 @@ class PosixStorage(Storage):
         from determined.common.storage._files import copy_hashed, each
 
         target = self._temporary(storage_id)
-        wanted = [checked_path(path) for path in paths if path != MANIFEST_FILE]
+        wanted = [checked_path(path) for path in paths]
         here, there = os.path.realpath(source), os.path.realpath(target)
         is_staged = is_below(here, there)
 
@@ -118,15 +118,15 @@ class PosixStorage(Storage):
     def commit(
         self, storage_id: str, files: Mapping[str, FileEntry], extra: Mapping[str, bytes], writer: str = ""
     ) -> None:
-        """Write the rest, force all to the disk, and rename the hidden folder."""
+        """Write the rest and the manifest, force all to the disk, and rename the hidden folder."""
         temporary, final = self._temporary(storage_id), self.path_of(storage_id)
-        entries = {checked_path(path): entry for path, entry in files.items() if path != MANIFEST_FILE}
+        entries = {checked_path(path): entry for path, entry in files.items()}
         with self._say_what_failed(temporary):
             make_folders(temporary, [*entries, *map(checked_path, extra)])
             for path, content in extra.items():
                 entries[path] = _write(os.path.join(temporary, path), content)
             _prune(temporary, entries)
-            _write(os.path.join(temporary, MANIFEST_FILE), encode(Manifest(entries, writer)))
+            _write(self._manifest_path(storage_id), encode(Manifest(entries, writer)))
             # The files were forced to the disk as they were put, by those who did.
             for path, _, _ in os.walk(temporary, topdown=False):
                 _sync_dir(path)
@@ -139,6 +139,7 @@ class PosixStorage(Storage):
         temporary = self._temporary(storage_id)
         try:
             _remove_tree(temporary)
+            _unlink(self._manifest_path(storage_id))
         except OSError as e:
             import logging
 
@@ -148,14 +149,14 @@ class PosixStorage(Storage):
         """What the manifest lists, or what is there if there is none."""
         folder = self.require(storage_id)
         with self._say_what_failed(folder):
-            manifest = self._manifest(folder)
+            manifest = self._manifest(storage_id)
             if manifest is None:
                 return {path: FileEntry(size) for path, size in list_tree(folder).items()}
             return manifest.files
 
     def verify(self, storage_id: str, *, hashes: bool) -> None:
         """Compare with the manifest."""
-        self._verify(self.require(storage_id), None, hashes)
+        self._verify(storage_id, None, hashes)
 
     def download(
         self, storage_id: str, target: str, selector: Selector | None = None, progress: Progress | None = None
@@ -178,9 +179,7 @@ class PosixStorage(Storage):
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, selector: Selector | None = None) -> Generator[str, None, None]:
         """The checkpoint's own folder, with sizes and hashes of what `selector` wants verified."""
-        folder = self.require(storage_id)
-        self._verify(folder, selector, hashes=True)
-        yield folder
+        yield self._verify(storage_id, selector, hashes=True)
 
     def open_file(self, storage_id: str, path: str, offset: int = 0) -> Iterator[bytes]:
         """Read the file."""
@@ -205,15 +204,16 @@ class PosixStorage(Storage):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(path, doomed)
             _remove_tree(doomed)
+            _unlink(self._manifest_path(storage_id))
 
     def delete_files(self, storage_id: str, paths: Iterable[str]) -> None:
         """The manifest goes first: a try that breaks off leaves files that nobody sees, and none that is missed."""
         folder = self.path_of(storage_id)
         doomed = {path: _within(folder, path) for path in paths}
         with self._say_what_failed(folder):
-            manifest = self._manifest(folder)
+            manifest = self._manifest(storage_id)
             if manifest is not None:
-                _replace(os.path.join(folder, MANIFEST_FILE), encode(manifest.without(doomed)))
+                _replace(self._manifest_path(storage_id), encode(manifest.without(doomed)))
             for path, file in sorted(doomed.items(), reverse=True):
                 with contextlib.suppress(FileNotFoundError):
                     os.rmdir(file) if path.endswith("/") else os.unlink(file)
@@ -273,16 +273,20 @@ class PosixStorage(Storage):
             # Where tasks run as several users, whoever runs the hosts makes it before: an agent does for containers.
             os.makedirs(self.root, exist_ok=True)
 
-    def _manifest(self, folder: str) -> Manifest | None:
+    def _manifest_path(self, storage_id: str) -> str:
+        return os.path.join(self.root, manifest_name(checked_id(storage_id)))
+
+    def _manifest(self, storage_id: str) -> Manifest | None:
         """None: Determined wrote it, or somebody copied it here."""
-        file = os.path.join(folder, MANIFEST_FILE)
+        file = self._manifest_path(storage_id)
         try:
             with open(file, "rb") as f:
                 return decode(f.read(), file)
         except FileNotFoundError:
             return None
 
-    def _verify(self, folder: str, selector: Selector | None, hashes: bool) -> None:
+    def _verify(self, storage_id: str, selector: Selector | None, hashes: bool) -> str:
+        """The folder, whose files are what they are to be."""
         from determined.common.storage._files import each, hash_file
 
         def verify_one(path: str) -> None:
@@ -299,10 +303,12 @@ class PosixStorage(Storage):
             except FileNotFoundError as e:
                 raise missing(file) from e
 
+        folder = self.require(storage_id)
         with self._say_what_failed(folder):
-            manifest = self._manifest(folder)
+            manifest = self._manifest(storage_id)
             entries = select(manifest.files if manifest else {}, selector)
             each(verify_one, list(entries), _THREADS)
+        return folder
 
     def _open(self, path: str) -> FileIO:
         with self._say_what_failed(path):
@@ -404,6 +410,11 @@ def _sync_dir(path: str) -> None:
         # Some network file systems have no fsync for folders; their renames are durable by themselves.
         if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
             raise
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _remove_tree(folder: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from determined.common.storage._manifest import MANIFEST_FILE
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_tree(folder: str) -> dict[str, int]:
-    """Relative path -> size of all that is below `folder`, sorted; folders end with "/" and have size 0.
-
-    A checkpoint's manifest is no part of it.
-    """
+    """Relative path -> size of all that is below `folder`, sorted; folders end with "/" and have size 0."""
     found: dict[str, int] = {}
     for path, folders, files in os.walk(folder, followlinks=True):
         below = os.path.relpath(path, folder)
@@ -30,8 +25,7 @@ def list_tree(folder: str) -> dict[str, int]:
         for name in folders:
             found[f"{prefix}{name}/"] = 0
         for name in files:
-            if prefix or name != MANIFEST_FILE:
-                found[prefix + name] = os.path.getsize(os.path.join(path, name))
+            found[prefix + name] = os.path.getsize(os.path.join(path, name))
     return dict(sorted(found.items()))
 
 

@@ -24,12 +24,12 @@ from typing import Any, Protocol
 from determined import errors
 from determined.common.storage import build_of_user, folder_on_host
 from determined.common.storage._manifest import (
-    MANIFEST_FILE,
     METADATA_FILE,
     FileEntry,
     Manifest,
     decode,
     encode,
+    manifest_name,
 )
 from determined.common.storage._objects import ObjectStorage
 from determined.common.storage._storage import checked_id, checked_path
@@ -108,7 +108,7 @@ class Claim:
             CheckpointNotFound: It is not the task's.
         """
         if manifest is None and self.is_of_container and has_metadata:
-            return Manifest({path: FileEntry(0) for path in self.paths if path != MANIFEST_FILE})
+            return Manifest({path: FileEntry(0) for path in self.paths})
         if manifest is not None and (manifest.writer == self.writer if manifest.writer else self.is_of_container):
             known = {path: entry for path, entry in manifest.files.items() if path in self.paths}
             return Manifest(known, manifest.writer)
@@ -188,8 +188,8 @@ class HostedFolder:
 
     def files(self, claim: Claim) -> dict[str, FileEntry]:
         """What the manifest lists, or what was reported if Determined's harness wrote it."""
-        with self._beneath(claim.uuid) as folder:
-            found = claim.proven(_manifest(folder, claim.uuid), _has(folder, METADATA_FILE), self.root).files
+        with self._beneath() as root, _folder(root, claim.uuid) as folder:
+            found = claim.proven(_manifest(root, claim.uuid), _has(folder, METADATA_FILE), self.root).files
             if all(entry.xxh3 or path.endswith("/") for path, entry in found.items()):
                 return found
             return dict(_measured(folder, found))
@@ -218,7 +218,7 @@ class HostedFolder:
     def _remove_one(self, root: int, name: str, hidden: str, claim: Claim) -> None:
         with _folder(root, name) as folder:
             try:
-                found = claim.proven(_manifest(folder, claim.uuid), _has(folder, METADATA_FILE), self.root)
+                found = claim.proven(_manifest(root, claim.uuid), _has(folder, METADATA_FILE), self.root)
             except errors.CheckpointNotFound:
                 if name == hidden:  # all but itself was removed
                     _rmdir(root, name)
@@ -228,7 +228,7 @@ class HostedFolder:
             # by what it is known comes last
             for path in sorted(found.files, key=lambda path: (path != METADATA_FILE, path), reverse=True):
                 _unlink(folder, path)
-            _unlink(folder, MANIFEST_FILE)
+        _unlink(root, manifest_name(claim.uuid))
         if not _rmdir(root, hidden):  # somebody else's files are in it
             with contextlib.suppress(OSError):
                 os.rename(hidden, claim.uuid, src_dir_fd=root, dst_dir_fd=root)
@@ -236,11 +236,11 @@ class HostedFolder:
     def remove_files(self, claim: Claim, paths: Collection[str]) -> None:
         """The manifest forgets them first: a try that breaks off leaves files that nobody sees."""
         try:
-            with self._beneath(claim.uuid) as folder:
-                manifest = _manifest(folder, claim.uuid)
+            with self._beneath() as root, _folder(root, claim.uuid) as folder:
+                manifest = _manifest(root, claim.uuid)
                 found = claim.proven(manifest, _has(folder, METADATA_FILE), self.root).files
                 if manifest is not None:
-                    _write(folder, MANIFEST_FILE, encode(manifest.without(paths)))
+                    _write(root, manifest_name(claim.uuid), encode(manifest.without(paths)))
                 # those that the manifest forgot in a try before were listed once
                 doomed = [path for path in paths if path in found or path in claim.paths]
                 for path in sorted(doomed, reverse=True):
@@ -309,7 +309,7 @@ class HostedObjects:
             return
         self._place.delete_all(claim.uuid, [path for path in found.files if path != METADATA_FILE])
         self._place.delete_all(claim.uuid, [METADATA_FILE])
-        self._place.delete_all(claim.uuid, [MANIFEST_FILE])
+        self._place.delete_manifest(claim.uuid)
 
     def remove_files(self, claim: Claim, paths: Collection[str]) -> None:
         """The manifest forgets them first."""
@@ -369,9 +369,9 @@ def _pieces(file: Any) -> Iterator[bytes]:
             yield piece
 
 
-def _manifest(folder: int, uuid: str) -> Manifest | None:
+def _manifest(root: int, uuid: str) -> Manifest | None:
     try:
-        number = _open(folder, MANIFEST_FILE)
+        number = _open(root, manifest_name(uuid))
     except FileNotFoundError:
         return None
     with open(number, "rb") as file:
