@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -36,6 +37,8 @@ from database.models import (
 )
 from database.session import Database
 from database.trials import create_trials, record_decisions
+from determined.common.storage.hosted import folder_of, named_root
+from determined.errors import StorageNotNamed
 from workflows.config import (
     ClusterDefaults,
     ConfigError,
@@ -127,6 +130,7 @@ class Creator:
                 warnings = _capacity_warnings(session, pool, config.resources.slots_per_trial)
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
                 said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
+                said += _storage_notices(wire, self._settings.roots)
                 source = _source_checkpoint(session, config, user)
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)
@@ -330,6 +334,15 @@ def _row(
 def _unit(config: ExperimentConfig) -> str | None:
     """The unit of max_length: a metric of this name says how far code came that asks for no operations."""
     return getattr(getattr(config.searcher, "max_length", None), "unit", None)
+
+
+def _storage_notices(config: dict[str, Any], roots: Sequence[str]) -> list[str]:
+    """What a user has to know of a storage that the cluster itself does not touch."""
+    section = config["checkpoint_storage"]
+    folder = folder_of(section) if section["type"] == "shared_fs" else None
+    if folder is None or named_root(folder, roots) is not None:
+        return []
+    return [f"checkpoint_storage.host_path: {StorageNotNamed(folder)}; trials use it, and what they store there stays"]
 
 
 def _source_checkpoint(session: Session, config: ExperimentConfig, user: UserPrincipal) -> str | None:

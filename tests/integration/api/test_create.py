@@ -147,6 +147,16 @@ async def test_configuration_of_a_stranger_is_accepted(api: Served, path: Path) 
     assert made["experiment"]["projectId"] in (0, 1)
 
 
+async def test_storage_that_the_cluster_does_not_touch_is_said_at_creation(api: Served) -> None:
+    user = api.user()
+    for host_path, said in ((str(api.folder / "mine"), False), ("/mnt/of/my/own", True)):
+        text = yaml.safe_dump(api.config(checkpoint_storage={"type": "shared_fs", "host_path": host_path}))
+        notices = (await user.post(PATH, {"config": text, "validateOnly": True}))["notices"]
+        told = [notice for notice in notices if notice.startswith("checkpoint_storage.host_path: ")]
+        assert bool(told) is said, notices
+        assert all("UNDETERRED_STORAGE_ROOTS" in notice and host_path in notice for notice in told)
+
+
 async def test_repeated_create_makes_no_further_trials(api: Served) -> None:
     user = api.user()
     key = {"Idempotency-Key": "twice"}
