@@ -131,7 +131,7 @@ def send(
     However often it has to be sent, it is created once: each try has the same key.
 
     Raises:
-        BadRequestException: The cluster refuses the configuration.
+        InvalidRequestException: The cluster refuses the configuration.
         MasterNotFoundException: There was no answer.
     """
     from determined.common.experimental._wire import new_key, warnings_of

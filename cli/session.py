@@ -55,7 +55,7 @@ def at_hand() -> Session | None:
     token = store.token(url, user) if user else None
     if token is None and _chosen.user is None:
         token = os.environ.get("DET_USER_TOKEN")
-    return Session(url, token, cert=Cert.from_env(), max_tries=1) if token else None
+    return Session(url, token=token, cert=Cert.from_env(), max_tries=1) if token else None
 
 
 def anonymous() -> Session:

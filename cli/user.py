@@ -56,7 +56,7 @@ def logout(all_: Annotated[bool, typer.Option("--all", "-a", help="Every user of
         return
     for name, token in known:
         if token:
-            ended = Session(url, token, username=name, cert=Cert.from_env(), max_tries=1)
+            ended = Session(url, token=token, username=name, cert=Cert.from_env(), max_tries=1)
             authentication.logout(ended, store)
             ended.close()
             render.say(f"Logged out user '{name}'")

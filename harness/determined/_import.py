@@ -6,10 +6,14 @@ import contextlib
 import importlib
 import os
 import sys
+import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+
+_in_use = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -25,10 +29,13 @@ def import_from_path(path: str | os.PathLike[str]) -> Generator[None, None, None
 
     Raises:
         FileNotFoundError: `path` is not a directory.
+        RuntimeError: Within another such block, of this thread or another: both change what all of the process imports.
     """
     root = os.path.abspath(str(os.fspath(path)))
     if not os.path.isdir(root):
         raise FileNotFoundError(f"import_from_path: {root} is not a directory")
+    if not _in_use.acquire(blocking=False):
+        raise RuntimeError("import_from_path: it can't be nested, nor used by two threads; leave the other block first")
     old_path = sys.path[:]
     old_modules = dict(sys.modules)
     # A module that `path` also offers must be found anew; all others (numpy, torch) keep their identity.
@@ -48,6 +55,7 @@ def import_from_path(path: str | os.PathLike[str]) -> Generator[None, None, None
         for name in hidden:
             sys.modules[name] = old_modules[name]
         importlib.invalidate_caches()
+        _in_use.release()
 
 
 def _module_name(entry: str) -> str:

@@ -11,6 +11,8 @@ DeterminedException
 ├── AllocationEnded                      the cluster has ended this allocation: stop, nothing more will be accepted
 ├── InternalException                    a bug of ours
 ├── DistributedError                     the workers of a job did not meet, or lost one, or went different ways
+│   └── NotLaunchedError                 … were not started by that launcher (also a KeyError and a RuntimeError)
+├── SortWithoutOrderError                sort_by comes with order_by (also a ValueError and an AssertionError)
 ├── CheckpointException
 │   ├── InvalidCheckpointException       a checkpoint is not what its description says
 │   │   └── CheckpointCorruptError       … a file of it differs from its manifest
@@ -21,16 +23,23 @@ DeterminedException
 │   ├── NoDirectStorageAccess            this machine can't reach the checkpoint storage itself
 │   ├── ProxiedDownloadFailed            a download through the master failed
 │   └── MultipleDownloadsFailed          each way of downloading failed
-└── APIException                         the master answered with an error
-    ├── BadRequestException              400
-    ├── UnauthenticatedException         401
-    ├── ForbiddenException               403
-    │   └── EnterpriseOnlyError
-    ├── NotFoundException                404
-    ├── ConflictException                409
-    ├── TooManyRequestsException         429
-    ├── ServerException                  5xx
-    └── MasterNotFoundException          no answer at all (also a ConnectionError)
+├── BadResponseException                 the master's answer is none that we understand
+│   └── EmptyResultException             … there is nothing in it
+├── CorruptTokenCacheException           the file of saved logins can't be read
+├── CorruptCertificateCacheException     the file of saved certificates can't be read
+└── BadRequestException                  the master refused, or could not be asked; the base, as in Determined
+    └── APIException                     the master answered with an error
+        ├── InvalidRequestException      400
+        ├── UnauthenticatedException     401
+        │   └── InvalidCredentialsException
+        ├── ForbiddenException           403
+        │   └── EnterpriseOnlyError
+        ├── NotFoundException            404
+        ├── ConflictException            409
+        ├── TooManyRequestsException     429
+        ├── DeleteFailedException        something could not be deleted
+        ├── ServerException              5xx
+        └── MasterNotFoundException      no answer at all (also a ConnectionError)
 """
 
 from __future__ import annotations
@@ -155,12 +164,42 @@ class DistributedError(DeterminedException):
     """The workers of a job did not meet, or one of them was lost or went another way than the others."""
 
 
-class APIException(DeterminedException):
+class NotLaunchedError(DistributedError, KeyError, RuntimeError):
+    """A variable that the workers' launcher sets is not there."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
+class SortWithoutOrderError(DeterminedException, ValueError, AssertionError):
+    """Of `sort_by` and `order_by` one was given without the other."""
+
+
+class BadResponseException(DeterminedException):
+    """The master's answer is none that we understand."""
+
+
+class EmptyResultException(BadResponseException):
+    """The master's answer has nothing in it."""
+
+
+class CorruptTokenCacheException(DeterminedException):
+    """The file of saved logins can't be read."""
+
+
+class CorruptCertificateCacheException(DeterminedException):
+    """The file of saved certificates can't be read."""
+
+
+class BadRequestException(DeterminedException):
+    """Base of what comes of asking the master, as in Determined: `except BadRequestException` catches all of it."""
+
+
+class APIException(BadRequestException):
     """The master answered with an error.
 
     Attributes:
-        status: The HTTP status; 0 if there was no answer.
-        message: The master's own words.
+        status, status_code: The HTTP status; 0 if there was no answer.
+        message, response_error: The master's own words.
         maybe_applied: Whether an attempt may have had its effect although no answer said so.
     """
 
@@ -176,11 +215,21 @@ class APIException(DeterminedException):
         if status is not None:
             self.status = status
 
+    @property
+    def status_code(self) -> int:
+        """`status`, by the name that it has in Determined."""
+        return self.status
+
+    @property
+    def response_error(self) -> str:
+        """`message`, by the name that it has in Determined."""
+        return self.message
+
     def __str__(self) -> str:
         return f"{self.message} ({self.where}: {self.status})" if self.where else self.message
 
 
-class BadRequestException(APIException):
+class InvalidRequestException(APIException):
     """The master refuses the request as it is."""
 
     status = 400
@@ -190,6 +239,14 @@ class UnauthenticatedException(APIException):
     """Nobody is logged in, or the session has ended."""
 
     status = 401
+
+
+class InvalidCredentialsException(UnauthenticatedException):
+    """There is no such user, or the password is another."""
+
+
+class DeleteFailedException(APIException):
+    """Something could not be deleted."""
 
 
 class ForbiddenException(APIException):
@@ -231,7 +288,7 @@ class MasterNotFoundException(APIException, ConnectionError):
 
 
 _BY_STATUS: dict[int, type[APIException]] = {
-    400: BadRequestException,
+    400: InvalidRequestException,
     401: UnauthenticatedException,
     403: ForbiddenException,
     404: NotFoundException,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def session(master: Master) -> Iterator[Session]:
-    session = Session(master.url, "tok", username="me")
+    session = Session(master.url, token="tok", username="me")
     yield session
     session.close()
 
@@ -75,7 +75,7 @@ def test_requests_leave_nothing_in_a_log_at_debug(master: Master) -> None:
     master.answer("GET /api/v1/me", {"user": {}})
     script = (
         "import logging, sys; logging.basicConfig(level=logging.DEBUG); from determined.common.api import Session;"
-        "Session(sys.argv[1], 'tok', username='me').get('/api/v1/me'); logging.debug('mine')"
+        "Session(sys.argv[1], token='tok', username='me').get('/api/v1/me'); logging.debug('mine')"
     )
     done = subprocess.run([sys.executable, "-c", script, master.url], capture_output=True, text=True, check=True)
     assert done.stderr == "DEBUG:root:mine\n"
@@ -96,7 +96,7 @@ def test_two_threads_have_two_connections(master: Master, session: Session) -> N
 @pytest.mark.parametrize(
     ("status", "body", "kind", "message"),
     [
-        (400, {"message": "bad field"}, errors.BadRequestException, "bad field"),
+        (400, {"message": "bad field"}, errors.InvalidRequestException, "bad field"),
         (401, {"error": {"error": "no session"}}, errors.UnauthenticatedException, "no session; log in with"),
         (403, {"error": {"message": "not yours"}}, errors.ForbiddenException, "not yours"),
         (404, {"message": "gone"}, errors.NotFoundException, "gone"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def session(master: Master) -> AsyncIterator[AsyncSession]:
-    session = AsyncSession(master.url, "tok")
+    session = AsyncSession(master.url, token="tok")
     yield session
     await session.close()
 

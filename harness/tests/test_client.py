@@ -29,7 +29,7 @@ def det(master: Master, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(client, "_determined", None)
-    session = Session(master.url, "tok", username="ann")
+    session = Session(master.url, token="tok", username="ann")
     yield client.Determined.from_session(session)
     session.close()
 

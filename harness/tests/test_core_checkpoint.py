@@ -67,9 +67,9 @@ def test_a_folder_is_uploaded_with_a_selector(trial: Trial, tmp_path: Path) -> N
         everything = ctx.checkpoint.upload(source, {"steps_completed": 1})
         some = ctx.checkpoint.upload(source, {"steps_completed": 2}, selector=lambda p: p.endswith("keep.bin"))
         sharded = ctx.checkpoint.upload(None, {"steps_completed": 3}, shard=True)
-        with pytest.raises(ValueError, match="ckpt_dir is None"):
+        with pytest.raises(RuntimeError, match="ckpt_dir is None"):
             ctx.checkpoint.upload(None, {"steps_completed": 3})
-        with pytest.raises(ValueError, match="must be a folder that exists"):
+        with pytest.raises(FileNotFoundError, match="must be a folder that exists"):
             ctx.checkpoint.upload(tmp_path / "nowhere", {"steps_completed": 3})
     resources = [set(c.body["resources"]) for c in trial.master.of(REPORT)]
     assert resources[0] == {"a/", "a/deep/", "a/deep/keep.bin", "a/skip.bin", "empty/", "metadata.json"}
@@ -159,7 +159,7 @@ def test_a_failing_fsync_fails_the_save(trial: Trial, monkeypatch: pytest.Monkey
 
 def test_a_refused_checkpoint_is_removed(trial: Trial) -> None:
     trial.master.answer(REPORT, (400, {"message": "task is no trial"}))
-    with trial.init() as ctx, pytest.raises(errors.BadRequestException, match="task is no trial"):
+    with trial.init() as ctx, pytest.raises(errors.InvalidRequestException, match="task is no trial"):
         ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
     assert os.listdir(trial.storage) == []
 

@@ -194,7 +194,7 @@ def test_a_report_that_is_refused_later_is_raised_and_its_neighbours_are_kept(
         return (400, {"message": "bad is not allowed"}) if bad else {}
 
     trial.master.answer(BATCH, batch)
-    with pytest.raises(errors.BadRequestException, match="bad is not allowed"), trial.init() as ctx:
+    with pytest.raises(errors.InvalidRequestException, match="bad is not allowed"), trial.init() as ctx:
         trial.master.stop()
         for step in range(50):
             ctx.train.report_training_metrics(step, {"bad": step == 20})

@@ -186,7 +186,7 @@ def test_a_refused_report_is_raised_once_and_its_neighbours_are_kept(trial: Tria
         return (400, {"message": "bad is not allowed"}) if bad else {}
 
     trial.master.answer(BATCH, batch)
-    with pytest.raises(errors.BadRequestException, match="bad is not allowed"), trial.init() as ctx:
+    with pytest.raises(errors.InvalidRequestException, match="bad is not allowed"), trial.init() as ctx:
         ctx.train.report_training_metrics(0, {"ok": 1})
         for step in range(1, 50):
             ctx.train.report_training_metrics(step, {"bad": step == 20})

@@ -94,7 +94,7 @@ def test_a_completion_whose_answer_was_lost_counts(trial: Trial, quick_backoff: 
 
 
 def test_a_wrong_length_is_an_error(trial: Trial) -> None:
-    with trial.init() as ctx, pytest.raises(errors.BadRequestException, match="does not match"):
+    with trial.init() as ctx, pytest.raises(errors.InvalidRequestException, match="does not match"):
         for op in ctx.searcher.operations():
             trial.lengths[0] = 99
             op.report_completed(0.5)

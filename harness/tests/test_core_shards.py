@@ -183,7 +183,7 @@ def test_missing_source_of_one_worker_is_known_to_all(tmp_path: Path) -> None:
         checkpoint.upload(tmp_path / "nowhere" if rank else None, {"steps_completed": 1}, shard=True)
 
     chief, worker = together(tmp_path / "storage", 2, work)
-    assert isinstance(worker, ValueError)
+    assert isinstance(worker, FileNotFoundError)
     with pytest.raises(errors.CheckpointException, match=r"worker 1 failed: ValueError: upload: ckpt_dir is"):
         raise chief
 

@@ -334,7 +334,7 @@ def test_gpus_are_measured_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_profiler_neither_waits_nor_takes_an_error_that_is_the_training_codes(trial: Trial) -> None:
     trial.master.answer(BATCH, lambda call: (400, {"message": "no such metric"}))
-    with pytest.raises(errors.BadRequestException, match="no such metric"), trial.init() as ctx:
+    with pytest.raises(errors.InvalidRequestException, match="no such metric"), trial.init() as ctx:
         ctx.train.report_training_metrics(1, {"loss": 1.0})
         _until(lambda: trial.master.of(BATCH), "the refusal")
         for _ in range(3):

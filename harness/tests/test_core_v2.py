@@ -41,7 +41,7 @@ class Cluster:
 
     @property
     def client(self) -> Determined:
-        return Determined.from_session(Session(self.master.url, "user-token"))
+        return Determined.from_session(Session(self.master.url, token="user-token"))
 
     def _experiment(self, call: Call) -> Any:
         assert call.headers["Authorization"] == "Bearer user-token"
@@ -259,7 +259,7 @@ def test_end_of_the_interpreter_ends_the_run(cluster: Cluster, end: str, state: 
     script = f"""
 from determined.common.api._session import Session
 from determined.experimental import Determined, core_v2
-client = Determined.from_session(Session({cluster.master.url!r}, "user-token"))
+client = Determined.from_session(Session({cluster.master.url!r}, token="user-token"))
 core_v2.init(config=core_v2.Config(name="mine"), client=client)
 core_v2.train.report_training_metrics(1, {{"loss": 0.5}})
 print("trained")

@@ -82,7 +82,7 @@ def break_off(master: Master, name: str, after: int) -> None:
 def checkpoint(master: Master) -> Iterator[client.Checkpoint]:
     """A checkpoint of `FILES` that is there by way of the master only."""
     serve(master)
-    session = Session(master.url, "tok")
+    session = Session(master.url, token="tok")
     yield client.Checkpoint.from_wire(session, body(FILES))
     session.close()
 
@@ -210,7 +210,7 @@ def stored(master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     paths = ["sub/", *(f"sub/{name}" for name in FILES)]
     place.begin(UUID)
     place.commit(UUID, place.put(UUID, str(tmp_path / "source"), paths), {})
-    session = Session(master.url, "tok")
+    session = Session(master.url, token="tok")
     files = {path: FILES.get(path.removeprefix("sub/"), b"") for path in paths}
     yield client.Checkpoint.from_wire(session, body(files, experimentConfig=config))
     session.close()
@@ -307,7 +307,7 @@ def test_a_terminal_sees_the_download_proceed_and_a_pipe_does_not(
 async def test_asynchronous_downloads_are_the_same(master: Master, tmp_path: Path) -> None:
     serve(master)
     break_off(master, "layer3.bin", 70_000)
-    session = AsyncSession(master.url, "tok")
+    session = AsyncSession(master.url, token="tok")
     checkpoint = AsyncCheckpoint.from_wire(session, body(FILES))
     told: list[tuple[int, int]] = []
     await checkpoint.download(tmp_path / "a", client.DownloadMode.MASTER, progress=lambda *now: told.append(now))

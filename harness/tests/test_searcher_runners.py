@@ -216,7 +216,7 @@ class Died(BaseException):
 
 @pytest.fixture
 def cluster(master: Master, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
-    session = Session(master.url, "tok", username="ann")
+    session = Session(master.url, token="tok", username="ann")
     monkeypatch.setattr(client, "_determined", client.Determined.from_session(session))
     monkeypatch.setattr(_search_runner, "_IDLE_S", 0.01)
     monkeypatch.setattr(_search_runner, "_PAUSED_S", 0.02)
@@ -571,7 +571,7 @@ def test_the_error_of_the_method_is_raised_even_if_nobody_can_be_told(cluster: C
 
 def test_operations_that_are_refused_end_the_experiment(cluster: Cluster, tmp_path: Path) -> None:
     operations = [searcher.Create(uuid.UUID(R), {"refuse": 1}, None)]
-    with pytest.raises(errors.BadRequestException, match="no such trial"):
+    with pytest.raises(errors.InvalidRequestException, match="no such trial"):
         searcher.LocalSearchRunner(Scripted(initial_operations=operations), tmp_path).run(CONFIG)
     assert cluster.state == "STATE_ERROR"
     assert [len(posted) for _, posted in cluster.posted()] == [1, 1, 1]
@@ -683,7 +683,7 @@ from test_searcher_runners import CONFIG, Sampling
 from determined import searcher
 from determined.common.api import Session
 from determined.experimental import client
-client._determined = client.Determined.from_session(Session(sys.argv[2], "tok"))
+client._determined = client.Determined.from_session(Session(sys.argv[2], token="tok"))
 print(searcher.LocalSearchRunner(Sampling(), Path(sys.argv[3])).run(CONFIG))
 """
 
@@ -762,7 +762,7 @@ def test_a_configuration_file_is_sent_as_it_is(cluster: Cluster, tmp_path: Path)
 
 def test_an_experiment_that_the_master_refuses_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
     cluster.master.answer(CREATE, lambda call: (400, {"message": "<config>.entrypoint is missing"}))
-    with pytest.raises(errors.BadRequestException, match="entrypoint is missing"):
+    with pytest.raises(errors.InvalidRequestException, match="entrypoint is missing"):
         searcher.LocalSearchRunner(Sampling(), tmp_path).run(CONFIG)
 
 

@@ -39,7 +39,7 @@ NAMES = list(dict.fromkeys(check.name for check in CHECKS))
 def _drive(cluster: Embedded) -> dict[int, Launched]:
     """One and two workers at once, to their ends."""
     token = request_token(cluster.environment["DET_MASTER"], "admin", cluster.environment["UNDETERRED_ADMIN_PASSWORD"])
-    session = Session(cluster.environment["DET_MASTER"], token)
+    session = Session(cluster.environment["DET_MASTER"], token=token)
     launched = {workers: Launched(cluster, session, workers) for workers in (1, 2)}
     with ThreadPoolExecutor() as pool:
         list(pool.map(Launched.run, launched.values()))

@@ -88,13 +88,14 @@ class CheckpointContext:
         """
         self._check_caller("upload", shard)
         if ckpt_dir is None and not shard:
-            raise ValueError("upload: ckpt_dir is None, which is allowed with shard=True only")
+            raise RuntimeError("upload: ckpt_dir is None, which is allowed with shard=True only")
         source = os.fspath(ckpt_dir) if ckpt_dir is not None else ""
         team = self._team(shard)
 
         def check() -> None:
             if source and not os.path.isdir(source):
-                raise ValueError(f"upload: ckpt_dir is {source!r}, but must be a folder that exists")
+                missing = NotADirectoryError if os.path.exists(source) else FileNotFoundError
+                raise missing(f"upload: ckpt_dir is {source!r}, but must be a folder that exists")
 
         team.each(check)
         storage_id = self._begin(team, metadata)
@@ -337,7 +338,7 @@ class CheckpointContext:
         def run(send: Send) -> None:
             try:
                 send("POST", "/api/v1/checkpoints", body)
-            except (errors.BadRequestException, errors.ConflictException) as e:
+            except (errors.InvalidRequestException, errors.ConflictException) as e:
                 # A checkpoint is taken once. If the answer to an earlier attempt was lost, it is there already.
                 if not e.maybe_applied:
                     raise

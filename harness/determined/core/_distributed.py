@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 
+from determined import errors
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
@@ -144,7 +146,7 @@ class DistributedContext:
         for name in names:
             text = os.environ.get(name)
             if text is None or not text.strip().isdigit():
-                raise RuntimeError(
+                raise errors.NotLaunchedError(
                     f"the environment variable {name} is {'not set' if text is None else repr(text)}, but must be a "
                     f"number; start this script with {launcher}, or construct DistributedContext(rank=…) yourself"
                 )

@@ -86,7 +86,7 @@ class SearcherOperation:
         body = {"op": {"length": self._length}, "searcherMetric": to_json_value(searcher_metric, "searcher_metric")}
         try:
             send("POST", f"{base}/completed_operation", body)
-        except (errors.BadRequestException, errors.ConflictException) as e:
+        except (errors.InvalidRequestException, errors.ConflictException) as e:
             # The answer to an earlier attempt may have been lost; then the master has moved on from this length.
             if not e.maybe_applied:
                 raise

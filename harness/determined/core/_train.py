@@ -159,7 +159,7 @@ class TrainContext:
         def run(send: Send) -> None:
             try:
                 send("POST", f"/api/v1/trials/{self._trial_id}/early_exit", {"reason": reason.value})
-            except (errors.BadRequestException, errors.ConflictException):
+            except (errors.InvalidRequestException, errors.ConflictException):
                 return  # it has been reported before
 
         self._reporter.call(run, despite_errors=True)
@@ -176,7 +176,7 @@ class TrainContext:
             What is noted now.
 
         Raises:
-            BadRequestException: Too large, too deep, or something in it has no form in JSON.
+            InvalidRequestException: Too large, too deep, or something in it has no form in JSON.
             AllocationEnded, APIException: The master refused it, or an earlier report.
         """
         if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -21,7 +21,7 @@ import contextlib
 import sys
 
 from determined import core
-from determined.core import PreemptMode, TensorboardMode
+from determined.core import DistributedContext, PreemptMode, TensorboardMode
 from determined.experimental._unmanaged import Config, DefaultConfig, UnmanagedConfig, merged
 
 TYPE_CHECKING = False
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Config",
     "DefaultConfig",
+    "DistributedContext",
+    "PreemptMode",
+    "TensorboardMode",
     "UnmanagedConfig",
     "close",
     "init",

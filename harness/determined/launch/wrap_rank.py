@@ -1,7 +1,8 @@
-"""One worker of a job: `python3 -m determined.launch.wrap_rank [RANK] -- command`.
+"""One worker of a job: `python3 -m determined.launch.wrap_rank RANK [--] command`.
 
-Prefixes each line of its output with `[rank=N] `, which the cluster's logs take as the line's rank. Without RANK it is
-what the launcher says in the environment (`RANK`, `HOROVOD_RANK`, `OMPI_COMM_WORLD_RANK`, `PMI_RANK`).
+Prefixes each line of its output with `[rank=N] `, which the cluster's logs take as the line's rank. RANK is a number,
+or names of environment variables with commas between them, of which the first that is set counts. Before `--` it may
+be left out: then it is what the launcher says (`RANK`, `HOROVOD_RANK`, `OMPI_COMM_WORLD_RANK`, `PMI_RANK`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,27 @@ _WAITS = STILL_WAITING.encode()
 
 def main() -> None:
     """Run the worker to its end, and end as it did."""
-    argv = sys.argv[1:]
-    if "--" not in argv or len(argv) == argv.index("--") + 1:
-        fail("use: python3 -m determined.launch.wrap_rank [RANK] -- command …")
-    at = argv.index("--")
-    rank = argv[0] if at else next((os.environ[name] for name in _NAMES if os.environ.get(name)), "0")
-    if not rank.isdigit():
-        fail(f"RANK is {rank!r}, but must be a number")
-    sys.exit(_run(rank, argv[at + 1 :]))
+    argv = [word for at, word in enumerate(sys.argv[1:]) if at or word != "--no-redirect-stdio"]
+    if argv[:1] == ["--"]:
+        rank, command = next((os.environ[name] for name in _NAMES if os.environ.get(name)), "0"), argv[1:]
+    else:
+        rank, command = _rank(argv[0]) if argv else "", argv[2:] if argv[1:2] == ["--"] else argv[1:]
+    if not command:
+        fail("use: python3 -m determined.launch.wrap_rank RANK [--] command …")
+    sys.exit(_run(rank, command))
+
+
+def _rank(text: str) -> str:
+    """RANK as it is written, or what the first of the variables that it names has."""
+    if text.isdigit():
+        return text
+    name = next((name for name in text.split(",") if name in os.environ), None)
+    if name is None:
+        fail(f"RANK is {text!r}, but must be a number, or name an environment variable that is set")
+    value = os.environ[name]
+    if not value.isdigit():
+        fail(f"RANK: the environment variable {name} is {value!r}, but must be a number")
+    return value
 
 
 def _run(rank: str, command: list[str]) -> int:

@@ -65,7 +65,7 @@ def create_experiment(session: Session, text: str, model_dir: str | os.PathLike[
 
     Raises:
         InvalidContextException: The directory can't be packed.
-        BadRequestException: The master refuses the configuration.
+        InvalidRequestException: The master refuses the configuration.
     """
     import logging
 

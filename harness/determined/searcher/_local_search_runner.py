@@ -40,6 +40,12 @@ class LocalSearchRunner(SearchRunner):
         super().__init__(search_method)
         self.searcher_dir = Path(searcher_dir) if searcher_dir is not None else Path.cwd()
 
+    @property
+    def state_path(self) -> Path | None:
+        """The folder of this search's state, `exp_<id>` in `searcher_dir`; None before there is an experiment."""
+        known = self.state.experiment_id
+        return None if known is None else self._folder(known)
+
     def run(self, exp_config: dict[str, Any] | str, model_dir: str | None = None) -> int:
         """Create the experiment, or find it, and run its search to the end.
 

@@ -64,12 +64,12 @@ def login(
     candidate = user or store.active_user(url)
     token = store.token(url, candidate) if candidate else None
     if candidate and token:
-        session = Session(url, token, username=candidate, cert=cert)
+        session = Session(url, token=token, username=candidate, cert=cert)
         if _is_valid(session):
             return session
         session.close()
     if user is None and os.environ.get("DET_USER_TOKEN"):
-        session = Session(url, os.environ["DET_USER_TOKEN"], username=os.environ.get("DET_USER", ""), cert=cert)
+        session = Session(url, os.environ.get("DET_USER", ""), os.environ["DET_USER_TOKEN"], cert)
         if _is_valid(session):
             return session
         session.close()
@@ -96,7 +96,7 @@ def _login_and_cache(url: str, user: str, password: str, cert: Cert, store: Toke
     token = request_token(url, user, password, cert)
     with contextlib.suppress(OSError):  # a read-only home must not prevent working
         store.set(url, user, token, active=store.active_user(url) in (None, user))
-    return Session(url, token, username=user, cert=cert)
+    return Session(url, token=token, username=user, cert=cert)
 
 
 def _is_valid(session: Session) -> bool:

@@ -66,7 +66,7 @@ class Master:
         Raises:
             InvalidExperimentException: The configuration can't be read.
             InvalidContextException: The directory can't be packed.
-            BadRequestException: The master refuses the configuration.
+            InvalidRequestException: The master refuses the configuration.
         """
         import logging
 

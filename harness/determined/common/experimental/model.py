@@ -219,7 +219,7 @@ class Model(Shown):
 
         Raises:
             NotFoundException: There is no such checkpoint.
-            BadRequestException: The checkpoint is not complete.
+            InvalidRequestException: The checkpoint is not complete.
         """
         answer = self._session.post(
             self._path("versions"), {"checkpointUuid": checkpoint_uuid}, idempotency_key=new_key()

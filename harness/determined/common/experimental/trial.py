@@ -112,8 +112,12 @@ class Trial(Shown):
         rank_ids: list[int] | None = None,
         stdtypes: list[str] | None = None,
         min_level: LogLevel | None = None,
+        timestamp_before: str | int | None = None,
+        timestamp_after: str | int | None = None,
+        sources: list[str] | None = None,
+        search_text: str | None = None,
     ) -> Iterable[str]:
-        """`iter_logs`, with the arguments of the older releases."""
+        """`iter_logs`, by its other name."""
         return self.iter_logs(
             follow,
             head=head,
@@ -122,6 +126,10 @@ class Trial(Shown):
             rank_ids=rank_ids,
             stdtypes=stdtypes,
             min_level=min_level,
+            timestamp_before=timestamp_before,
+            timestamp_after=timestamp_after,
+            sources=sources,
+            search_text=search_text,
         )
 
     def iter_logs(
@@ -347,8 +355,14 @@ def checkpoints_of(
     states: list[CheckpointState] | None = None,
 ) -> Rows[Checkpoint]:
     """The checkpoints of a trial's or an experiment's route."""
+    from determined import errors
+
+    if sort_by is not None and not isinstance(sort_by, (str, CheckpointSortBy)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"list_checkpoints: sort_by is {sort_by!r}, but must be a CheckpointSortBy or a metric's name")
     if (sort_by is None) != (order_by is None):
-        raise ValueError("list_checkpoints: sort_by and order_by must be given together or not at all")
+        raise errors.SortWithoutOrderError(
+            "list_checkpoints: sort_by and order_by must be given together or not at all"
+        )
     params: dict[str, Any] = {"orderBy": wire(order_by), "states": [s.value for s in states or []] or None}
     if isinstance(sort_by, CheckpointSortBy):
         params["sortByAttr"] = sort_by.value

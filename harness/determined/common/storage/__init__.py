@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from determined import errors
 from determined.common.outgoing import Refused, site
@@ -33,6 +34,8 @@ CONTAINER_SHARED_FS = "/determined_shared_fs"
 _KINDS = ("shared_fs", "directory", "s3", "gcs", "azure")
 _LATER = ("hdfs",)
 _MASK = "********"
+#: As a URL begins, though without its slashes: `s3:/bucket`, `C:\\data`.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SCHEMES = {"s3": "s3", "gs": "gcs", "ms": "azure", "hdfs": "hdfs"}
 
 
@@ -93,8 +96,12 @@ def build(config: Mapping[str, Any] | str, rules: Outgoing | None = None) -> Sto
     """
     if isinstance(config, str):
         scheme, found, rest = config.partition("://")
+        if not config.strip() or (not found and _SCHEME.match(config)):
+            raise errors.InvalidConfigurationException(
+                f"checkpoint_storage is {config!r}, but must be the path of a folder, or a URL such as s3://bucket/prefix"
+            )
         if not found or scheme == "file":
-            return PosixStorage(os.path.abspath(rest if found else config))
+            return PosixStorage(os.path.abspath(rest if found else os.path.expanduser(config)))
         config = _of_url(scheme, rest)
     kind = config.get("type")
     if kind == "s3":

@@ -63,12 +63,12 @@ async def login(
     candidate = user or store.active_user(url)
     token = store.token(url, candidate) if candidate else None
     if candidate and token:
-        session = AsyncSession(url, token, username=candidate, cert=cert)
+        session = AsyncSession(url, token=token, username=candidate, cert=cert)
         if await _is_valid(session):
             return session
         await session.close()
     if user is None and os.environ.get("DET_USER_TOKEN"):
-        session = AsyncSession(url, os.environ["DET_USER_TOKEN"], username=os.environ.get("DET_USER", ""), cert=cert)
+        session = AsyncSession(url, os.environ.get("DET_USER", ""), os.environ["DET_USER_TOKEN"], cert)
         if await _is_valid(session):
             return session
         await session.close()
@@ -95,7 +95,7 @@ async def _login_and_cache(url: str, user: str, password: str, cert: Cert, store
     token = await request_token(url, user, password, cert)
     with contextlib.suppress(OSError):  # a read-only home must not prevent working
         store.set(url, user, token, active=store.active_user(url) in (None, user))
-    return AsyncSession(url, token, username=user, cert=cert)
+    return AsyncSession(url, token=token, username=user, cert=cert)
 
 
 async def _is_valid(session: AsyncSession) -> bool:

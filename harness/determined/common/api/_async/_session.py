@@ -37,12 +37,12 @@ class AsyncSession:
     def __init__(
         self,
         master: str,
-        token: str | None = None,
-        *,
-        allocation_token: str | None = None,
         username: str = "",
+        token: str | None = None,
         cert: Cert | None = None,
         max_tries: int = 5,
+        *,
+        allocation_token: str | None = None,
     ) -> None:
         self.master = canonicalize_master_url(master)
         self.username = username
@@ -58,7 +58,7 @@ class AsyncSession:
 
     def clone(self) -> AsyncSession:
         """A session with the same rights and connections of its own."""
-        other = AsyncSession(self.master, self.token, username=self.username, cert=self.cert, max_tries=self._max_tries)
+        other = AsyncSession(self.master, self.username, self.token, self.cert, self._max_tries)
         other._headers = dict(self._headers)
         return other
 

@@ -65,7 +65,7 @@ class AsyncMaster:
         Raises:
             InvalidExperimentException: The configuration can't be read.
             InvalidContextException: The directory can't be packed.
-            BadRequestException: The master refuses the configuration.
+            InvalidRequestException: The master refuses the configuration.
         """
         import logging
 

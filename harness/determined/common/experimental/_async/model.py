@@ -218,7 +218,7 @@ class AsyncModel(Shown):
 
         Raises:
             NotFoundException: There is no such checkpoint.
-            BadRequestException: The checkpoint is not complete.
+            InvalidRequestException: The checkpoint is not complete.
         """
         answer = await self._session.post(
             self._path("versions"), {"checkpointUuid": checkpoint_uuid}, idempotency_key=new_key()
