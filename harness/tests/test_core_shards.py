@@ -184,7 +184,7 @@ def test_missing_source_of_one_worker_is_known_to_all(tmp_path: Path) -> None:
 
     chief, worker = together(tmp_path / "storage", 2, work)
     assert isinstance(worker, FileNotFoundError)
-    with pytest.raises(errors.CheckpointException, match=r"worker 1 failed: ValueError: upload: ckpt_dir is"):
+    with pytest.raises(errors.CheckpointException, match=r"worker 1 failed: FileNotFoundError: upload: ckpt_dir is"):
         raise chief
 
 

@@ -86,7 +86,8 @@ get_pachyderm_config()
 """,
     "Trial": """
 __init__(trial_id, session)
-logs(follow=False, head=None, tail=None, container_ids=None, rank_ids=None, stdtypes=None, min_level=None, timestamp_before=None, timestamp_after=None, sources=None, search_text=None)
+logs(follow=False, head=None, tail=None, container_ids=None, rank_ids=None, stdtypes=None, min_level=None, \
+timestamp_before=None, timestamp_after=None, sources=None, search_text=None)
 iter_logs(follow=False, head=None, tail=None, container_ids=None, rank_ids=None, stdtypes=None, min_level=None, \
 timestamp_before=None, timestamp_after=None, sources=None, search_text=None)
 kill()
