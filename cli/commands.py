@@ -74,6 +74,8 @@ ENTRIES = (
     Entry("shell", "comes with a later release", "later:shell"),
     Entry("command", "comes with a later release", "later:command", synonyms=("cmd",)),
     Entry("tensorboard", "comes with a later release", "later:tensorboard"),
+    Entry("auth", "comes with a later release", "later:auth"),
+    Entry("oauth", "comes with a later release", "later:oauth"),
     Entry("version", "versions of this client and of the cluster", "master:version"),
     Entry("doctor", "check this client, the cluster and this machine, and say what to do", "doctor:doctor"),
     Entry("completion", "print the script that completes in bash, zsh or fish", "completion:completion"),

@@ -17,10 +17,18 @@ import typer
 
 from cli import render
 from cli.group import new_app
+from cli.later import not_there
 
 app = new_app("A cluster on this machine.")
 local_app = new_app("A cluster on this machine: cluster-up, cluster-down.")
 app.add_typer(local_app, name="local")
+
+not_there(
+    local_app,
+    "a cluster on this machine is started as a whole by `det up`; other hosts join it by `det agent run`",
+    *("master-up", "master-down", "agent-up", "agent-down"),
+)
+not_there(app, "det starts no cluster in a cloud", "aws", "gcp", "gke-experimental")
 
 PARTS = ("temporal", "api", "orchestrator", "gateway", "agent")
 

@@ -12,9 +12,11 @@ import typer
 
 from cli import render, session
 from cli.group import new_app
+from cli.later import not_there
 from cli.options import Json
 
 app = new_app("For who works with the API itself.", shortest={"curl": "c"})
+not_there(app, "`det dev curl` calls the API, and its page /docs/rest-api describes it", "bindings")
 
 
 def command() -> Any:

@@ -1,4 +1,4 @@
-"""Commands of Determined's that come with a later release: they say so."""
+"""Commands of Determined's that we lack: each says so, and what to do instead."""
 
 from __future__ import annotations
 
@@ -9,23 +9,38 @@ import typer
 
 from cli.group import new_app
 
-NAMES = ("notebook", "shell", "command", "tensorboard")
-
-app = new_app("Not there yet.")
+_INTERACTIVE = "notebooks, shells, commands and TensorBoard come with a later release"
+_SIGN_ON = "single sign-on comes with a later release; log in with `det user login`"
+NAMES = {
+    "notebook": _INTERACTIVE,
+    "shell": _INTERACTIVE,
+    "command": _INTERACTIVE,
+    "tensorboard": _INTERACTIVE,
+    "auth": _SIGN_ON,
+    "oauth": _SIGN_ON,
+}
 
 
 def command() -> Any:
-    """All of them as a command."""
+    """All of them that are groups of their own, as a command."""
     return typer.main.get_command(app)
 
 
-def _refusal(name: str) -> Callable[[typer.Context], None]:
-    def refuse(context: typer.Context) -> None:
-        raise ValueError(f"`det {name}` is not there yet: this release runs experiments.")
+def not_there(app: typer.Typer, reason: str, *names: str, is_shown: bool = False) -> None:
+    """Add commands to a group that say of themselves that they are not there yet, and `reason`."""
+    for name in names:
+        context = {"allow_extra_args": True, "ignore_unknown_options": True}
+        app.command(name, hidden=not is_shown, context_settings=context)(_refusal(reason))
 
-    refuse.__doc__ = f"Not there yet: {name}s come with a later release."
+
+def _refusal(reason: str) -> Callable[[typer.Context], None]:
+    def refuse(context: typer.Context) -> None:
+        raise ValueError(f"`{context.command_path}` is not there yet: {reason}.")
+
+    refuse.__doc__ = f"Not there yet: {reason}."
     return refuse
 
 
-for _name in NAMES:
-    app.command(_name, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_refusal(_name))
+app = new_app("Not there yet.")
+for _name, _reason in NAMES.items():
+    not_there(app, _reason, _name, is_shown=True)

@@ -13,7 +13,7 @@ from cli import commands
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from typing import Any, cast
 
 OK, FAILED, USAGE, AUTH, NOT_FOUND, CONFLICT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
@@ -52,7 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The console script."""
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `det … | head`: whoever read our output has enough. Without this, Python complains when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    sys.exit(code)
 
 
 def _run(entry: commands.Entry, words: list[str], options: dict[str, str]) -> int:
@@ -73,9 +80,7 @@ def _run(entry: commands.Entry, words: list[str], options: dict[str, str]) -> in
         finally:
             session.close()
     except BrokenPipeError:
-        # `det … | head`: whoever read our output has enough. Without this, Python complains when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        raise  # the console script's to say
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 -- this is where every error of a command becomes a sentence
@@ -94,12 +99,13 @@ def _tell(error: Exception) -> int:
     if isinstance(error, Abort):
         return _fail("aborted", FAILED)
     if isinstance(error, TyperException):
-        show: Any = getattr(error, "show", None)
-        if show is not None:
-            show()
-        else:
-            _fail(error.format_message(), USAGE)
-        return error.exit_code
+        text = error.format_message().strip()
+        if not text:  # the help page of a group that was called without a word
+            cast("Any", error).show()
+            return error.exit_code
+        context: Any = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "det"
+        return _fail(f"{text[0].lower()}{text[1:].rstrip('.')}; see `{path} -h`", error.exit_code)
     codes: tuple[tuple[type[Exception], int], ...] = (
         (errors.UnauthenticatedException, AUTH),
         (errors.ForbiddenException, AUTH),

@@ -9,6 +9,7 @@ import typer
 
 from cli import render, session
 from cli.group import new_app
+from cli.later import not_there
 from cli.options import (
     After,
     Agents,
@@ -28,6 +29,7 @@ from cli.options import (
 from cli.render import Form
 
 app = new_app("What runs at present, and its log.", aliases={"ls": "list"}, default="list")
+not_there(app, "tasks are trials of experiments here", "create", "config", "fork", "kill", "pause", "unpause")
 
 HEADERS = [
     "Task ID",

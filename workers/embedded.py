@@ -507,7 +507,10 @@ def _free_port(wanted: int) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:  # `det up | head -1`: what is begun is done to its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(arguments: list[str] | None = None) -> int:

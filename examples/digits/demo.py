@@ -40,7 +40,7 @@ def main() -> int:
     experiment = client.list_experiments()[-1]
     best = experiment.top_checkpoint()
     trial = client.get_trial(best.training.trial_id)
-    print(f"\nBest trial: {trial.id} of {len(experiment.list_trials())}, with")
+    print(f"\nBest of {len(experiment.list_trials())} trials: trial {trial.id}, with")
     for name, value in sorted(trial.hparams.items()):
         print(f"  {name:14} {value:.6g}" if isinstance(value, float) else f"  {name:14} {value}")
     accuracy = best.training.validation_metrics["avgMetrics"]["accuracy"]

@@ -208,6 +208,7 @@ def test_the_servers_side_looks_at_temporal_database_and_storage(tmp_path: Path)
         "temporal": "problem",
         "database": "problem",
         "storage": "problem",
+        "trials": "ok",
     }
     assert "det up" in statuses["temporal"].fix
     (folder / "undeterred.db").unlink()

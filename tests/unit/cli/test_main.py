@@ -177,6 +177,10 @@ def test_reader_that_has_enough_ends_it_quietly(cluster: Cluster) -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.stdout == "{\n"
     assert done.stderr == ""
+    closed = f"{sys.executable} -m cli.main --help | true; {sys.executable} -P -m workers.embedded status | true"
+    environment = {**os.environ, "UNDETERRED_HOME": "/nonexistent"}
+    done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_help_imports_next_to_nothing() -> None:
@@ -224,13 +228,13 @@ def test_what_det_up_runs(det: Det, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(sys, "executable", str(program))
     for words in (["up"], ["deploy", "local", "cluster-up"], ["d", "up"]):
         assert det(*words, "--slots", "3", "--master-port", "1234", "--launcher", "process").code == 7
-        expected = "-m workers.embedded up --master-port 1234 --slots 3 --launcher process\n"
+        expected = "-P -m workers.embedded up --master-port 1234 --slots 3 --launcher process\n"
         assert heard.read_text() == expected
     for words in (["down"], ["deploy", "local", "cluster-down"]):
         assert det(*words).code == 7
-        assert heard.read_text() == "-m workers.embedded down\n"
+        assert heard.read_text() == "-P -m workers.embedded down\n"
     assert det("status").code == 7
-    assert heard.read_text() == "-m workers.embedded status\n"
+    assert heard.read_text() == "-P -m workers.embedded status\n"
 
 
 def test_logs_of_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

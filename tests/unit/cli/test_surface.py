@@ -22,7 +22,7 @@ from cli.commands import ENTRIES, find, help_page
 from tests.unit.cli.conftest import Cluster, Det
 
 GENERATIONS = ("both", "0.21.0", "0.38.1")
-LATER = ("notebook", "shell", "command", "tensorboard")
+LATER = ("notebook", "shell", "command", "tensorboard", "auth", "oauth")
 KINDS = ("command", "alias", "default", "argument", "option")
 
 
@@ -143,14 +143,31 @@ def test_nothing_of_the_contract_is_missing() -> None:
     assert not problems, "\n".join(["missing:", *problems])
 
 
-def test_what_is_not_served_is_not_there() -> None:
-    """Or the contract would say less than is true."""
+def test_what_is_not_served_says_that_it_is_not_there(det: Det) -> None:
     for line in SURFACE:
-        if line.served == "no" and line.kind == "command" and line.command.split()[0] not in LATER:
-            with pytest.raises(Missing):
-                resolve(line.command)
+        if line.served == "no" and line.kind == "command":
+            result = det(*line.command.split(), "1", "--config-file", "x")
+            assert (result.code, result.out) == (1, ""), line
+            assert re.fullmatch(r"`det .*` is not there yet: .*\.\n", result.err), line
         if line.served == "no" and line.kind == "option":
             assert line.name not in options_of(resolve(line.command)), line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("checkpoint list", "no such command 'list'; see `det checkpoint -h`"),
+        ("experiment create", "missing argument 'config_file'; see `det experiment create -h`"),
+        ("trial list 1 --frob", "no such"),
+        ("frob", "no such command: 'frob'; did you mean `det job`?"),
+        ("experiment wait x", "invalid value for 'EXPERIMENT_ID': Input should be a valid integer"),
+    ],
+)
+def test_mistakes_in_usage_are_sentences_of_one_style(det: Det, words: str, said: str) -> None:
+    result = det(*words.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(said)
+    assert len(result.err.splitlines()) == 1
 
 
 def all_commands() -> list[str]:
