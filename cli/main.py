@@ -13,7 +13,7 @@ from cli import commands
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, cast
+    from typing import Any
 
 OK, FAILED, USAGE, AUTH, NOT_FOUND, CONFLICT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
@@ -101,7 +101,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, TyperException):
         text = error.format_message().strip()
         if not text:  # the help page of a group that was called without a word
-            cast("Any", error).show()
+            getattr(error, "show", str)()
             return error.exit_code
         context: Any = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "det"

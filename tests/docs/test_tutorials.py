@@ -17,7 +17,7 @@ from tests.servers import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed"]
-TOLD = ["coming-from-determined", "sdk", "organization"]
+TOLD = ["coming-from-determined", "sdk", "organization", "old-cluster"]
 PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), *TOLD]
 #: What the reader of the page on the SDK has of their own: here it is the first chapter's configuration.
 OWN_FILES = ("my_config.yaml", "small.yaml", "large.yaml")
