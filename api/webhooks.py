@@ -114,6 +114,11 @@ def new_webhook(session: Session, wanted: wire.Webhook, user: UserPrincipal) -> 
     if not 1 <= len(wanted.triggers) <= _MOST_TRIGGERS:
         raise BadRequest(f"triggers: {len(wanted.triggers)} of them: expected 1 to {_MOST_TRIGGERS}")
     triggers = [_checked_trigger(trigger) for trigger in wanted.triggers]
+    if row.mode != "SPECIFIC" and any(kind == webhooks.CUSTOM for kind, _ in triggers):
+        raise BadRequest(
+            f"mode: {_MODE}{row.mode}: custom triggers only work with {_MODE}SPECIFIC, as experiments name in"
+            " integrations.webhooks whom their code may tell"
+        )
     session.add(row)
     session.flush()
     session.add_all(WebhookTrigger(webhook_id=row.id, kind=kind, condition=condition) for kind, condition in triggers)

@@ -14,7 +14,8 @@ from typing import Any, cast
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from database.models import Experiment, Outbox, Project, Webhook, WebhookDelivery, WebhookTrigger, Workspace
+from database import slack
+from database.models import Experiment, Outbox, Project, Trial, Webhook, WebhookDelivery, WebhookTrigger, Workspace
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
@@ -109,7 +110,11 @@ def note_log(
     session: Session, webhook: Webhook, trigger: WebhookTrigger, task_id: str, node: str, line: str
 ) -> str | None:
     """Tell of a line that a trigger's pattern matched: once for each trigger and task."""
-    data = {"task_log": {"task_id": task_id, "node_name": node, "triggering_log": line}}
+    found = {"task_id": task_id, "node_name": node, "triggering_log": line}
+    data: dict[str, Any] = {"task_log": found}
+    if webhook.kind == "SLACK":  # people look for numbers
+        row = session.execute(select(Trial.id, Trial.experiment_id).where(Trial.task_id == task_id)).one_or_none()
+        data["task_log"] = found | ({"trial_id": row[0], "experiment_id": row[1]} if row else {})
     text = f"Task {task_id} printed a line that matches {trigger.condition.get('regex')!r}: {line}"
     return post(session, webhook, TASK_LOG, trigger.condition, data, text, cause=f"log {trigger.id} {task_id}")
 
@@ -143,8 +148,9 @@ def post(
 ) -> str | None:
     """Have an event delivered; returns the delivery's id, None if `cause` was told before."""
     delivery_id = str(uuid.uuid4())
-    payload: dict[str, Any] = {"text": text}
-    if webhook.kind != "SLACK":
+    if webhook.kind == "SLACK":
+        payload = slack.message(data, condition, text)
+    else:
         payload = {
             "event_id": delivery_id,
             "event_type": kind,

@@ -40,6 +40,7 @@ class Launched:
             "url": "https://alerts.invalid/",
             "webhookType": "WEBHOOK_TYPE_DEFAULT",
             "name": f"alerts {workers}",
+            "mode": "WEBHOOK_MODE_SPECIFIC",
         }
         webhook["triggers"] = [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]
         self.webhook: int = session.post("/api/v1/webhooks", webhook).json()["webhook"]["id"]
@@ -70,6 +71,7 @@ class Launched:
             "name": f"core api {phase}",
             "entrypoint": command,
             "data": {"phase": phase},
+            "integrations": {"webhooks": {"webhook_id": [self.webhook]}},
             "hyperparameters": {"phase": phase, "width": 8},
             "searcher": {
                 "name": "single",

@@ -627,7 +627,19 @@ async def test_config_policies(det: Det, user: Caller, admin: Caller, tmp_path: 
 async def test_webhook_lives(api: Served, det: Det, user: Caller) -> None:
     where = unique()
     await det(user, "w", "create", where)
-    words = ["--state", "completed", "--log-pattern", "out of memory", "--custom", "--name", "robot", "-w", where]
+    words = [
+        "--state",
+        "completed",
+        "--log-pattern",
+        "out of memory",
+        "--custom",
+        "--name",
+        "robot",
+        "-w",
+        where,
+        "--mode",
+        "specific",
+    ]
     made = await json_of(det, user, "webhook", "create", "https://example.com/x", *words)
     number = made["id"]
     assert [each["triggerType"] for each in made["triggers"]] == [

@@ -92,7 +92,7 @@ MODEL_EDITORS = row("editor", owner="403", containers="403 404")
 SOURCE = {"trialId": "{trial_id}", "checkpointUuid": "{kept_uuid}",
           "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE"}  # fmt: skip
 WEBHOOK = {"url": "https://example.com", "workspaceId": "{workspace_id}",
-           "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
+           "mode": "WEBHOOK_MODE_SPECIFIC", "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
 ROWS: list[tuple[str, str, Any, str]] = [
     # the cluster
     ("GET", "/info", None, PUBLIC),

@@ -150,9 +150,12 @@ async def test_event_is_posted_with_the_state_it_tells_of_when_that_is_recorded(
         {"delivery_id": event["event_id"]}
     ]
     assert [e["event_data"]["experiment"]["id"] for e in await told(admin, everywhere)] == [experiment_id]
-    assert [f"Experiment {experiment_id} “my model” is COMPLETED" in e["text"] for e in await told(admin, slack)] == [
-        True
-    ]
+    [message] = await told(admin, slack)
+    assert f"Experiment {experiment_id} “my model” is COMPLETED" in message["text"]
+    assert message["blocks"][0]["text"]["text"].startswith("Your experiment completed successfully")
+    [attachment] = message["attachments"]
+    assert attachment["blocks"][0]["text"]["text"] == f"*my model* (#{experiment_id})"
+    assert f"*Workspace*: {place.name}" in str(attachment["blocks"][0]["fields"])
     assert await told(admin, other) == await told(admin, elsewhere) == []
     await admin.ask("DELETE", f"{WEBHOOKS}/{everywhere['id']}")
 
@@ -213,8 +216,10 @@ async def test_line_is_told_once_for_each_task_when_it_matches(
 
 
 async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, place: Place) -> None:
-    hook = await place.webhook(CUSTOM)
-    run, other = await place.run(), await api.trial(api.user())
+    hook = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
+    unnamed = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
+    named = {"integrations": {"webhooks": {"webhook_name": [hook["name"]]}}}
+    run, other = await place.run(**named), await api.trial(api.user())
     data = {"title": "half way", "description": "loss 0.1", "level": "LOG_LEVEL_INFO"}
     body = {"data": data, "experimentId": run.experiment_id, "trialId": run.trial_id}
     assert await run.container.post(f"{WEBHOOKS}/custom", body) == {}
@@ -224,6 +229,7 @@ async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, plac
     assert event["event_data"]["custom"] == {
         "title": "half way", "description": "loss 0.1", "level": "INFO", "trial_id": run.trial_id
     }  # fmt: skip
+    assert await told(place.owner, unnamed) == []
     await other.container.refused(404, "POST", f"{WEBHOOKS}/custom", body)
     await run.container.refused(404, "POST", f"{WEBHOOKS}/custom", body | {"trialId": other.trial_id})
     for wrong in ({"level": "LOUD"}, {"title": "x" * 501}, {"description": "x" * 10_001}, {"title": "a\x00b"}):
@@ -232,8 +238,8 @@ async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, plac
 
 async def test_events_are_refused_when_too_many_wait(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.webhooks._MOST_WAITING", 3)
-    await place.webhook(CUSTOM)
-    experiment_id = await place.experiment()
+    hook = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
+    experiment_id = await place.experiment(integrations={"webhooks": {"webhook_id": [hook["id"]]}})
     body = {"data": {"title": "x"}, "experimentId": experiment_id}
     answers = [await place.owner.ask("POST", f"{WEBHOOKS}/custom", body) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 400]
@@ -246,3 +252,42 @@ async def test_test_says_that_it_is_on_its_way_when_temporal_is_away(place: Plac
     assert answer == {"completed": False, "error": "it is still on its way"}
     [event] = await told(place.owner, hook)
     assert event["event_data"] == {"test": True, "webhook": {"id": hook["id"], "name": ""}}
+
+
+@pytest.mark.parametrize("mode", ["WEBHOOK_MODE_WORKSPACE", ""])
+async def test_custom_trigger_is_refused_when_experiments_do_not_name_the_webhook(place: Place, mode: str) -> None:
+    body = {"url": URL, "triggers": [state_change(), CUSTOM], "workspaceId": place.id, "mode": mode}
+    assert "custom triggers only work with WEBHOOK_MODE_SPECIFIC" in await place.owner.refused(
+        400, "POST", WEBHOOKS, body
+    )
+    assert (await place.owner.get(WEBHOOKS))["webhooks"] == [
+        each for each in (await place.owner.get(WEBHOOKS))["webhooks"] if each["workspaceId"] != place.id
+    ]
+
+
+async def test_slack_is_shown_the_line_and_cannot_be_made_to_call_a_channel(
+    api: Served, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.log_hooks._FRESH_S", 0.0)
+    hook = await place.webhook(task_log("bad"), webhookType="WEBHOOK_TYPE_SLACK")
+    run = await place.run(name="<!channel> & co")
+    line = "a bad line: <!everyone> ``` <http://evil.example|click> " + "x" * 5000
+    sent = {"taskId": run.task_id, "allocationId": run.allocation_id, "log": line}
+    await api.agent.post("/api/v1/task/logs", {"logs": [sent]})
+    [message] = await told(place.owner, hook)
+    texts = [block["text"]["text"] for block in message["blocks"]]
+    assert f"trial ID: `{run.trial_id}`" in texts[0]
+    assert texts[1].startswith("```a bad line: &lt;!everyone&gt; ` ` ` &lt;http")
+    assert texts[3] == "```bad```"
+    assert all(len(text) <= 3000 for text in texts)
+    state = await place.webhook(webhookType="WEBHOOK_TYPE_SLACK")
+    await place.record(run.experiment_id, "COMPLETED", 2)
+    assert "<" not in str(await told(place.owner, state))
+    await place.owner.ask("DELETE", f"{WEBHOOKS}/{hook['id']}")
+
+
+async def test_test_of_slack_is_a_message_that_slack_takes(place: Place) -> None:
+    hook = await place.webhook(webhookType="WEBHOOK_TYPE_SLACK", name=unique())
+    await place.owner.post(f"{WEBHOOKS}/{hook['id']}/test")
+    [message] = await told(place.owner, hook)
+    assert message["blocks"] == [{"type": "section", "text": {"type": "plain_text", "text": message["text"]}}]
