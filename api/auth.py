@@ -267,7 +267,7 @@ class Authenticator:
         found = self.remembered(token, is_allocation=is_allocation)
         if found is not None:
             return found
-        if self._agent_token and hmac.compare_digest(token.encode(), self._agent_token.encode()):
+        if self._is_agents(token) and not is_allocation:
             principal: Principal = AgentPrincipal()
         elif is_allocation:
             principal = self._allocation(token)
@@ -277,6 +277,10 @@ class Authenticator:
             self._known.clear()
         self._known[token, is_allocation] = (time.monotonic(), principal)
         return principal
+
+    def _is_agents(self, token: str) -> bool:
+        expected = self._agent_token.encode()
+        return bool(expected) and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), expected)
 
     def _user(self, token: str) -> UserPrincipal:
         with self._database.read() as session:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from api.auth import MAX_PASSWORD, UserPrincipal, end_sessions, hash_password
+from api.auth import MAX_PASSWORD, USER_SESSION, UserPrincipal, end_sessions, hash_password
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound
 from api.wire import messages as wire
-from database.models import Group, GroupMember, User
+from database.models import Group, GroupMember, User, UserToken
 from database.types import utc_now
 
 _LONGEST_NAME = 120
@@ -103,11 +104,34 @@ def check_may_patch(caller: UserPrincipal, user_id: int, patch: wire.PatchUser) 
             raise Forbidden(f"only administrators may change these fields: {', '.join(kept)}")
 
 
+#: A login counts for so long as its owner having said the current password.
+_FRESH = timedelta(minutes=15)
+
+
+def check_knows_password(session: Session, caller: UserPrincipal, user_id: int) -> None:
+    """One's own password is changed by who knows the one before: whoever finds an open session does not.
+
+    Published clients send the new one only. So what counts is a login within the last quarter of an hour.
+
+    Raises: Forbidden.
+    """
+    if caller.user_id != user_id:
+        return
+    row = session.get(UserToken, caller.token_id) if caller.token_id is not None else None
+    if row is None or row.kind != USER_SESSION or row.created_at < utc_now() - _FRESH:
+        raise Forbidden(
+            "to change your own password, say the current one: log in again (`det user login`), and change it within"
+            f" {_FRESH.total_seconds() / 60:.0f} minutes"
+        )
+
+
 def patch_user(session: Session, user_id: int, patch: wire.PatchUser, password_hash: str | None) -> User:
     """Change what is given; who asks may do so. The hash of a new password is made before, as it takes long.
 
-    Whose password changes has to log in again everywhere; access tokens stay. Of who is deactivated, no token opens
-    the API any more. Raises: NotFound, BadRequest, Conflict, FailedPrecondition.
+    Whose password changes has to log in again everywhere, and make new access tokens: whoever made some meanwhile may
+    not have been the owner. Of who is deactivated, no token opens the API any more.
+
+    Raises: NotFound, BadRequest, Conflict, FailedPrecondition.
     """
     user = user_by_id(session, user_id)
     if patch.admin is False or patch.active is False:
@@ -122,7 +146,7 @@ def patch_user(session: Session, user_id: int, patch: wire.PatchUser, password_h
         _set_agent_user(user, patch.agent_user_group)
     if password_hash is not None:
         user.password_hash = password_hash
-        end_sessions(session, user_id, with_access_tokens=False)
+        end_sessions(session, user_id, with_access_tokens=True)
     if patch.remote is not None and patch.remote != user.is_remote:
         user.is_remote = patch.remote
         end_sessions(session, user_id, with_access_tokens=False)

@@ -6,6 +6,7 @@ They run `python -m workers.embedded` as a process of its own: this package know
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -133,13 +134,23 @@ def _embedded(verb: str, words: Sequence[str]) -> None:
 
 
 def _module(name: str, words: Sequence[str]) -> None:
-    process = subprocess.Popen([sys.executable, "-P", "-m", name, *words])
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", name, *words],
+        preexec_fn=_end_with_us if sys.platform == "linux" else None,
+    )
     while True:
         try:
             code = process.wait()
             raise typer.Exit(code if code >= 0 else 128 - code)  # ended by a signal: as a shell says it
         except KeyboardInterrupt:
             render.note("interrupted; waiting for it to end")
+
+
+def _end_with_us() -> None:
+    """Whoever kills us means what we run as well, which would work on with the lock of the data folder."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _last_lines(data: bytes, count: int) -> bytes:

@@ -107,8 +107,8 @@ def create(
 def change_password(
     target_user: Annotated[str | None, typer.Argument(metavar="USERNAME", show_default=False)] = None,
 ) -> None:
-    """Change a password: one's own, or as an administrator another's. Ends that user's sessions."""
-    from determined.common.api import authentication
+    """Change a password: one's own, or as an administrator another's. Ends that user's sessions and access tokens."""
+    from determined.errors import ForbiddenException
     from determined.experimental import Determined
 
     client = Determined.from_session(session.get())
@@ -119,12 +119,25 @@ def change_password(
     else:
         user = me
     secret = _new_password(str(user.username))
-    user.change_password(secret)
+    own = user.user_id == me.user_id
+    try:
+        user.change_password(secret)
+    except ForbiddenException:
+        if not own:
+            raise
+        _log_in_again(str(me.username), _password(f"Current password for user '{me.username}': "))
+        Determined.from_session(session.get()).get_user_by_id(me.user_id).change_password(secret)
+    if own:  # that ended our own session
+        _log_in_again(str(me.username), secret)
     render.say(f"Changed the password of user '{user.username}'")
-    if user.user_id == me.user_id:  # that ended our own session
-        url = session.master_url()
-        token = authentication.request_token(url, str(me.username), secret)
-        authentication.TokenStore().set(url, str(me.username), token)
+
+
+def _log_in_again(username: str, password: str) -> None:
+    from determined.common.api import authentication
+
+    token = authentication.request_token(session.master_url(), username, password)
+    authentication.TokenStore().set(session.master_url(), username, token)
+    session.close()
 
 
 @app.command("edit")

@@ -20,6 +20,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.settings import from_environment
+from workers.secret_environment import take
 from workflows.converter import CONVERTER
 from workflows.names import SEARCH_ATTRIBUTES
 
@@ -87,6 +88,7 @@ def run(
             name = "_".join(str(part) for part in problem["loc"]).upper()
             print(f"UNDETERRED_{name}: {problem['msg']}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    take("UNDETERRED_ADMIN_PASSWORD")  # it is in the settings now
     run_until_signal(main, settings, loop_factory=loop_factory)
 
 

@@ -38,6 +38,7 @@ from api.settings import ApiSettings
 from workers.choice import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
 from workers.devices import NoSuchDevices, devices_of_host
 from workers.processes import Process, holder_of_port
+from workers.secret_environment import take
 from workers.settings import host_limits
 from workers.temporal_server import NoTemporal, command, find_or_get
 
@@ -129,6 +130,11 @@ class Cluster:
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self.folder.stat().st_mode & 0o077:
+                self.folder.chmod(0o700)
+                _say(f"{self.folder} was open to other users of this machine; it is closed to them now")
+            for database in self.folder.glob("*.db*"):
+                database.chmod(0o600)
             probe = self.folder / ".probe"
             probe.touch()
             probe.unlink()
@@ -267,10 +273,9 @@ class Cluster:
             raise ClusterError(str(error)) from None
         password = None
         first_start: dict[str, str] = {}
+        given_password = take("UNDETERRED_ADMIN_PASSWORD")  # or every part would show it in /proc
         if not state.is_initialized:
-            password = (
-                wanted.initial_user_password or os.environ.get("UNDETERRED_ADMIN_PASSWORD") or self._saved_password()
-            )
+            password = wanted.initial_user_password or given_password or self._saved_password()
             first_start = {"UNDETERRED_ADMIN_PASSWORD": password}
 
         if state.temporal_port and self.process("temporal").pid() is None:

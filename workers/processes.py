@@ -40,6 +40,11 @@ class Process:
     def _pid_file(self) -> Path:
         return self.folder / "run" / f"{self.name}.pid"
 
+    @property
+    def _umask(self) -> int:
+        """Databases are for this user alone. What an agent makes, containers of other users may have to read."""
+        return 0o022 if self.name == "agent" else 0o077
+
     def pid(self) -> int | None:
         """Its pid if it runs. A pid that another process has by now does not count."""
         try:
@@ -75,6 +80,7 @@ class Process:
                 env=environment,
                 start_new_session=True,
                 cwd=self.folder,
+                umask=self._umask,
             ).pid
 
         self._launch(spawn)
@@ -100,7 +106,7 @@ class Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
-        with _interrupt_deferred(), self.log.open("ab") as log:
+        with _interrupt_deferred(), _opened_for_us(self.log) as log:
             pid = spawn(log)
             partial = self._pid_file.with_suffix(".tmp")
             partial.write_text(json.dumps({"pid": pid, "started": _start_mark(pid)}))
@@ -111,6 +117,7 @@ class Process:
         code = 1
         try:
             os.setsid()
+            os.umask(self._umask)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             with open(os.devnull, "rb") as nothing:
@@ -158,6 +165,13 @@ class Process:
         except OSError:
             return ""
         return "\n".join(lines[-count:])
+
+
+def _opened_for_us(log: Path) -> IO[bytes]:
+    """A log to append to, which other users of this machine may not read: also one of an earlier release."""
+    number = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(number, 0o600)
+    return os.fdopen(number, "ab")
 
 
 @contextlib.contextmanager

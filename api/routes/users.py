@@ -171,10 +171,16 @@ async def patch_user(user_id: int, request: Request, parts: PartsDep, caller: Us
     return answer({"user": wire_user(await patched(parts, caller, user_id, patch))})
 
 
+def _check_knows_password(parts: Parts, caller: UserPrincipal, user_id: int) -> None:
+    with parts.database.read() as session:
+        people.check_knows_password(session, caller, user_id)
+
+
 async def patched(parts: Parts, caller: UserPrincipal, user_id: int, patch: wire.PatchUser) -> User:
     """The user after a change. Raises: Forbidden, and as `people.patch_user`."""
     people.check_may_patch(caller, user_id, patch)
     hashed = None
     if patch.password is not None:
+        await run_in_threadpool(_check_knows_password, parts, caller, user_id)
         hashed = await run_in_threadpool(people.stored_password, patch.password, is_hashed=patch.is_hashed)
     return await changed(parts, lambda session: people.patch_user(session, user_id, patch, hashed))

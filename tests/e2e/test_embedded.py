@@ -5,6 +5,8 @@ The tests of the first part share one running cluster; each makes its own experi
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -12,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -482,3 +485,49 @@ def _creates_nothing(cluster: Embedded, *files: str) -> Done:
     assert "Created" not in done.stdout
     assert cluster.rows("SELECT count(*) FROM experiments") == count
     return done
+
+
+def test_files_are_of_their_user_alone_and_the_password_is_nowhere_to_be_read(fresh: Embedded) -> None:
+    fresh.environment["UNDETERRED_ADMIN_PASSWORD"] = "Said-by-the-shell-1"
+    fresh.folder.mkdir()
+    fresh.folder.chmod(0o755)
+    told = _det(fresh, "up")
+    try:
+        assert f"{fresh.folder} was open to other users of this machine; it is closed to them now" in told.stdout
+        assert fresh.folder.stat().st_mode & 0o077 == 0
+        files = [*fresh.folder.glob("*.db*"), *fresh.folder.glob("logs/*"), fresh.folder / "cluster.json"]
+        assert len(files) >= 7
+        assert {str(path): oct(path.stat().st_mode & 0o077) for path in files if path.stat().st_mode & 0o077} == {}
+        password = fresh.environment["UNDETERRED_ADMIN_PASSWORD"].encode()
+        seen = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").readlink() == fresh.folder:
+                    seen += 1
+                    assert password not in (process / "environ").read_bytes(), (process / "comm").read_text()
+        assert seen >= 4
+    finally:
+        _det(fresh, "down")
+
+
+def test_nothing_works_on_with_the_lock_when_up_is_killed(fresh: Embedded) -> None:
+    up = subprocess.Popen(
+        [DET, "up", "--slots", "1"], env=fresh.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 30
+    while not (fresh.folder / "lock").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    up.kill()
+    up.wait()
+    with (fresh.folder / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < deadline, "it works on"
+                time.sleep(0.05)
+        time.sleep(1.0)  # nobody else takes it, and what would have been started is not
+    assert _det(fresh, "up").returncode == 0
+    assert _det(fresh, "down").returncode == 0

@@ -232,3 +232,25 @@ async def test_cookie_is_only_for_tls_when_the_client_came_by_it(api: Served) ->
             response = await http.post(LOGIN, json={"username": user.username, "password": PASSWORD})
         assert response.status_code == 200
         assert ("secure" in response.headers["set-cookie"].lower()) is is_secure
+
+
+async def test_wrong_password_takes_as_long_for_names_that_nobody_has(api: Served) -> None:
+    """In processor time, of the hash and all around it; five of each in turn, and the median of each."""
+    known, remote = api.user(), api.user()
+    with api.database.write() as session:
+        session.execute(update(User).where(User.id == remote.user_id).values(is_remote=True, password_hash=None))
+    names = {"known": known.username, "unknown": "nobody-has-this", "without": remote.username, "odd": "a\x00b"}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    look: Any = api.parts.auth._user_with  # pyright: ignore[reportPrivateUsage]
+
+    def measure() -> None:
+        look("first", "x", False)  # makes what the others are checked against
+        for _ in range(5):
+            for kind, name in names.items():
+                began = time.thread_time()
+                assert look(name, "wrong", False) is None
+                times[kind].append(time.thread_time() - began)
+
+    await asyncio.to_thread(measure)
+    medians = {kind: sorted(taken)[2] for kind, taken in times.items()}
+    assert max(medians.values()) < 1.5 * min(medians.values()), medians

@@ -161,7 +161,7 @@ async def test_tokens_are_kept_hashed_when_handed_out(api: Served) -> None:
 @pytest.mark.parametrize("way", ["password-route", "patch", "deactivated"])
 async def test_every_session_ends_when_the_password_changes_or_the_user_goes(api: Served, way: str) -> None:
     user, admin = api.user(), api.user(is_admin=True)
-    sessions = [user, api.session_of(user.user_id)]
+    sessions = [user, api.session_of(user.user_id), api.session_of(user.user_id, scope="read-only")]
     for session in sessions:
         await session.get("/api/v1/me")
     if way == "password-route":
@@ -176,6 +176,53 @@ async def test_every_session_ends_when_the_password_changes_or_the_user_goes(api
         await log_in(api, user.username, "new one")
         await api.nobody.refused(401, "POST", LOGIN, {"username": user.username, "password": PASSWORD})
     api.http.cookies.clear()
+
+
+async def test_own_password_is_changed_by_who_said_the_current_one(api: Served) -> None:
+    """An open session that somebody finds, and an access token, are not enough; administrators set others' at any time."""
+    user, admin = api.user(), api.user(is_admin=True)
+    token = (await user.post("/api/v1/tokens", {"userId": user.user_id}))["token"]
+    access = Caller(api.http, {"Authorization": f"Bearer {token}"})
+    patch = {"password": client_hash("new one"), "isHashed": True}
+    with api.database.write() as session:
+        old = utc_now() - timedelta(minutes=16)
+        session.execute(
+            update(UserToken).where(UserToken.user_id.in_([user.user_id, admin.user_id])).values(created_at=old)
+        )
+    for caller in (user, access):
+        path = f"/api/v1/users/{user.user_id}"
+        for method, where, body in (
+            ("PATCH", path, patch), ("POST", f"{path}/password", client_hash("new one")),
+            ("PATCH", f"/users/{user.username}", {"password": client_hash("new one")}),
+        ):  # fmt: skip
+            assert "say the current one: log in again" in await caller.refused(403, method, where, body)
+    await admin.refused(403, "PATCH", f"/api/v1/users/{admin.user_id}", patch)
+    await user.patch(f"/api/v1/users/{user.user_id}", {"displayName": "of an old session"})
+    fresh = await log_in(api, user.username, PASSWORD)
+    assert (await fresh.ask("PATCH", f"/api/v1/users/{user.user_id}", patch)).status_code == 200
+    await access.refused(401, "GET", "/api/v1/me")
+    await admin.patch(f"/api/v1/users/{user.user_id}", {"password": client_hash("newer"), "isHashed": True})
+    api.http.cookies.clear()
+
+
+async def test_token_is_good_as_what_it_is_and_as_nothing_else(api: Served) -> None:
+    """Of a login, a container and the agents: shown where another kind belongs, it opens nothing more."""
+    user, admin = api.user(), api.user(is_admin=True)
+    run = await api.trial(admin)
+    bearer = user.headers["Authorization"]
+    as_container = Caller(api.http, {"Grpc-Metadata-x-allocation-token": bearer})
+    for method, path in (("GET", "/api/v1/me"), ("POST", f"/api/v1/trials/{run.trial_id}/metrics")):
+        await as_container.refused(401, method, path)
+    agent = Caller(api.http, {"Grpc-Metadata-x-allocation-token": api.agent.headers["Authorization"]})
+    await agent.refused(401, "POST", "/api/v1/task/logs", {"logs": [{"log": "x", "allocationId": run.allocation_id}]})
+    token = next(iter(run.container.headers.values()))
+    as_login = Caller(api.http, {"Authorization": token})
+    for method, path, body in (
+        ("POST", "/api/v1/users", {"user": {"username": "mine", "admin": True}}), ("POST", "/api/v1/tokens", {}),
+        ("PATCH", f"/api/v1/users/{admin.user_id}", {"password": client_hash("x"), "isHashed": True}),
+        ("POST", "/api/v1/undeterred/agents/a/hello", {"devices": [], "pool": ""}),
+    ):  # fmt: skip
+        await as_login.refused(403, method, path, body)
 
 
 async def test_container_is_its_owner_when_it_asks_who_it_is(api: Served) -> None:

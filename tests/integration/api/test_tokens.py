@@ -86,13 +86,13 @@ async def test_access_token_is_dead_when_revoked_expired_or_of_an_inactive_user(
     assert (await admin.get(TOKENS, username=user.username))["tokenInfo"] == [], "deactivation revokes"
 
 
-async def test_access_token_lives_on_when_the_password_changes(api: Served) -> None:
-    """A program does not fall silent because its user changed a password; sessions end."""
+async def test_access_token_ends_when_the_password_changes(api: Served) -> None:
+    """Who changes a password may do so because somebody else knew it, who may have made tokens as well."""
     user = api.user()
     token, _ = await made(api, user)
     await user.patch(f"/api/v1/users/{user.user_id}", {"password": "another one"})
     await user.refused(401, "GET", "/api/v1/me")
-    await token.get("/api/v1/me")
+    await token.refused(401, "GET", "/api/v1/me")
 
 
 async def test_revoked_token_is_noticed_in_the_middle_of_work_when_it_goes(api: Served) -> None:
