@@ -21,17 +21,18 @@ from workflows.messages import FileRemovalOrder
 
 
 def remove_matching(
-    session: Session, wanted: Sequence[str], globs: Sequence[str], user: UserPrincipal, roots: Sequence[str]
+    session: Session, wanted: Sequence[str], globs: Sequence[str] | None, user: UserPrincipal, roots: Sequence[str]
 ) -> None:
-    """Have the files of checkpoints removed whose names match one of `globs`; where all match, the checkpoint goes.
+    """Have the files of checkpoints removed whose names match one of `globs`, none without any; where all match, the
+    checkpoint goes.
 
     The records follow the files: what is shown as partially deleted has lost them. Raises: BadRequest, NotFound,
     Forbidden, FailedPrecondition; then nothing was done.
     """
     if not wanted:
         raise BadRequest("checkpointUuids: expected one or more")
-    if not globs:
-        raise BadRequest("checkpointGlobs: expected one or more, such as optimizer/** or *.tmp")
+    if globs is None:
+        raise BadRequest("checkpointGlobs: expected a list, such as optimizer/** and *.tmp")
     patterns = _patterns(globs)
     files: dict[int, dict[str, list[str]]] = {}
     emptied: list[str] = []

@@ -81,7 +81,7 @@ def new_user(session: Session, wanted: wire.NewUser, password_hash: str) -> User
     """Add a user; the hash is made before, as it takes long. Raises: BadRequest, Conflict."""
     user = User(
         username=_free_name(session, wanted.username),
-        display_name=_display_name(wanted.display_name),
+        display_name=_display_name(session, wanted.display_name, wanted.username.strip()),
         is_admin=wanted.admin,
         is_active=wanted.active,
         is_remote=wanted.remote,
@@ -139,7 +139,7 @@ def patch_user(session: Session, user_id: int, patch: wire.PatchUser, password_h
     if patch.username is not None and patch.username.strip() != user.username:
         user.username = _free_name(session, patch.username)
     if patch.display_name is not None:
-        user.display_name = _display_name(patch.display_name)
+        user.display_name = _display_name(session, patch.display_name, user.username)
     if patch.admin is not None:
         user.is_admin = patch.admin
     if patch.agent_user_group is not None:
@@ -214,11 +214,18 @@ def _free_name(session: Session, wanted: str) -> str:
     return name
 
 
-def _display_name(wanted: str | None) -> str | None:
-    """None for an empty one. Raises: BadRequest."""
+def _display_name(session: Session, wanted: str | None, username: str) -> str | None:
+    """None for an empty one. It is no other user's name, in any case: nobody passes as somebody else.
+
+    Raises: BadRequest, Conflict.
+    """
     name = (wanted or "").strip()
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise BadRequest(f"displayName {name[:130]!r}: expected at most {_LONGEST_NAME} printable characters")
+    if name:
+        alike = or_(func.lower(User.username) == name.lower(), func.lower(User.display_name) == name.lower())
+        if session.scalar(select(User.id).where(alike, User.username != username).limit(1)) is not None:
+            raise Conflict(f"displayName {name!r}: a user of this name already exists")
     return name or None
 
 
@@ -230,6 +237,11 @@ def check_agent_user(wanted: wire.AgentUserGroup) -> None:
     for field, name in (("agentUser", wanted.agent_user), ("agentGroup", wanted.agent_group)):
         if name and not _HOST_NAME.fullmatch(name):
             raise BadRequest(f"agentUserGroup.{field}: {name[:130]!r}: expected the name of a user or group of a host")
+    parts = {"agentUid": wanted.agent_uid, "agentUser": wanted.agent_user or None,
+             "agentGid": wanted.agent_gid, "agentGroup": wanted.agent_group or None}  # fmt: skip
+    missing = [name for name, value in parts.items() if value is None]
+    if 0 < len(missing) < len(parts):
+        raise BadRequest(f"agentUserGroup: {', '.join(missing)} missing: expected all of {', '.join(parts)}, or none")
 
 
 def _set_agent_user(user: User, wanted: wire.AgentUserGroup) -> None:

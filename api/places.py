@@ -46,6 +46,8 @@ def change_workspace(session: Session, workspace_id: int, wanted: wire.PatchWork
     """Change what is given. Raises: NotFound, Forbidden, BadRequest, Conflict, FailedPrecondition."""
     row = require_role(session, user, workspace_id, Role.ADMIN)
     _check_alive(row)
+    if row.is_archived:
+        raise FailedPrecondition(f"workspace {row.name!r} is archived: unarchive it before it is changed")
     if wanted.name is not None and wanted.name.strip() != row.name:
         _check_mutable(row)
         row.name = _free_workspace_name(session, wanted.name, row.id)

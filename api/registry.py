@@ -18,7 +18,7 @@ from api.deps import fence
 from api.errors import BadRequest, Conflict, FailedPrecondition, NotFound
 from api.paging import chosen
 from api.queries.registry import SOURCE_KINDS
-from api.texts import checked_labels, checked_object, checked_path_name, checked_text
+from api.texts import LONGEST_MODEL_NAME, checked_labels, checked_object, checked_path_name, checked_text
 from api.wire import registry as wire
 from database.models import Checkpoint, Experiment, Model, ModelVersion, TrialSource, Workspace
 from database.types import utc_now
@@ -124,7 +124,7 @@ def delete_model(session: Session, name: str, user: UserPrincipal) -> None:
 
 
 def _free_name(session: Session, wanted: str) -> str:
-    name = checked_path_name("name", wanted)
+    name = checked_path_name("name", wanted, LONGEST_MODEL_NAME)
     if session.scalar(select(Model.id).where(func.lower(Model.name) == name.lower())) is not None:
         raise Conflict(f"model {name!r} already exists")
     return name

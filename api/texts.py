@@ -10,24 +10,25 @@ from api.wire.base import plain
 from workflows.config import ConfigError
 from workflows.config.yamltext import plain_data
 
-#: Longest name of a workspace, project, model or template, in characters.
+#: Longest name of a workspace, project or template, and of a model, in characters.
 LONGEST_NAME = 80
+LONGEST_MODEL_NAME = 255
 _LONGEST_TEXT = 1_000_000
 _LONGEST_EXTERNAL_ID = 255
 _LONGEST_LABEL, _MOST_LABELS = 120, 200
 
 
-def checked_name(field: str, value: str) -> str:
+def checked_name(field: str, value: str, longest: int = LONGEST_NAME) -> str:
     """A name without blanks around it. Raises: BadRequest."""
     name = value.strip()
-    if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
-        raise BadRequest(f"{field}: {value[: LONGEST_NAME + 10]!r}: expected 1 to {LONGEST_NAME} printable characters")
+    if not 1 <= len(name) <= longest or not name.isprintable():
+        raise BadRequest(f"{field}: {value[: longest + 10]!r}: expected 1 to {longest} printable characters")
     return name
 
 
-def checked_path_name(field: str, value: str) -> str:
+def checked_path_name(field: str, value: str, longest: int = LONGEST_NAME) -> str:
     """A name that stands in addresses, where a number would be an id. Raises: BadRequest."""
-    name = checked_name(field, value)
+    name = checked_name(field, value, longest)
     if "/" in name or name.isdigit():
         raise BadRequest(f"{field}: {value[:90]!r}: expected a name without '/' that is not a number")
     return name

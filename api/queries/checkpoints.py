@@ -146,6 +146,7 @@ def _wire(
         report_time=checkpoint.reported_at,
         resources={} if checkpoint.state == "DELETING" else checkpoint.resources,
         metadata=checkpoint.metadata_,
+        storage_id=wire.STORAGE_ID,
         training=wire.CheckpointTraining(
             trial_id=trial.id,
             experiment_id=experiment.id,

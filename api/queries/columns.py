@@ -6,6 +6,7 @@ The newest trials tell: a table that lacks what only older ones had is better th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 from sqlalchemy import select
@@ -32,8 +33,9 @@ def columns(session: Session, project_id: int) -> list[dict[str, str]]:
     hparams: dict[str, str] = {}
     metrics: dict[str, str] = {}
     for values, summary in _newest(session, project_id):
-        for name, value in values.items():
-            hparams.setdefault(f"hp.{name}", _TYPES["string" if isinstance(value, str) else "number"])
+        for name, value in _leaves(values):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            hparams.setdefault(f"hp.{name}", _TYPES["number" if is_number else "string"])
         for group, name, entry in _entries(summary):
             kind = _TYPES.get(entry.get("type", ""), "COLUMN_TYPE_UNSPECIFIED")
             for part in ("last", "mean", "min", "max") if entry.get("type") == "number" else ("last",):
@@ -43,6 +45,15 @@ def columns(session: Session, project_id: int) -> list[dict[str, str]]:
     for name, kind in sorted(metrics.items()):
         found.append(_column(name, places.get(name.partition(".")[0], "CUSTOM_METRIC"), kind, ""))
     return found
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Hyperparameters by their names in full; dots lead into nested ones."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(cast("dict[str, Any]", value), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _column(name: str, place: str, kind: str, label: str) -> dict[str, str]:

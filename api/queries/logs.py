@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, or_, select
@@ -178,7 +178,7 @@ def wire(row: TaskLog) -> dict[str, Any]:
         "timestamp": rfc3339(row.timestamp),
         "level": f"LOG_LEVEL_{row.level or 'UNSPECIFIED'}",
         "log": row.log,
-        "message": f"[{rfc3339(row.timestamp)}] {container}{rank} ||{level} {row.log}\n",
+        "message": f"[{_printed(row.timestamp)}] {container}{rank} ||{level} {row.log}\n",
         "allocationId": row.allocation_id,
         "agentId": row.agent_id,
         "containerId": row.container_id,
@@ -186,3 +186,8 @@ def wire(row: TaskLog) -> dict[str, Any]:
         "source": row.source,
         "stdtype": row.stdtype,
     }
+
+
+def _printed(at: datetime) -> str:
+    """An instant as lines of a log begin: always with six digits of a fraction, so that they stay in line."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -15,6 +15,7 @@ from api.errors import BadRequest
 from api.reporters import reporter_for
 from api.streams import while_there
 from api.wire.base import answer
+from api.wire.messages import STORAGE_ID
 from database.models import Allocation
 from database.types import utc_now
 from workflows import names
@@ -124,4 +125,4 @@ async def start_run(request: Request, parts: PartsDep, caller: PrincipalDep) -> 
     """A newer harness prepares to report. All its checkpoints go to the experiment's own storage, number 1."""
     body = await json_object(request)
     await reporter_for(parts, caller, parse_as(int, body.get("runId", body.get("run_id"))))
-    return answer({"storageId": 1})
+    return answer({"storageId": STORAGE_ID})

@@ -38,8 +38,9 @@ class Wire(BaseModel):
 
 
 def rfc3339(value: datetime) -> str:
-    """An instant as clients parse it: UTC, microseconds, Z."""
-    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """An instant as clients parse it: UTC, with no, three or six digits of a fraction, Z."""
+    fraction = "seconds" if not value.microsecond else "microseconds" if value.microsecond % 1000 else "milliseconds"
+    return value.astimezone(UTC).isoformat(timespec=fraction).replace("+00:00", "Z")
 
 
 def as_utc(value: datetime) -> datetime:

@@ -452,6 +452,10 @@ class CheckpointTraining(Wire):
     searcher_metric: float | None = None
 
 
+#: Of an experiment's own storage, which all of its checkpoints are in.
+STORAGE_ID = 1
+
+
 class Checkpoint(Wire):
     """v1Checkpoint."""
 
@@ -482,7 +486,7 @@ class RemoveCheckpointFiles(Wire):
     """v1CheckpointsRemoveFilesRequest."""
 
     checkpoint_uuids: list[str] = Field(default_factory=list[str])
-    checkpoint_globs: list[str] = Field(default_factory=list[str])
+    checkpoint_globs: list[str] | None = None
 
 
 class CheckpointResources(Wire):

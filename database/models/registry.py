@@ -18,7 +18,7 @@ class Model(Base):
     __tablename__ = "models"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(String(80), unique=True)
+    name: Mapped[str] = mapped_column(String(255), unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
     notes: Mapped[str] = mapped_column(Text, default="")
     labels: Mapped[list[str]] = mapped_column(Document, default=list)

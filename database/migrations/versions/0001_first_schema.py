@@ -229,7 +229,7 @@ def upgrade() -> None:
 
     op.create_table('models',
     sa.Column('id', sa.Integer(), nullable=False),
-    sa.Column('name', sa.String(length=80), nullable=False),
+    sa.Column('name', sa.String(length=255), nullable=False),
     sa.Column('description', sa.Text(), nullable=False),
     sa.Column('notes', sa.Text(), nullable=False),
     sa.Column('labels', Document, nullable=False),

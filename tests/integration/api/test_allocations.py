@@ -279,6 +279,10 @@ async def test_only_storage_that_the_operator_named_is_trusted(api: Served, monk
     assert (await api.agent.post(launch))["mounts"][0]["isTrusted"]
 
 
+def _somebody(uid: int, gid: int) -> dict[str, Any]:
+    return {"agentUid": uid, "agentUser": "somebody", "agentGid": gid, "agentGroup": "some"}
+
+
 async def test_container_runs_as_the_workspace_says_or_its_owner_is(api: Served) -> None:
     admin, user = api.user(is_admin=True), api.user()
     workspace = (await user.post("/api/v1/workspaces", {"name": f"as {user.username}"}))["workspace"]["id"]
@@ -287,11 +291,11 @@ async def test_container_runs_as_the_workspace_says_or_its_owner_is(api: Served)
     await user.post(f"/api/v1/experiments/{run.experiment_id}/move", {"destinationProjectId": project})
     launch = f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch"
     assert (await api.agent.post(launch))["user"] == ""
-    await admin.patch(f"/api/v1/users/{user.user_id}", {"agentUserGroup": {"agentUid": 1000, "agentGid": 100}})
+    await admin.patch(f"/api/v1/users/{user.user_id}", {"agentUserGroup": _somebody(1000, 100)})
     assert (await api.agent.post(launch))["user"] == "1000:100"
     path = f"/api/v1/workspaces/{workspace}"
-    await admin.patch(path, {"agentUserGroup": {"agentUid": 0}})
-    assert (await api.agent.post(launch))["user"] == "0", "the workspace's ranks above, root too"
+    await admin.patch(path, {"agentUserGroup": _somebody(0, 0)})
+    assert (await api.agent.post(launch))["user"] == "0:0", "the workspace's ranks above, root too"
     assert "agentUid" in await admin.refused(400, "PATCH", path, {"agentUserGroup": {"agentUid": -1}})
 
 

@@ -17,6 +17,7 @@ from database.models import AuditEntry, User
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.served import ADMIN_PASSWORD, PASSWORD, Caller, Served
+from workflows.lifecycle.trial import TrialState
 
 AUDIT = "/api/v1/undeterred/audit"
 
@@ -88,12 +89,12 @@ async def test_command_is_noted_when_it_only_went_to_temporal(
     run = await api.trial(owner)
 
     async def taken(*_: Any) -> Any:
-        return None
+        return TrialState.STOPPING_KILLED
 
     path = f"/api/v1/trials/{run.trial_id}/kill"
     await owner.refused(503, "POST", path)
     assert "/api/v1/trials/{trial_id}/kill" not in [entry["route"] for entry in await entries(admin, owner)]
-    monkeypatch.setattr(api.commands, "signal", taken)
+    monkeypatch.setattr(api.commands, "kill_trial", taken)
     assert (await owner.ask("POST", path)).status_code == 200
     [entry] = [entry for entry in await entries(admin, owner) if entry["target"] == path]
     assert (entry["route"], entry["rows"]) == ("/api/v1/trials/{trial_id}/kill", [])
@@ -143,7 +144,7 @@ async def test_reports_of_containers_are_not_noted_but_what_they_decide_is(api: 
 async def test_log_is_narrowed_and_paged_when_asked(api: Served, admin: Caller) -> None:
     user, start = api.user(), utc_now()
     for number in range(3):
-        await user.patch(f"/api/v1/users/{user.user_id}", {"displayName": f"{number}"})
+        await user.patch(f"/api/v1/users/{user.user_id}", {"displayName": f"{user.username} the {number}"})
     await user.post("/api/v1/tokens")
     assert len(await entries(admin, user)) == 4
     assert len(await entries(admin, user, route="/api/v1/tokens")) == 1
@@ -164,7 +165,7 @@ async def test_chain_is_whole_when_many_change_at_once(api: Served, admin: Calle
 
     async def work(user: Caller) -> None:
         for number in range(5):
-            await user.patch(f"/api/v1/users/{user.user_id}", {"displayName": f"{number}"})
+            await user.patch(f"/api/v1/users/{user.user_id}", {"displayName": f"{user.username} the {number}"})
 
     await asyncio.gather(*map(work, users))
     chain = (await admin.get(AUDIT, verify=True, limit=1))["chain"]

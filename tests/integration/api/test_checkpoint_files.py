@@ -95,6 +95,14 @@ async def test_nothing_is_removed_when_one_of_them_may_not_be(api: Served) -> No
         assert "expected" in await user.refused(400, "POST", RM, wrong)
 
 
+async def test_nothing_is_removed_by_no_globs(api: Served) -> None:
+    user = api.user()
+    uuid = await saved(await api.trial(user))
+    before = await shown(user, uuid)
+    await user.post(RM, {"checkpointUuids": [uuid], "checkpointGlobs": []})
+    assert await shown(user, uuid) == before
+
+
 async def test_files_stay_when_a_model_version_or_a_trial_needs_them(api: Served) -> None:
     user = api.user()
     registered, started_from = [await saved(await api.trial(user)) for _ in range(2)]

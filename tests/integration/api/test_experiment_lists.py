@@ -184,6 +184,11 @@ async def test_many_experiments_are_commanded_at_once(api: Served) -> None:
         (ids[0], False), (ids[1], False), (ids[2], True), (foreign, True)]  # fmt: skip
     assert "terminal" in told[2]["error"]
     assert "another user" in told[3]["error"]
+    everywhere = {"experimentIds": [ids[0], ids[2]], "filters": {"userIds": [user.user_id], "projectId": -1}}
+    told = (await user.post("/api/v1/projects/-1/experiments/archive", everywhere))["results"]
+    assert [result["id"] for result in told] == [ids[0], ids[2]], "those named, of those that match"
+    no_others = everywhere | {"experimentIds": [foreign]}
+    assert (await user.post("/api/v1/projects/-1/experiments/archive", no_others))["results"] == []
     chosen = {"filters": {"userIds": [user.user_id], "archived": True, "excludedExperimentIds": [ids[0]]}}
     assert (await user.post(f"{path}/unarchive", chosen))["results"] == [{"id": ids[1], "error": ""}]
     deleted = await user.ask("DELETE", f"{path}/delete", {"experimentIds": [ids[1]]})
@@ -192,6 +197,39 @@ async def test_many_experiments_are_commanded_at_once(api: Served) -> None:
     assert "no command" in await user.refused(404, "POST", f"{path}/dance", {})
     too_many = {"experimentIds": list(range(1, 1002))}
     assert "at most 1000" in await user.refused(400, "POST", f"{path}/archive", too_many)
+
+
+async def test_experiments_of_archived_places_are_left_out_with_the_archived_ones(api: Served) -> None:
+    user = api.user()
+    workspace = (await user.post("/api/v1/workspaces", {"name": f"w {user.username}"}))["workspace"]["id"]
+    projects = f"/api/v1/workspaces/{workspace}/projects"
+    ids: list[int] = []
+    for name in ("kept", "shelved"):
+        project = (await user.post(projects, {"name": name}))["project"]["id"]
+        ids.append(await api.experiment(user))
+        await user.post(f"{LIST}/{ids[-1]}/move", {"destinationProjectId": project})
+
+    async def shown(**wanted: str) -> list[int]:
+        found = await user.get(LIST, users=user.username, orderBy="ORDER_BY_ASC", **wanted)
+        return [experiment["id"] for experiment in found["experiments"]]
+
+    await user.post(f"/api/v1/projects/{project}/archive")
+    assert (await shown(archived="false"), await shown()) == (ids[:1], ids)
+    await user.post(f"/api/v1/workspaces/{workspace}/archive")
+    assert (await shown(archived="false"), await shown()) == ([], ids)
+
+
+async def test_columns_lead_into_nested_hyperparameters(api: Served) -> None:
+    user = api.user()
+    workspace = (await user.post("/api/v1/workspaces", {"name": f"c {user.username}"}))["workspace"]["id"]
+    project = (await user.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
+    space = {"lr": 0.1, "optimizer": {"name": "adam", "betas": {"first": 0.9}}, "amp": True}
+    experiment = await api.created(user, hyperparameters=space)
+    await user.post(f"{LIST}/{experiment}/move", {"destinationProjectId": project})
+    columns = (await user.get(f"/api/v1/projects/{project}/columns"))["columns"]
+    found = {each["column"]: each["type"] for each in columns if each["column"].startswith("hp.")}
+    assert found == {"hp.lr": "COLUMN_TYPE_NUMBER", "hp.optimizer.name": "COLUMN_TYPE_TEXT",
+                     "hp.optimizer.betas.first": "COLUMN_TYPE_NUMBER", "hp.amp": "COLUMN_TYPE_TEXT"}  # fmt: skip
 
 
 async def test_files_of_the_context_are_shown_one_by_one(api: Served) -> None:

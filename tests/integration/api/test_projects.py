@@ -30,7 +30,7 @@ async def test_project_has_every_field_when_it_is_made(api: Served) -> None:
     over = await experiment_in(api, user, made["id"])
     end(api, over)
     shown = (await user.get(f"{PROJECTS}/{made['id']}"))["project"]
-    assert (shown["numExperiments"], shown["numActiveExperiments"], shown["numRuns"]) == (2, 1, 0)
+    assert (shown["numExperiments"], shown["numActiveExperiments"], shown["numRuns"]) == (2, 1, 2)
     assert shown["lastExperimentStartedAt"].endswith("Z")
     counted = (await user.get(f"/api/v1/workspaces/{place['id']}"))["workspace"]
     assert (counted["numProjects"], counted["numExperiments"]) == (1, 2)

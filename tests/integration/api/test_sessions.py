@@ -256,13 +256,13 @@ async def test_user_can_log_in_when_created(api: Served) -> None:
     admin = api.user(is_admin=True)
     name = f"new-{admin.user_id}"
     for body in (
-        {"user": {"username": f" {name} ", "displayName": "New One", "admin": False, "active": True},
+        {"user": {"username": f" {name} ", "displayName": f"One {name}", "admin": False, "active": True},
          "password": client_hash("secret"), "isHashed": True},
-        {"user": {"username": f"{name}2", "display_name": "New One"}, "password": "secret"},
+        {"user": {"username": f"{name}2", "display_name": f"Two {name}"}, "password": "secret"},
     ):  # fmt: skip
         made = (await admin.post("/api/v1/users", body))["user"]
         assert made["username"] == body["user"]["username"].strip()
-        assert (made["displayName"], made["admin"], made["active"]) == ("New One", False, True)
+        assert (made["displayName"][4:], made["admin"], made["active"]) == (name, False, True)
         await log_in(api, made["username"], "secret")
         api.http.cookies.clear()
         assert (await admin.get(f"/api/v1/users/{made['id']}"))["user"]["username"] == made["username"]

@@ -109,15 +109,23 @@ async def test_users_who_never_logged_in_have_a_place_when_sorted_by_that(
     assert sorted(name[-1] for name in found) == ["a", "b", "c"]
 
 
+async def test_display_name_is_refused_when_it_is_somebody_elses_name(api: Served) -> None:
+    user, other = api.user(), api.user()
+    path = f"{USERS}/{user.user_id}"
+    await other.patch(f"{USERS}/{other.user_id}", {"displayName": f"Ada {other.username}"})
+    for name in ("Admin", other.username.upper(), f"ada {other.username}"):
+        assert "already exists" in await user.refused(409, "PATCH", path, {"displayName": name})
+    await user.patch(path, {"displayName": user.username.upper()})
+
+
 async def test_agent_user_is_kept_when_an_administrator_gives_it(api: Served) -> None:
     admin, user = api.user(is_admin=True), api.user()
     path = f"{USERS}/{user.user_id}"
     given = {"agentUid": 1000, "agentUser": "ada", "agentGid": 0, "agentGroup": "staff"}
     assert (await admin.patch(path, {"agentUserGroup": given}))["user"]["agentUserGroup"] == given
     assert (await user.get("/api/v1/me"))["user"]["agentUserGroup"] == given
-    part = {"agentUid": 7}
-    changed = (await admin.patch(path, {"agentUserGroup": part}))["user"]["agentUserGroup"]
-    assert changed == {"agentUid": 7, "agentUser": None, "agentGid": None, "agentGroup": None}
+    for half in ({"agentUid": 7}, {"agentUid": 7, "agentUser": "ada"}, {"agentGid": 7, "agentUser": ""}):
+        assert "missing: expected all of" in await admin.refused(400, "PATCH", path, {"agentUserGroup": half})
     await user.refused(403, "PATCH", path, {"agentUserGroup": {"agentUid": 0, "agentUser": "root"}})
     for wrong in ({"agentUid": -1}, {"agentGid": 2**31}, {"agentUser": "a b"}, {"agentGroup": "x\ny"},
                   {"agentUser": "../root"}, {"agentUid": "many"}):  # fmt: skip

@@ -169,6 +169,7 @@ async def test_nothing_goes_in_when_a_workspace_is_archived(api: Served) -> None
         400, "POST", "/api/v1/models", {"name": unique(), "workspaceId": made["id"]}
     )
     assert "archived" in await user.refused(400, "POST", f"/api/v1/projects/{inside['id']}/unarchive")
+    assert "archived" in await user.refused(400, "PATCH", f"{WORKSPACES}/{made['id']}", {"name": "other"})
     await user.post(f"{WORKSPACES}/{made['id']}/unarchive")
     assert await experiment_in(api, user, inside["id"])
 
