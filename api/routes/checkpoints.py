@@ -40,6 +40,8 @@ async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Res
         raise Forbidden("checkpoints are reported by trials only")
     if not _UUID.fullmatch(sent.uuid):
         raise BadRequest(f"uuid: {sent.uuid[:80]!r}: expected a UUID such as 0e4bd5f6-6b0a-4d3c-9a54-1f3f3c5ac0de")
+    if any(size < 0 for size in sent.resources.values()) or sum(sent.resources.values()) >= 2**63:
+        raise BadRequest("resources: expected sizes of files in bytes, of 0 or more, and below 2**63 together")
     unsafe = next((path for path in sent.resources if not is_inside(path)), None)
     if unsafe is not None:
         raise BadRequest(f"resources: {unsafe[:80]!r}: expected relative paths without '..'")

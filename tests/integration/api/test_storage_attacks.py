@@ -13,6 +13,7 @@ from api.auth import AGENT_CREDENTIAL, token_hash
 from database import retention
 from database.models import Agent, Experiment
 from determined.common.storage import PosixStorage
+from determined.common.storage._manifest import manifest_name
 from tests.integration.api.served import Caller, Served
 
 PATH = "/api/v1/checkpoints"
@@ -132,6 +133,31 @@ async def test_own_files_are_served_when_trained_elsewhere(api: Served) -> None:
     await user.post(PATH, report(name, task_id, "weights", "metadata.json"))
     answer = await user.ask("GET", f"/api/v1/undeterred/checkpoints/{name}/file?path=weights")
     assert (answer.status_code, answer.content) == (200, b"w")
+
+
+@pytest.mark.parametrize("size", [-1, 2**63, "1e9", "x", None, [1]])
+async def test_size_that_is_none_is_refused(api: Served, size: Any) -> None:
+    user = api.user()
+    _, task_id = await elsewhere(api, user, str(api.folder))
+    body = report(str(uuids.uuid4()), task_id) | {"resources": {"weights": size}}
+    assert "resources" in await user.refused(400, "POST", PATH, body)
+
+
+async def test_sizes_that_are_too_much_together_are_refused(api: Served) -> None:
+    user = api.user()
+    _, task_id = await elsewhere(api, user, str(api.folder))
+    body = report(str(uuids.uuid4()), task_id) | {"resources": {"a": 2**62, "b": 2**62}}
+    assert "resources" in await user.refused(400, "POST", PATH, body)
+
+
+@pytest.mark.parametrize("manifest", [b"[" * 200_000, b"{" * 200_000, b" " * (33 << 20)])
+async def test_manifest_that_is_a_bomb_is_refused(api: Served, manifest: bytes) -> None:
+    user = api.user()
+    _, task_id = await elsewhere(api, user, str(api.folder))
+    name = a_checkpoint(api.folder, task_id)
+    (api.folder / manifest_name(name)).write_bytes(manifest)
+    await user.post(PATH, report(name, task_id, "weights"))
+    await refused_everywhere(user, name, "weights")
 
 
 async def test_keys_of_a_storage_go_to_agents_of_the_pool_until_the_removal_is_done(api: Served) -> None:

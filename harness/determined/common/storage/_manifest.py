@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 METADATA_FILE = "metadata.json"
 _VERSION = 1
+#: Some 200,000 files. The cluster reads manifests that users could have written.
+MANIFEST_LIMIT = 32 << 20
 
 
 def manifest_name(storage_id: str) -> str:
@@ -108,12 +110,17 @@ def decode(raw: bytes, where: str) -> Manifest:
             )
         entries = {str(path): FileEntry(int(e["size"]), str(e["xxh3"])) for path, e in read["files"].items()}
         writer = str(read.get("writer", ""))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise errors.CheckpointCorruptError(f"{where} is damaged: it is no manifest ({e!r})") from e
     for path in entries:
         if not is_inside(path):
             raise errors.CheckpointCorruptError(f"{where} is refused: {path!r} leads out of the checkpoint")
     return Manifest(entries, writer)
+
+
+def too_large(where: str) -> errors.CheckpointCorruptError:
+    """The error for a manifest that nobody reads."""
+    return errors.CheckpointCorruptError(f"{where} is refused: it has more than {MANIFEST_LIMIT >> 20} MiB")
 
 
 def is_inside(path: str) -> bool:

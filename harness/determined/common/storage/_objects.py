@@ -12,6 +12,7 @@ import os
 
 from determined import errors
 from determined.common.storage._manifest import (
+    MANIFEST_LIMIT,
     METADATA_FILE,
     FileEntry,
     Manifest,
@@ -22,6 +23,7 @@ from determined.common.storage._manifest import (
     manifest_name,
     missing,
     new_hash,
+    too_large,
 )
 from determined.common.storage._storage import Storage, checked_id, checked_path, new_storage_id
 from determined.common.storage._tree import select
@@ -176,6 +178,8 @@ class ObjectStorage(Storage):
         with contextlib.suppress(Absent):
             while piece := self._call(self.fetch_piece, key, len(raw), PIECE):
                 raw += piece
+                if len(raw) > MANIFEST_LIMIT:
+                    raise too_large(f"the manifest of {self.location(storage_id)}")
                 if len(piece) < PIECE:
                     break
             return decode(raw, f"the manifest of {self.location(storage_id)}")

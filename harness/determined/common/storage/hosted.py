@@ -24,12 +24,14 @@ from typing import Any, Protocol
 from determined import errors
 from determined.common.storage import build_of_user, folder_on_host
 from determined.common.storage._manifest import (
+    MANIFEST_LIMIT,
     METADATA_FILE,
     FileEntry,
     Manifest,
     decode,
     encode,
     manifest_name,
+    too_large,
 )
 from determined.common.storage._objects import ObjectStorage
 from determined.common.storage._storage import checked_id, checked_path
@@ -375,7 +377,10 @@ def _manifest(root: int, uuid: str) -> Manifest | None:
     except FileNotFoundError:
         return None
     with open(number, "rb") as file:
-        return decode(file.read(), f"the manifest of {uuid}")
+        raw = file.read(MANIFEST_LIMIT + 1)
+    if len(raw) > MANIFEST_LIMIT:
+        raise too_large(f"the manifest of {uuid}")
+    return decode(raw, f"the manifest of {uuid}")
 
 
 def _has(folder: int, path: str) -> bool:
