@@ -11,7 +11,7 @@ from api.redact import MASK
 
 #: The way to a section, and which of its fields are secret.
 _SECRETS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("checkpoint_storage",), ("access_key", "secret_key", "connection_string", "credential")),
+    (("checkpoint_storage",), ("access_key", "secret_key", "connection_string", "credential", "account_url")),
     (("environment", "registry_auth"), ("password", "auth", "identitytoken", "registrytoken")),
 )
 #: Most configurations have none: that is found out without reading them.
@@ -55,7 +55,12 @@ def _found(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, s
             section = cast("Mapping[str, Any]", section).get(name) if isinstance(section, Mapping) else None
         if isinstance(section, Mapping):
             values = {field: cast("Mapping[str, Any]", section).get(field) for field in fields}
-            secrets = {field: value for field, value in values.items() if isinstance(value, str) and value}
+            secrets = {
+                field: value
+                for field, value in values.items()
+                # an account's address is a secret when it bears a token
+                if isinstance(value, str) and value and (field != "account_url" or "?" in value)
+            }
             if secrets:
                 found.append((way, secrets))
     return found

@@ -11,7 +11,7 @@ from api import outbox
 from api.access import changeable
 from api.auth import UserPrincipal
 from api.create import Created, Creator
-from api.errors import BadRequest, FailedPrecondition
+from api.errors import BadRequest, FailedPrecondition, Forbidden
 from api.fork import origin_of
 from api.resource_pools import check_pool
 from api.resources import claim_of
@@ -40,7 +40,9 @@ class Continuer:
         Args:
             experiment_id: it must be COMPLETED, CANCELED or ERROR.
             override: YAML of what is to be different in its configuration; may be empty.
-            user: its owner, or an administrator.
+            user: who may change it.
+
+        It goes on as its owner, whoever asks: others who may change it may not change what runs, and where.
 
         Raises: NotFound, Forbidden, BadRequest, FailedPrecondition. Nothing was changed then.
         """
@@ -52,6 +54,8 @@ class Continuer:
             check_pool(session, row)
             before = ExperimentConfig.model_validate(row.config)
             config = before if not override.strip() else _overridden(row, before, override)
+            if row.owner_id != user.user_id:
+                _check_harmless(before, config)
             is_single = config.searcher.name == "single"
             decisions = _decisions(session, experiment_id)
             past = past_of(decisions, is_single=is_single)
@@ -79,6 +83,33 @@ class Continuer:
             claim = claim_of(row)  # the pool may remember an earlier one
             outbox.post(session, names.pool_workflow(row.resource_pool), "job_claim", claim.model_dump(mode="json"))
             return Created(row.id, row.config, [], run, outbox.post_start(session, run))
+
+
+#: What others than its owner may change of an experiment that goes on with its owner's rights.
+_HARMLESS = frozenset(
+    {
+        "name", "description", "labels", "searcher", "max_restarts", "min_validation_period", "min_checkpoint_period",
+        "scheduling_unit", "records_per_epoch", "perform_initial_validation", "log_policies", "retention_policy",
+    }
+)  # fmt: skip
+_HARMLESS_RESOURCES = frozenset({"slots_per_trial", "max_slots", "priority", "weight", "resource_pool"})
+
+
+def _check_harmless(before: ExperimentConfig, config: ExperimentConfig) -> None:
+    """Raises: Forbidden, if a change could have the owner's trials do what another user wants."""
+    old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
+    changed = [name for name in new if new[name] != old.get(name) and name not in _HARMLESS | {"resources"}]
+    resources = new.get("resources") or {}
+    changed += [
+        f"resources.{name}"
+        for name, value in resources.items()
+        if value != (old.get("resources") or {}).get(name) and name not in _HARMLESS_RESOURCES
+    ]
+    if changed:
+        raise Forbidden(
+            f"only its owner may continue an experiment with another {', '.join(sorted(changed))}: it runs with the"
+            " owner's rights; fork it to have a copy of your own"
+        )
 
 
 def _overridden(row: Experiment, before: ExperimentConfig, override: str) -> ExperimentConfig:
