@@ -17,6 +17,7 @@ from database.types import utc_now
 from database.upsert import insert
 from workflows.lifecycle.allocation import AllocationState
 from workflows.lifecycle.experiment import TERMINAL
+from workflows.lifecycle.trial import ExitKind
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,
@@ -88,6 +89,9 @@ class Records:
             text = f"{record.allocation_id} ended: {end.message} ({end.cause.value})."
             if record.message and record.message != end.message:
                 text += f" {record.message[:1].upper()}{record.message[1:]}."
+            is_given_up = record.is_terminal and end.kind is ExitKind.FAILED
+            if is_given_up and actions_of_log_policies(session, record.trial_id).get("retries_canceled"):
+                text += " (trial failed and matched logs to a don't retry policy)"  # what tools look for
             session.execute(
                 insert(session, TaskLog)
                 .values(

@@ -59,7 +59,7 @@ def fill(url: str, scale: float, *, experiments: int | None = None) -> Filled:
         hashed = hash_password(PASSWORD, is_hashed=False)
         seed(session, cluster_name="bench", admin_password_hash=hashed, pools=["default"])
     with database.write() as session:
-        _organization(session, session.scalars(select(User.id)).one())
+        _organization(session, session.scalars(select(User.id).where(User.is_admin)).one())
     database.close()
     count = experiments or max(10, round(100_000 * scale))
     large = 1_000_000 if scale > 0.1 else max(1000, round(10_000_000 * scale))

@@ -69,7 +69,7 @@ def _prepare(database: Database) -> None:
     migrate(database)
     with database.write() as session:
         seed(session, cluster_name="bench", admin_password_hash=None, pools=["default"])
-        admin = session.query(User).one()
+        admin = session.query(User).filter(User.is_admin).one()
         experiment = Experiment(
             job_id="bench", name="bench", state="ACTIVE", config={}, original_config="", searcher_name="single",
             searcher_metric="loss", resource_pool="default", owner_id=admin.id, project_id=1,

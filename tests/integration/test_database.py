@@ -104,7 +104,7 @@ def test_rows_stay_when_migrated_twice(database: Database) -> None:
     migrate(database)
     assert schema_differences(database) == []
     with database.read() as session:
-        assert session.scalar(select(func.count()).select_from(User)) == 1
+        assert session.scalar(select(func.count()).select_from(User)) == 2, "admin and determined"
 
 
 def test_difference_is_seen_when_a_column_is_missing(database: Database) -> None:
@@ -157,8 +157,8 @@ def test_first_rows_are_there_once_when_seeded_twice(empty: Database) -> None:
             model: session.scalar(select(func.count()).select_from(model))
             for model in (Cluster, User, Workspace, Project)
         }
-        assert set(counts.values()) == {1}
-        assert session.scalars(select(User.password_hash)).one() == "of ['a']", "the password is set once"
+        assert counts == {Cluster: 1, User: 2, Workspace: 1, Project: 1}
+        assert set(session.scalars(select(User.password_hash))) == {"of ['a']"}, "the password is set once"
         assert sorted(session.scalars(select(ResourcePool.name))) == ["a", "b"]
         project = session.get_one(Project, 1)
         assert (project.name, project.is_immutable, project.workspace_id) == ("Uncategorized", True, 1)
@@ -167,7 +167,7 @@ def test_first_rows_are_there_once_when_seeded_twice(empty: Database) -> None:
 def test_new_ids_follow_the_first_rows_when_workspaces_are_added(database: Database) -> None:
     """Rows with a given id do not move PostgreSQL's sequences by themselves."""
     with database.write() as session:
-        owner = session.scalars(select(User.id)).one()
+        owner = session.scalars(select(User.id).where(User.is_admin)).one()
         session.add(Workspace(name="mine", owner_id=owner))
         session.flush()
         session.add(Project(workspace_id=1, name="mine", owner_id=owner))
@@ -262,7 +262,7 @@ def test_metric_is_kept_once_a_step_unless_archived_when_inserted_twice(database
 
 def an_experiment(database: Database) -> int:
     with database.write() as session:
-        owner = session.scalars(select(User.id)).one()
+        owner = session.scalars(select(User.id).where(User.is_admin)).one()
         experiment = Experiment(
             job_id=str(uuid.uuid4()), name="test", state="ACTIVE", config={}, original_config="", searcher_name="single",
             searcher_metric="loss", resource_pool="default", owner_id=owner, project_id=1,

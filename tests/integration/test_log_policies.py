@@ -48,6 +48,8 @@ async def test_trial_is_not_restarted_when_its_last_line_cancels_retries(cluster
     assert trial["logPolicyMatched"] == "bad data"
     told = (await cluster.get(f"/api/v1/undeterred/trials/{trial['id']}/why"))["sentences"]
     assert told[0].endswith(said)
+    lines = await cluster.logs(trial["id"])
+    assert any("trial failed and matched logs to a don't retry policy" in line for line in lines)
 
 
 async def test_trial_is_restarted_when_no_line_matches(cluster: Platform) -> None:
