@@ -99,11 +99,9 @@ def _check_harmless(before: ExperimentConfig, config: ExperimentConfig) -> None:
     """Raises: Forbidden, if a change could have the owner's trials do what another user wants."""
     old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
     changed = [name for name in new if new[name] != old.get(name) and name not in _HARMLESS | {"resources"}]
-    resources = new.get("resources") or {}
+    had, wants = (cast("dict[str, Any]", each.get("resources") or {}) for each in (old, new))
     changed += [
-        f"resources.{name}"
-        for name, value in resources.items()
-        if value != (old.get("resources") or {}).get(name) and name not in _HARMLESS_RESOURCES
+        f"resources.{name}" for name in wants if wants[name] != had.get(name) and name not in _HARMLESS_RESOURCES
     ]
     if changed:
         raise Forbidden(

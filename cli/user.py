@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,9 @@ from cli.group import new_app
 from cli.options import AgentGid, AgentGroup, AgentUid, AgentUser, agent_user_group, lists
 from cli.render import Form
 from determined.common.api._url import api_path
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
 
 app = new_app("Log in and out, manage users.", aliases={"ls": "list"}, default="list")
 
@@ -125,19 +128,21 @@ def change_password(
     except ForbiddenException:
         if not own:
             raise
-        _log_in_again(str(me.username), _password(f"Current password for user '{me.username}': "))
-        Determined.from_session(session.get()).get_user_by_id(me.user_id).change_password(secret)
+        fresh = _log_in_again(str(me.username), _password(f"Current password for user '{me.username}': "))
+        Determined.from_session(fresh).get_user_by_id(me.user_id).change_password(secret)
     if own:  # that ended our own session
         _log_in_again(str(me.username), secret)
     render.say(f"Changed the password of user '{user.username}'")
 
 
-def _log_in_again(username: str, password: str) -> None:
-    from determined.common.api import authentication
+def _log_in_again(username: str, password: str) -> Session:
+    from determined.common.api import Cert, Session, authentication
 
-    token = authentication.request_token(session.master_url(), username, password)
-    authentication.TokenStore().set(session.master_url(), username, token)
+    url = session.master_url()
+    token = authentication.request_token(url, username, password)
+    authentication.TokenStore().set(url, username, token)
     session.close()
+    return Session(url, username, token, cert=Cert.from_env())
 
 
 @app.command("edit")

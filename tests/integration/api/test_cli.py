@@ -11,17 +11,19 @@ import tarfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from cli.main import main
-from database.models import Agent, Experiment, ResourcePool, Trial
-from tests.integration.api.served import Caller, Run, Served
+from database.models import Agent, Experiment, ResourcePool, Trial, UserToken
+from database.types import utc_now
+from tests.integration.api.served import PASSWORD, Caller, Run, Served
 from tests.integration.api.test_cluster import an_agent
 from tests.integration.api.test_models import checkpoint
 from tests.integration.api.test_workspaces import give_role, pool, unique
@@ -774,3 +776,15 @@ async def test_what_is_not_there_has_its_own_exit_code(det: Det, admin: Caller, 
     result = await det(admin, *words, code=4)
     assert "not found" in result.err
     assert result.out == ""
+
+
+async def test_current_password_is_asked_for_when_the_login_is_an_old_one(api: Served, det: Det) -> None:
+    user = api.user()
+    with api.database.write() as session:
+        old = utc_now() - timedelta(hours=1)
+        session.execute(update(UserToken).where(UserToken.user_id == user.user_id).values(created_at=old))
+    wrong = await det(user, "user", "change-password", stdin="new one\nno idea\n", code=3)
+    assert "invalid credentials" in wrong.err
+    done = await det(user, "user", "change-password", stdin=f"new one\n{PASSWORD}\n")
+    assert done.out.strip() == f"Changed the password of user '{user.username}'"
+    await user.refused(401, "GET", "/api/v1/me")
