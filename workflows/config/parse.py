@@ -131,8 +131,9 @@ def _set(config: JsonMap, parts: list[str], value: Any) -> str | None:
 def read_config(text: str) -> Document:
     """Parse YAML or JSON, and take `2024_01` for the text that it is where a text is expected. Raises: ConfigError."""
     document = parse_text(text)
-    if document.loose and isinstance(document.value, dict):
-        _check_read(document, cast(JsonMap, document.value))
+    value: Any = document.value
+    if document.loose and isinstance(value, dict):
+        _check_read(document, cast(JsonMap, value))
     return document
 
 

@@ -97,9 +97,8 @@ class Search(State):
             SearchError: There is nothing to search.
         """
         generation = generation_of(config)
-        if lends is None:
-            lends = getattr(config.searcher, "lend_places", True)
-        method = _new_method(config, generation, lends)
+        is_lending: bool = getattr(config.searcher, "lend_places", True) if lends is None else lends
+        method = _new_method(config, generation, is_lending)
         frame = Frame(
             generation=generation,
             max_units=_max_units(config) if generation == "ops" else None,
