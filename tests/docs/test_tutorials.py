@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from nbclient import NotebookClient
 
 from tests.docs.pages import blocks, run_page
 from tests.embedded import TORCH_PYTHON, Embedded
-from tests.servers import REPOSITORY
+from tests.servers import REPOSITORY, docker_engine, trial_image
 
 DOCS = REPOSITORY / "docs"
 CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed"]
@@ -53,6 +54,28 @@ def test_page(page: str, reader: tuple[Path, dict[str, str]]) -> None:
     for name in OWN_FILES if page == "sdk" else ():
         shutil.copy(folder / "const.yaml", folder / name)
     assert run_page(DOCS / f"{page}.md", folder, environment) >= 1
+
+
+@pytest.mark.docker
+def test_first_chapter_in_docker(tmp_path: Path) -> None:
+    """The other launcher, which the reader chose before: `det up` of the page keeps it."""
+    with docker_engine():
+        trial_image()
+        cluster, folder = Embedded(tmp_path / "cluster", launcher="docker"), tmp_path / "tutorial"
+        folder.mkdir()
+        with cluster.started():
+            assert run_page(DOCS / "tutorials" / "first-experiment.md", folder, shell_of(cluster)) >= 1
+            assert "run in Docker, in the image undeterred/trial:dev" in cluster.run("status").stdout
+        cluster.environment["UNDETERRED_TRIAL_IMAGE"] = "undeterred/none:1"
+        try:
+            said = cluster.run("up").stdout
+            assert "which this host does not have; to do: `" in said
+            assert "build-local.sh -t undeterred/none:1 -e " in said
+            assert re.search(
+                r"problem +trials .* lacks the image undeterred/none:1; to do: ", cluster.det("doctor").stdout
+            )
+        finally:
+            cluster.run("down")
 
 
 def test_readme(tmp_path: Path) -> None:
