@@ -185,7 +185,7 @@ def config_schema() -> None:
 @app.command("list-trials")
 @paged
 def list_trials(form: Form, experiment_id: ExperimentId) -> None:
-    """List an experiment's trials."""
+    """List an experiment's trials; why they failed, if any did."""
     path = f"experiments/{experiment_id}/trials"
     found = paging.fetch(path, "trials", form)
     rows = [
@@ -201,6 +201,9 @@ def list_trials(form: Form, experiment_id: ExperimentId) -> None:
         for t in found
     ]
     headers = ["Trial ID", "State", "H-Params", "Started", "Ended", "# of Batches", "Searcher Metric"]
+    if any(t.get("message") for t in found):
+        headers.append("Message")
+        rows = [[*row, t.get("message") or ""] for row, t in zip(rows, found, strict=True)]
     render.listing(headers, rows, form, raw=found)
 
 

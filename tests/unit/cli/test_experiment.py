@@ -358,6 +358,14 @@ class TestDescribe:
             result = det("e", name, "7", "--csv")
             assert next(csv.DictReader(io.StringIO(result.out)))["H-Params"] == '{"lr": 0.1}'
 
+    def test_trials_that_failed_say_why(self, cluster: Cluster, det: Det) -> None:
+        failed = trial() | {"message": "exited with code 1: MemoryError"}
+        cluster.routes["GET /api/v1/experiments/7/trials"] = page("trials", trial() | {"message": ""}, failed)
+        rows = list(csv.DictReader(io.StringIO(det("e", "list-trials", "7", "--csv").out)))
+        assert [row["Message"] for row in rows] == ["", "exited with code 1: MemoryError"]
+        cluster.routes["GET /api/v1/experiments/7/trials"] = page("trials", trial() | {"message": ""})
+        assert "Message" not in det("e", "list-trials", "7").out
+
 
 class TestLogs:
     @pytest.fixture(autouse=True)
