@@ -217,15 +217,20 @@ class Body:
 
 
 def sender_of(headers: Headers, scope: Scope) -> str:
-    """Who sends, before anybody has looked at who that is: a token, or an address."""
-    shown = [headers.get(name, "") for name in _TOKENS]
-    if not any(shown):
-        client = scope.get("client")
-        return f"at {client[0] if client else ''}"
-    return hashlib.sha256("\n".join(shown).encode("utf-8", "surrogateescape")).hexdigest()
+    """Who sends, before anybody has looked at who that is: the token that will be asked for its rights, or an address.
+
+    Only that one counts: with others beside it, nobody passes for many senders.
+    """
+    for name in _TOKENS:  # in the order of `auth.presented_token`
+        shown = headers.get(name, "")
+        if shown:
+            token = shown.removeprefix("Bearer ").strip()
+            return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+    client = scope.get("client")
+    return f"at {client[0] if client else ''}"
 
 
-_TOKENS = ("grpc-metadata-x-user-token", "authorization", "cookie", "grpc-metadata-x-allocation-token")
+_TOKENS = ("grpc-metadata-x-user-token", "authorization", "grpc-metadata-x-allocation-token", "cookie")
 
 
 def _less(counted: Counter[Any], key: Any, by: int) -> None:

@@ -43,6 +43,10 @@ async def half_sent(api: Served, caller: Caller, path: str, size: int = 2 * LARG
         await raw.begin("POST", path, f"Content-Length: {size + 1}")
         raw.writer.write(b'{"logs": [], "x": "' + b"x" * (size - 20))
         await raw.writer.drain()
+        for _ in range(500):  # until all of it has come
+            if api.app.bodies._held >= size - 1:
+                break
+            await asyncio.sleep(0.02)
         yield raw
 
 
@@ -79,8 +83,8 @@ async def test_sender_waits_his_turn_when_his_large_requests_are_on_the_way(api:
     run, others = await api.trial(user), await api.trial(other)
     large = {"logs": [entry(run, number, "x" * 1000) for number in range(500)]}
     async with half_sent(api, run.container, LOGS) as raw:
-        for _ in range(100):  # what was sent may still be on its way
-            response = await run.container.ask("POST", LOGS, large)
+        for number in range(100):  # what was sent may still be on its way
+            response = await run.container.ask("POST", LOGS, large, headers={"Cookie": f"another=sender{number}"})
             if response.status_code == 429:
                 break
             await asyncio.sleep(0.02)
