@@ -119,7 +119,8 @@ def test_the_container_is_prepared_and_becomes_the_entrypoint(container: Contain
     }
     assert keys["rendezvous.json"] == {"container_addrs", "container_rank", "container_slot_counts"}
     assert os.listdir(container.root / "storage" / "ck") == []
-    assert stat.S_IMODE((container.root / "storage" / "ck").stat().st_mode) == 0o777
+    mode = stat.S_IMODE((container.root / "storage" / "ck").stat().st_mode)
+    assert not mode & 0o022, "whoever runs hosts of many users makes it before"
     for call in container.master.calls:
         assert call.headers["Grpc-Metadata-x-allocation-token"] == "Bearer secret-token"
 

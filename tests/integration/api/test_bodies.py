@@ -103,14 +103,14 @@ async def test_request_is_put_off_when_all_bodies_together_are_too_much(
     monkeypatch.setattr(api.app, "bodies", Bodies(total=MIB, share=MIB))
     user, run = api.user(), await api.trial(api.user())
     async with half_sent(api, user, "/api/v1/experiments", MIB - 1000):
-        for _ in range(100):
+        for _ in range(500):
             response = await run.container.ask("POST", LOGS, {"logs": [entry(run, 1, "x" * 5000)]})
             if response.status_code == 503:
                 break
             await asyncio.sleep(0.02)
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
 
-    for _ in range(100):
+    for _ in range(500):
         response = await run.container.ask("POST", LOGS, {"logs": [entry(run, 2)]})
         if response.status_code == 200:
             return
