@@ -54,6 +54,7 @@ class TaskEnvironment:
         self.task_id = env["DET_TASK_ID"]
         self.allocation_id = env["DET_ALLOCATION_ID"]
         self.resources_id = env["DET_RESOURCES_ID"]
+        self.agent_id = env["DET_AGENT_ID"]
         self.session_token = env["DET_SESSION_TOKEN"]
         self.run_dir = env.get("DET_RUN_DIR") or "/run/determined"
         self.workdir = env.get("DET_WORKDIR") or os.path.join(self.run_dir, "workdir")
@@ -68,7 +69,7 @@ class TaskEnvironment:
         return {
             "master_url": self.master,
             "cluster_id": self._env["DET_CLUSTER_ID"],
-            "agent_id": self._env["DET_AGENT_ID"],
+            "agent_id": self.agent_id,
             "slot_ids": self.slot_ids,
             "task_id": self.task_id,
             "allocation_id": self.allocation_id,

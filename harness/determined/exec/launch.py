@@ -54,6 +54,8 @@ def main() -> None:
     finally:
         master.close()
     _probe_storage(env.config.get("checkpoint_storage") or {})
+    # in these words: tools look for where the code's own output begins
+    say("INFO", f"New trial runner in (container {env.resources_id}) on agent {env.agent_id}")
     execute(with_startup_hook(argv))
 
 
