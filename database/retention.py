@@ -111,12 +111,16 @@ def post_removal(
 
 
 def mark_removed(session: Session, removal_id: str, uuids: Sequence[str], *, is_finished: bool) -> None:
-    """Files are gone: checkpoints' rows stay, as Determined's do. `is_finished`: nothing of the removal is left."""
-    session.execute(
-        update(Checkpoint).where(Checkpoint.uuid.in_(uuids)).values(state="DELETED", resources={}, size_bytes=0)
-    )
+    """Files are gone: checkpoints' rows stay, as Determined's do. `is_finished`: nothing of the removal is left.
+
+    What the removal does not name stays as it is, whoever says that it is gone.
+    """
     removal = session.get(StorageRemoval, removal_id)
-    if removal is None or removal.finished_at is not None or not is_finished:
+    if removal is None:
+        return
+    gone = Checkpoint.uuid.in_(set(removal.uuids) & set(uuids))
+    session.execute(update(Checkpoint).where(gone).values(state="DELETED", resources={}, size_bytes=0))
+    if removal.finished_at is not None or not is_finished:
         return
     removal.finished_at = utc_now()
     for checkpoint, names in removal.files.items():

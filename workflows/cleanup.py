@@ -146,14 +146,18 @@ async def _collect(order: CleanupOrder) -> int:
 async def _remove(pool: str, removal_id: str, uuids: Sequence[str], timing: Timing) -> None:
     left = list(uuids)
     for pause in (*timing.removal_pauses_s, None):  # then it is given up, until somebody asks again
-        removed = await _remove_on_agent(pool, RemoveFiles(removal_id=removal_id, uuids=left))
+        answer = await _remove_on_agent(pool, RemoveFiles(removal_id=removal_id, uuids=left))
+        # an agent may say what it likes, and of others' checkpoints too
+        removed = RemovedFiles(
+            removal_id=removal_id, uuids=[uuid for uuid in answer.uuids if uuid in left], problems=answer.problems
+        )
         if removed.uuids or not removed.problems:
             await record_once(calls.mark_deleted, removed)
         left = [uuid for uuid in left if uuid not in set(removed.uuids)]
         if not removed.problems:
             return
         if pause is None:
-            raise _StorageFailed(f"{len(removed.problems)} of the files can't be removed: {removed.problems[0]}")
+            raise _StorageFailed(f"{len(removed.problems)} of the files can't be removed: {removed.problems[0][:1000]}")
         await workflow.sleep(pause, summary=f"{len(left)} could not be removed")
 
 

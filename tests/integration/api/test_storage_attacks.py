@@ -11,7 +11,7 @@ import yaml
 
 from api.auth import AGENT_CREDENTIAL, token_hash
 from database import retention
-from database.models import Agent, Experiment
+from database.models import Agent, Checkpoint, Experiment
 from determined.common.storage import PosixStorage
 from determined.common.storage._manifest import manifest_name
 from tests.integration.api.served import Caller, Served
@@ -183,3 +183,19 @@ async def test_keys_of_a_storage_go_to_agents_of_the_pool_until_the_removal_is_d
     with api.database.write() as session:
         retention.mark_removed(session, removal.id, [], is_finished=True)
     await own.refused(404, "POST", path)
+
+
+async def test_agent_that_says_too_much_removes_no_checkpoint_of_others(api: Served) -> None:
+    """It answers for what it was asked to remove, and not for all that there is."""
+    own, other = await api.trial(api.user()), await api.trial(api.user())
+    mine, foreign = str(uuids.uuid4()), str(uuids.uuid4())
+    await own.container.post(PATH, report(mine, own.task_id, "weights"))
+    await other.container.post(PATH, report(foreign, other.task_id, "weights"))
+    with api.database.write() as session:
+        removal = retention.post_removal(session, session.get_one(Experiment, own.experiment_id), uuids=[mine])
+    with api.database.write() as session:
+        retention.mark_removed(session, removal.id, [mine, foreign], is_finished=True)
+        assert session.get_one(Checkpoint, mine).state == "DELETED"
+        assert session.get_one(Checkpoint, foreign).state == "COMPLETED"
+        retention.mark_removed(session, str(uuids.uuid4()), [foreign], is_finished=True)
+        assert session.get_one(Checkpoint, foreign).state == "COMPLETED"
