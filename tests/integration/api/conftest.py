@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Literal
 
@@ -99,6 +100,8 @@ async def serving(
                 await asyncio.sleep(0.01)
         limits = httpx.Limits(max_connections=200)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{settings.port}", timeout=30, limits=limits) as http:
+            # one client for all callers: the session of one must not go with what another asks
+            http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
             parts = app.state.parts
             assert isinstance(parts.commands, TemporalAway)
             yield Served(http, parts, parts.database, folder, parts.commands, app)

@@ -223,6 +223,8 @@ async def test_what_nobody_will_act_on_is_said(api: Served) -> None:
         "environment.image: plain processes do nothing with it: trials run in a Python of their agent's host"
     )
     assert (await api.user().post(PATH, {"config": BASE}))["notices"] == []
+    with api.database.write() as session:  # other tests count agents
+        session.delete(session.get_one(Agent, "a-host"))
 
 
 async def test_experiment_is_paused_when_not_activated(api: Served) -> None:

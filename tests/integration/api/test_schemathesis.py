@@ -160,12 +160,13 @@ async def things(api: Served, owner: Caller, run: Run) -> dict[str, Any]:
     """One of everything, for parameters of paths by their names."""
     await run.report("validation", 10, {"loss": 0.5})
     await run.report("training", 10, {"loss": 0.5, "odd": "NaN"})
-    uuid = uuid4().hex
+    uuid = str(uuid4())
     name = f"fuzzed-{uuid[:8]}"
     sent = {"uuid": uuid, "resources": {"a": 1}, "metadata": {"steps_completed": 10}}
     await run.container.post("/api/v1/checkpoints", sent)
     (api.folder / uuid).mkdir()
     (api.folder / uuid / "a").write_bytes(b"1")
+    (api.folder / uuid / "metadata.json").write_bytes(b"{}")
     await run.container.post("/api/v1/task/logs", {"logs": [{"log": "hello"}]})
     workspace = (await owner.post("/api/v1/workspaces", {"name": name, "everyone": "editor"}))["workspace"]
     project = (await owner.post(f"/api/v1/workspaces/{workspace['id']}/projects", {"name": name}))["project"]
