@@ -120,7 +120,7 @@ async def test_paused_experiment_is_started_by_its_first_command(api: Served, mo
     monkeypatch.setattr(api.parts.dispatcher, "_load", list)
     await asyncio.gather(*(user.post(f"{PATH}/{experiment_id}/activate") for _ in range(2)))
     assert commanded == [Command.ACTIVATE] * 2
-    assert set(started) == {experiment_id}
+    assert experiment_id in started, "others may wait in the outbox too"
     with api.database.read() as session:
         assert session.get(HeldStart, experiment_id) is None
         rows = session.scalars(select(Outbox).where(Outbox.workflow_id == f"experiment-{experiment_id}")).all()
