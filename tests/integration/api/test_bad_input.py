@@ -350,9 +350,10 @@ async def test_context_is_refused_by_name_when_a_file_is_of_no_time(api: Served,
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-async def _checkpoint(api: Served, run: Run) -> str:
+async def _checkpoint(api: Served, run: Run, *files: str) -> str:
     uuid_ = str(uuid.uuid4())
-    await run.container.post("/api/v1/checkpoints", {"uuid": uuid_, "metadata": {"steps_completed": 1}})
+    body = {"uuid": uuid_, "metadata": {"steps_completed": 1}, "resources": dict.fromkeys(files, 1)}
+    await run.container.post("/api/v1/checkpoints", body)
     return uuid_
 
 
@@ -364,9 +365,11 @@ async def test_nothing_outside_is_sent_when_the_files_of_a_checkpoint_are_links(
     uuid_ = await _checkpoint(api, run)
     os.symlink(tmp_path, api.folder / uuid_)
     await user.refused(404, "GET", f"/checkpoints/{uuid_}")
-    uuid_ = await _checkpoint(api, run)
+    names = ("empty", "folder/secret", "inner/weights", "link", "metadata.json", "pipe")
+    uuid_ = await _checkpoint(api, run, *names)
     folder = api.folder / uuid_
     (folder / "inner").mkdir(parents=True)
+    (folder / "metadata.json").write_text("{}")  # as Determined's harness leaves it
     (folder / "inner" / "weights").write_bytes(b"w" * 700_001)
     (folder / "empty").write_bytes(b"")
     os.symlink(tmp_path / "secret", folder / "link")
@@ -375,7 +378,7 @@ async def test_nothing_outside_is_sent_when_the_files_of_a_checkpoint_are_links(
     for accept in ("application/x-tar", "application/gzip"):
         response = await user.ask("GET", f"/checkpoints/{uuid_}", headers={"Accept": accept})
         with tarfile.open(fileobj=io.BytesIO(response.content)) as archive:
-            assert sorted(archive.getnames()) == ["empty", "inner", "inner/weights"]
+            assert sorted(archive.getnames()) == ["empty", "inner/weights", "metadata.json"]
             file = archive.extractfile("inner/weights")
             assert file is not None
             assert file.read() == b"w" * 700_001

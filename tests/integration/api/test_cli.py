@@ -379,11 +379,11 @@ async def test_template_lives(det: Det, user: Caller, tmp_path: Path) -> None:
 async def test_user_is_changed(api: Served, det: Det, admin: Caller) -> None:
     name = unique("u")
     await det(admin, "user", "create", name, "--password", "a long secret")
-    await det(admin, "user", "edit", name, "--display-name", "Ada", "--admin", "true", "--active", "false")
+    await det(admin, "user", "edit", name, "--display-name", f"Ada {name}", "--admin", "true", "--active", "false")
     words = ["--agent-uid", 5, "--agent-user", "ada", "--agent-gid", 6, "--agent-group", "people"]
     await det(admin, "u", "link-with-agent-user", name, *words)
     [found] = [each for each in await json_of(det, admin, "user", "list", "-a") if each["username"] == name]
-    assert (found["displayName"], found["admin"], found["active"]) == ("Ada", True, False)
+    assert (found["displayName"], found["admin"], found["active"]) == (f"Ada {name}", True, False)
     assert found["agentUserGroup"] == {"agentUid": 5, "agentUser": "ada", "agentGid": 6, "agentGroup": "people"}
     assert all(each["username"] != name for each in await json_of(det, admin, "user", "list")), "it is not active"
     await det(admin, "user", "activate", name)

@@ -214,7 +214,8 @@ async def test_display_name_is_refused_when_it_could_fool_a_reader(api: Served, 
 
 
 async def test_display_name_is_a_text_when_it_looks_like_html(api: Served) -> None:
-    user, html = api.user(), "<script>alert(1)</script>"
+    user = api.user()
+    html = f"<script>alert({user.user_id})</script>"
     response = await user.ask("PATCH", f"{USERS}/{user.user_id}", {"displayName": html})
     assert response.json()["user"]["displayName"] == html
     assert response.headers["content-type"] == "application/json"
