@@ -139,7 +139,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/users/{user_id}", None, USERS),
     ("GET", "/api/v1/users/{username}/by-username", None, USERS),
     ("PATCH", "/api/v1/users/{user_id}", {"displayName": "x"}, OWN),
-    ("POST", "/api/v1/users/{user_id}/password", client_hash(PASSWORD), OWN),
+    # the owner's change ends his tokens, the read-only one too
+    ("POST", "/api/v1/users/{user_id}/password", client_hash(PASSWORD), OWN[:-3] + "401"),
     ("PATCH", "/api/v1/users", {"userIds": ["{user_id}"], "activate": True}, ADMINS),
     ("PATCH", "/api/v1/users/assignments", {"userIds": ["{user_id}"], "addGroups": ["{spare_group_id}"]}, ADMINS),
     ("GET", "/api/v1/users/setting", None, USERS),
@@ -171,7 +172,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     # its members, and administrators
     ("GET", "/api/v1/roles/search/by-group/{group_id}", None, "401 403 200 403 403 403 403 200 403 403 403 403"),
     ("GET", "/api/v1/roles/workspace/{workspace_id}", None, SEEN),
-    ("POST", "/api/v1/roles/add-assignments", {"userRoleAssignments": [ROLE_OF_OWNER]}, row("admin", owner="403")),
+    ("POST", "/api/v1/roles/add-assignments", {"userRoleAssignments": [ROLE_OF_OWNER]},
+     row("admin", "409", owner="403")),  # he has it
     # 404 is the answer to who may: nobody gave it
     ("POST", "/api/v1/roles/remove-assignments", {"groupRoleAssignments": [ROLE_OF_GROUP]},
      row("admin", "404", owner="403")),
