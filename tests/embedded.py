@@ -36,7 +36,7 @@ class Embedded:
         self.environment = {
             **os.environ,
             "UNDETERRED_HOME": str(self.folder),
-            "UNDETERRED_STORAGE_ROOTS": str(folder),
+            "UNDETERRED_STORAGE_ROOTS": str(folder.parent),  # where pytest's folders are
             "UNDETERRED_PORT": str(free_port()),
             "UNDETERRED_TEMPORAL_PORT": str(free_port()),
             "UNDETERRED_TEMPORAL_UI_PORT": str(free_port()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.platform import Platform
 from tests.scripts import TRAIN, config
@@ -58,12 +59,14 @@ async def test_files_go_from_storage_when_they_match(cluster: Platform) -> None:
     assert (folder / doomed).exists()
     assert kept
     await cluster.post("/api/v1/checkpoints/rm", {"checkpointUuids": [checkpoint["uuid"]], "checkpointGlobs": [doomed]})
-    await cluster.until(lambda: _gone(folder / doomed), what="the file is gone")
+
+    async def shown() -> dict[str, Any]:
+        return (await cluster.get(f"/api/v1/checkpoints/{checkpoint['uuid']}"))["checkpoint"]
+
+    async def is_told() -> bool:
+        return (await shown())["state"] == "STATE_PARTIALLY_DELETED"
+
+    await cluster.until(is_told, what="the removal is told")
+    assert not (folder / doomed).exists(), "what is told is done"
     assert all((folder / name).exists() for name in kept)
-    shown = (await cluster.get(f"/api/v1/checkpoints/{checkpoint['uuid']}"))["checkpoint"]
-    assert (shown["state"], sorted(name for name in shown["resources"] if not name.endswith("/"))) == (
-        "STATE_PARTIALLY_DELETED", kept)  # fmt: skip
-
-
-async def _gone(path: Path) -> bool:
-    return not path.exists()
+    assert sorted(name for name in (await shown())["resources"] if not name.endswith("/")) == kept
