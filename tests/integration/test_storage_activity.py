@@ -224,3 +224,15 @@ async def test_nothing_is_to_be_done_when_files_died_with_their_containers_or_al
         order = RemoveFiles(removal_id="r-1", uuids=list(UUIDS))
         told = await ActivityEnvironment().run(Storage(Told(wanted), in_containers=True).remove_files, order)
         assert told == RemovedFiles(removal_id="r-1", uuids=list(UUIDS))
+
+
+async def test_checkpoint_of_an_old_harness_goes_with_what_it_did_not_report(tmp_path: Path) -> None:
+    """0.21 writes no manifest, and reports neither its metadata.json nor the folders of its files."""
+    folder = tmp_path / UUIDS[0]
+    (folder / "deep" / "er").mkdir(parents=True)
+    for name in ("state.json", "deep/er/w", "metadata.json"):
+        (folder / name).write_text("{}")
+    told = {UUIDS[0]: {"writer": TASK, "paths": ["state.json", "deep/er/w"], "isOfContainer": True}}
+    section = {"type": "shared_fs", "host_path": str(tmp_path)}
+    assert (await remove(section, [], [UUIDS[0]], str(tmp_path), claims=told)).uuids == [UUIDS[0]]
+    assert list(tmp_path.iterdir()) == []

@@ -35,7 +35,7 @@ from determined.common.storage._manifest import (
 )
 from determined.common.storage._objects import ObjectStorage
 from determined.common.storage._storage import checked_id, checked_path
-from determined.common.storage._tree import is_below
+from determined.common.storage._tree import folders_of, is_below
 
 
 class Hosted(Protocol):
@@ -110,7 +110,7 @@ class Claim:
             CheckpointNotFound: It is not the task's.
         """
         if manifest is None and self.is_of_container and has_metadata:
-            return Manifest({path: FileEntry(0) for path in self.paths})
+            return Manifest({path: FileEntry(0) for path in (*self.paths, METADATA_FILE)})  # 0.21 did not list it
         if manifest is not None and (manifest.writer == self.writer if manifest.writer else self.is_of_container):
             known = {path: entry for path, entry in manifest.files.items() if path in self.paths}
             return Manifest(known, manifest.writer)
@@ -228,7 +228,8 @@ class HostedFolder:
             if name != hidden:
                 os.rename(name, hidden, src_dir_fd=root, dst_dir_fd=root)
             # by what it is known comes last
-            for path in sorted(found.files, key=lambda path: (path != METADATA_FILE, path), reverse=True):
+            doomed = found.files.keys() | folders_of(found.files)
+            for path in sorted(doomed, key=lambda path: (path != METADATA_FILE, path), reverse=True):
                 _unlink(folder, path)
         _unlink(root, manifest_name(claim.uuid))
         if not _rmdir(root, hidden):  # somebody else's files are in it
