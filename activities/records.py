@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
 from sqlalchemy import CursorResult, Exists, Result, delete, func, select, update
@@ -10,11 +11,12 @@ from temporalio import activity
 
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
-from database.models import Agent, Allocation, Checkpoint, Experiment, TaskLog, Trial
+from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, TaskLog, Trial
 from database.session import Database
 from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
+from workflows import names
 from workflows.lifecycle.allocation import AllocationState
 from workflows.lifecycle.experiment import TERMINAL
 from workflows.lifecycle.trial import ExitKind
@@ -32,6 +34,8 @@ from workflows.messages import (
     TrialStanding,
 )
 
+#: An API that is away sends what it has when it is back; nobody's end waits for that.
+_REPORTS_WAIT_S = 3.0
 _OVER = [state.value for state in TERMINAL]
 
 
@@ -146,7 +150,11 @@ class Records:
 
     @activity.defn
     def close_allocation(self, order: CloseAllocation) -> AllocationFacts:
-        """Record the end of an allocation; its token is dead from here on. Answers what harness and log said."""
+        """Record the end of an allocation; its token is dead from here on. Answers what harness and log said.
+
+        What it reported to the search goes before its end: that is waited for, as long as the API may take to send it.
+        """
+        self._await_reports(order.allocation_id)
         with self._database.write() as session:
             session.execute(
                 update(Allocation)
@@ -172,6 +180,28 @@ class Records:
                 import_failure=failure["import_failure"] if failure else None,
                 **actions_of_log_policies(session, allocation.trial_id),
             )
+
+    def _await_reports(self, allocation_id: str) -> None:
+        trial = select(Trial.experiment_id).join(Allocation, Allocation.trial_id == Trial.id)
+        with self._database.read() as session:
+            experiment_id = session.scalar(trial.where(Allocation.id == allocation_id))
+        if experiment_id is None:
+            return
+        waiting = (
+            select(Outbox.id)
+            .where(
+                Outbox.workflow_id == names.experiment_workflow(experiment_id),
+                Outbox.kind == "validation_reported",
+                Outbox.sent_at.is_(None),
+            )
+            .limit(1)
+        )
+        deadline = time.monotonic() + _REPORTS_WAIT_S
+        while time.monotonic() < deadline:
+            with self._database.read() as session:
+                if session.scalar(waiting) is None:
+                    return
+            time.sleep(0.02)
 
     @activity.defn
     def ended_jobs(self, asked: JobsAsked) -> JobsEnded:

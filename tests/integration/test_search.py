@@ -297,7 +297,7 @@ async def test_search_by_lengths_takes_the_validations_of_code_that_knows_no_ope
 ) -> None:
     """Harnesses from 0.38 on only report: each of their trials counted as failed, with NaN in every rung."""
     length: Any = 9 if unit is None else {unit: 9}
-    shape = {"num_rungs": 2} if kind == "async_halving" else {"max_rungs": 2, "mode": "aggressive"}
+    shape = {"num_rungs": 2, "stop_once": True} if kind == "async_halving" else {"max_rungs": 2, "mode": "aggressive"}
     searcher = {"name": kind, "max_trials": 4, "divisor": 3, "max_length": length, **shape}
     space = {"quality": {"type": "double", "minval": 0.1, "maxval": 1.0}, "epochs": 9}
     experiment_id = await cluster.create(config(searcher, hyperparameters=space), {"train.py": EPOCHS})
@@ -309,7 +309,8 @@ async def test_search_by_lengths_takes_the_validations_of_code_that_knows_no_ope
     assert sorted(r.metric for r in results if r.length == 3) == pytest.approx(
         sorted(3 * trial["hparams"]["quality"] for trial in trials)
     )
-    assert any(r.length == 9 for r in results), "one report at the end passes the last rung"
+    if kind == "async_halving":  # where the first one in a rung always goes on
+        assert any(r.length == 9 for r in results)
 
 
 async def test_trial_that_the_search_stops_leaves_at_once(cluster: Platform) -> None:
