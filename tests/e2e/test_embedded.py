@@ -514,7 +514,7 @@ def test_nothing_works_on_with_the_lock_when_up_is_killed(fresh: Embedded) -> No
     up = subprocess.Popen(
         [DET, "up", "--slots", "1"], env=fresh.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not (fresh.folder / "lock").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
