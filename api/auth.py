@@ -358,16 +358,13 @@ def end_sessions(session: Session, user_id: int, *, with_access_tokens: bool) ->
 
 
 def presented_token(request: Request) -> tuple[str, bool]:
-    """The token of a request, and whether it is a container's. Raises: Unauthenticated.
-
-    A cookie comes last: clients send it along unasked.
-    """
+    """The token of a request, and whether it is a container's. Raises: Unauthenticated."""
     headers = request.headers
     for value, is_allocation in (
         (headers.get("grpc-metadata-x-user-token"), False),
         (headers.get("authorization"), False),
-        (headers.get("grpc-metadata-x-allocation-token"), True),
         (request.cookies.get("auth"), False),
+        (headers.get("grpc-metadata-x-allocation-token"), True),
     ):
         if value:
             return value.removeprefix("Bearer ").strip(), is_allocation
