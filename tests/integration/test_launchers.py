@@ -807,7 +807,7 @@ class TestDockerLauncher(LauncherContract):
     ) -> None:
         """PyTorch, for one, names its cache folder after the user."""
         show = '_name_user(); import getpass; print(getpass.getuser(), os.path.expanduser("~"))'
-        program = Path(entry.__file__).read_text().replace("main(sys.argv[1:])", show)
+        program = Path(entry.__file__).read_text().replace("main(sys.argv[1], sys.argv[2:])", show)
         for user, expected in (("1234:5678", "1234 /run/determined/workdir"), ("", "root /root")):
             spec = world.spec("python3", "-c", program, user=user)
             await launcher.start(spec)
