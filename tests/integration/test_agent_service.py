@@ -63,10 +63,10 @@ async def test_files_go_from_storage_when_they_match(cluster: Platform) -> None:
     async def shown() -> dict[str, Any]:
         return (await cluster.get(f"/api/v1/checkpoints/{checkpoint['uuid']}"))["checkpoint"]
 
-    async def is_told() -> bool:
+    async def is_recorded() -> bool:
         return (await shown())["state"] == "STATE_PARTIALLY_DELETED"
 
-    await cluster.until(is_told, what="the removal is told")
-    assert not (folder / doomed).exists(), "what is told is done"
+    await cluster.until(is_recorded, what="the removal is recorded")
+    assert not (folder / doomed).exists(), "the files go before the record says so"
     assert all((folder / name).exists() for name in kept)
     assert sorted(name for name in (await shown())["resources"] if not name.endswith("/")) == kept

@@ -25,7 +25,7 @@ class SilenceWatch:
     run, faulthandler's own watchdog, which needs none, shows the stacks a little later.
 
     Args:
-        limit_s: How long nothing may happen; 0: for ever.
+        limit_s: How long nothing may happen; 0: no limit.
     """
 
     def __init__(self, limit_s: float) -> None:
