@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import re
@@ -47,6 +48,8 @@ router = APIRouter(tags=["trials"])
 
 #: Progress is a courtesy: one signal in this time for each trial is enough.
 _PROGRESS_EVERY_S = 2.0
+#: Seconds between the attempts to kill a trial whose workflow has not begun; 10 altogether.
+_WAITS_FOR_START_S = (0.05, 0.1, 0.2, 0.4, *[0.5] * 18)
 
 
 @router.get("/api/v1/trials/metrics/{kind}")
@@ -152,15 +155,25 @@ async def kill(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
     """End one trial; the search goes on without it. Answers its state: of one that is over, as what it ended."""
     experiment_id, state = await run_in_threadpool(_killable, parts, trial_id, user)
     if not state.is_terminal:
-        killed = await parts.commands.kill_trial(trial_id)
-        if killed is None:
-            await parts.dispatcher.start_held(experiment_id)
-            _, state = await run_in_threadpool(_killable, parts, trial_id, user)
-            if not state.is_terminal:  # its workflow has not begun
-                raise Unavailable(f"trial {trial_id} is about to start: try again")
-        else:
-            state = killed
+        state = await _killed(parts, trial_id, user, experiment_id)
     return answer({"state": f"STATE_{state.value}"})
+
+
+async def _killed(parts: Parts, trial_id: int, user: UserPrincipal, experiment_id: int) -> TrialState:
+    """Its state after the kill. A trial is recorded before its workflow begins: that moment is waited for.
+
+    Raises: Unavailable.
+    """
+    waits = iter(_WAITS_FOR_START_S)
+    while (state := await parts.commands.kill_trial(trial_id)) is None:
+        await parts.dispatcher.start_held(experiment_id)
+        _, recorded = await run_in_threadpool(_killable, parts, trial_id, user)
+        if recorded.is_terminal:
+            return recorded
+        if (wait := next(waits, None)) is None:
+            raise Unavailable(f"trial {trial_id} has not started yet: does an orchestrator run? Try again")
+        await asyncio.sleep(wait)
+    return state
 
 
 def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, TrialState]:

@@ -349,11 +349,11 @@ def judge(
         if retries_canceled is not None:
             message = f"not restarted, as {retries_canceled}: {message}"
             return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
-        if same_failures > 1:
-            message = f"not restarted, as it failed in this way {same_failures} times in a row: {message}"
-            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
         if restarts >= max_restarts:
             message = f"trial exceeded max restarts ({max_restarts}): {message}"
+            return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
+        if same_failures > 1:
+            message = f"not restarted, as it failed in this way {same_failures} times in a row: {message}"
             return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
         return Verdict(step=NextStep.RESTART, message=message)
     if end.kind is ExitKind.FINISHED:
