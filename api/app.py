@@ -16,23 +16,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api import openapi
-from api.auth import Authenticator, hash_password
-from api.changes import Audited
-from api.commands import Commands
-from api.continuation import Continuer
-from api.create import Creator
-from api.deps import Parts
+from api.auth.authentication import Authenticator, hash_password
+from api.auth.redaction import Redactor
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, of_database
-from api.log_hooks import LogHooks
-from api.log_policies import LogPolicies
-from api.log_retention import LogRetention
-from api.log_ring import LogRing
-from api.metrics_writer import MetricsWriter
-from api.outbox import Dispatcher
-from api.paths import LenientPaths
-from api.redact import Redactor
-from api.reports import ReportLane
-from api.resource_pools import run_of
+from api.ingest.log_policies import LogPolicies
+from api.ingest.log_webhooks import LogHooks
+from api.ingest.metrics_writer import MetricsWriter
+from api.ingest.report_lane import MetricReports, ReportLane
+from api.middleware.audit import Audited
+from api.middleware.paths import LenientPaths
+from api.parts import Parts
 from api.routes import (
     agent_slots,
     agents,
@@ -42,19 +35,18 @@ from api.routes import (
     checkpoints,
     cleanup,
     cluster,
+    config_policies,
     curves,
+    enrollment,
     experiments,
     groups,
     jobs,
-    joining,
     labels,
     log_retention,
     master,
     model_files,
     models,
-    not_served,
     pages,
-    policies,
     pool_bindings,
     pool_settings,
     pools,
@@ -69,17 +61,25 @@ from api.routes import (
     tokens,
     trials,
     unmanaged,
+    unsupported,
     usage,
     users,
-    users_of_old,
     webhooks,
     why,
     workspaces,
 )
 from api.routes import settings as settings_routes
+from api.routes.legacy import users as legacy_users
+from api.services.continuation import Continuer
+from api.services.experiments import Creator
+from api.services.log_retention import LogRetention
+from api.services.master_log import LogRing
+from api.services.pools import run_of
+from api.services.preemption import PreemptionWatch
+from api.services.unmanaged import watch as watch_unmanaged
 from api.settings import ApiSettings
-from api.unmanaged import watch as watch_unmanaged
-from api.watch import PreemptionWatch
+from api.temporal.commands import Commands
+from api.temporal.outbox import Dispatcher
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
@@ -129,7 +129,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     modules = (
         cluster,
         agent_slots,
-        joining,
+        enrollment,
         pools,
         jobs,
         usage,
@@ -137,11 +137,11 @@ def create_app(settings: ApiSettings) -> FastAPI:
         master,
         settings_routes,
         users,
-        users_of_old,
+        legacy_users,
         tokens,
         groups,
         roles,
-        policies,
+        config_policies,
         audit,
         curves,
         unmanaged,
@@ -168,7 +168,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         agents,
         why,
         pages,
-        not_served,
+        unsupported,
     )
     for module in modules:
         app.include_router(module.router)
@@ -203,18 +203,21 @@ def _build(settings: ApiSettings) -> Parts:
     commands = Commands(settings.temporal_address, settings.temporal_namespace, settings.timing)
     dispatcher = Dispatcher(database, commands)
     creator = Creator(database, settings)
+    auth = Authenticator(
+        database,
+        agent_token=settings.agent_token.get_secret_value(),
+        session_days=settings.session_days,
+        access=settings.access,
+    )
+    metrics = MetricsWriter(database, dispatcher.poke)
     return Parts(
         settings=settings,
         database=database,
-        auth=Authenticator(
-            database,
-            agent_token=settings.agent_token.get_secret_value(),
-            session_days=settings.session_days,
-            access=settings.access,
-        ),
+        auth=auth,
         commands=commands,
         dispatcher=dispatcher,
-        metrics=MetricsWriter(database, dispatcher.poke),
+        metrics=metrics,
+        reports=MetricReports(database, auth, metrics),
         preemption=PreemptionWatch(database),
         creator=creator,
         continuer=Continuer(database, creator),

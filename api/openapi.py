@@ -1,8 +1,8 @@
 """The OpenAPI page: what FastAPI knows of the routes, and what it can't know.
 
 Routes read their bodies by hand, since clients send no content type, and build their answers by hand, since clients
-want them to the letter. What both look like stands in `api.described`, and is merged here; so are the one shape of
-errors, and which tokens a route takes.
+want them to the letter. What both look like stands in `api.schemas.described`, and is merged here; so are the one shape
+of errors, and which tokens a route takes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from api.deps import get_admin, get_agent, get_principal, get_user
-from api.described import ANSWERS, BODIES, FILES, PARAMETERS, STREAMS, TAGS
+from api.schemas.described import ANSWERS, BODIES, FILES, PARAMETERS, STREAMS, TAGS
 
 _REFS = "#/components/schemas/{model}"
 _BEARER: dict[str, list[str]] = {"bearer": []}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from api.auth import client_hash
+from api.auth.authentication import client_hash
 from bench.data import PASSWORD, fill
 from bench.measure import Figure, repeat
 from bench.served import Api, serving

@@ -18,7 +18,7 @@ import psycopg
 from sqlalchemy import make_url, select
 from sqlalchemy.orm import Session
 
-from api.auth import hash_password
+from api.auth.authentication import hash_password
 from database.migrate import migrate, seed
 from database.models import Project, User
 from database.session import Database

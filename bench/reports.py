@@ -12,7 +12,7 @@ from multiprocessing.queues import Queue
 import psutil
 from sqlalchemy import update
 
-from api.auth import token_hash
+from api.auth.authentication import token_hash
 from bench.measure import Figure
 from bench.raw_http import post_report
 from bench.served import serving

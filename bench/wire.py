@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 from sqlalchemy import make_url
 
-from api.auth import client_hash, token_hash
+from api.auth.authentication import client_hash, token_hash
 from bench.data import PASSWORD, Filled, fill
 from bench.measure import Figure
 from bench.served import Api, serving

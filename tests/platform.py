@@ -15,7 +15,7 @@ import httpx
 from temporalio.client import Client
 
 from api.app import create_app
-from api.auth import client_hash
+from api.auth.authentication import client_hash
 from api.settings import ApiSettings
 from database.session import Database
 from determined.common.outgoing import Outgoing

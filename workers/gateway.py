@@ -32,7 +32,7 @@ from temporalio.api.workflowservice.v1 import (
     RespondActivityTaskFailedRequest,
 )
 
-from api.auth import AgentPrincipal, Authenticator
+from api.auth.authentication import AgentPrincipal, Authenticator
 from api.errors import Unauthenticated
 from database.models import Cluster
 from database.session import Database

@@ -11,8 +11,8 @@ import sys
 
 from sqlalchemy import select
 
-from api.auth import end_sessions, hash_password
-from api.login import forgive
+from api.auth.authentication import end_sessions, hash_password
+from api.auth.throttle import forgive
 from database.audit import Asking, asking
 from database.migrate import is_current
 from database.models import User

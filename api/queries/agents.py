@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from api.access import readable_experiments
-from api.auth import UserPrincipal
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable_experiments
 from api.errors import NotFound
-from api.wire.base import rfc3339
+from api.schemas.base import rfc3339
 from database.models import Agent, Allocation, AllocationContainer, Experiment, Project, Trial
 
 _KINDS = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA"}

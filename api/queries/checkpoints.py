@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
-from api import config_secrets
-from api.paging import chosen
+from api.auth import config_secrets
 from api.queries.metric_values import number_of
-from api.wire import messages as wire
-from api.wire.base import number
+from api.queries.paging import chosen
+from api.schemas import messages as wire
+from api.schemas.base import number
 from database.models import Checkpoint, Experiment, Metric, Trial
 
 _BY_METRIC = "SORT_BY_SEARCHER_METRIC"

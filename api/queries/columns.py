@@ -12,7 +12,7 @@ from typing import Any, cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.wire.base import number
+from api.schemas.base import number
 from database.models import Experiment, Trial
 
 _TRIALS = 1000

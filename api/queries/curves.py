@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, cast, func, literal, select
 from sqlalchemy.orm import Session
 
-from api.wire.base import number
+from api.schemas.base import number
 from database.models import Metric
 
 #: Reports that are looked at for one curve.

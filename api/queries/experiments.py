@@ -9,15 +9,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Text, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from api import config_secrets
-from api.access import readable_experiments
-from api.auth import UserPrincipal
+from api.auth import config_secrets
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable_experiments
 from api.errors import NotFound
-from api.paging import chosen, few
-from api.queries.among import among
+from api.queries.ids import among
 from api.queries.labels import has_label
-from api.wire import messages as wire
-from api.wire.base import as_object
+from api.queries.paging import chosen, few
+from api.schemas import messages as wire
+from api.schemas.base import as_object
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
 from database.types import utc_now
 from workflows.lifecycle.experiment import ExperimentState

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from api.access import readable_experiments
-from api.auth import UserPrincipal
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable_experiments
 from api.errors import NotFound
 from database.models import Allocation, Experiment, Project, Trial, User
 from database.types import utc_now

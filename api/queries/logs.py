@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
-from api.paging import chosen, few
-from api.wire.base import rfc3339
-from api.wire.messages import LogEntry
+from api.queries.paging import chosen, few
+from api.schemas.base import rfc3339
+from api.schemas.messages import LogEntry
 from database.log_lines import LogLine, insert_lines
 from database.models import TaskLog
 from database.types import utc_now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api import config_secrets
+from api.auth import config_secrets
 from database.models import Experiment, SearchDecision, Trial
 from workflows.searchers import Inherited
 from workflows.searchers.replay import Header

@@ -23,11 +23,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
-from api.paging import chosen
 from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
 from api.queries.metric_values import number_of
-from api.wire import messages as wire
+from api.queries.paging import chosen
+from api.schemas import messages as wire
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
 from database.types import UtcTime, utc_now
 from workflows.lifecycle.trial import TrialState

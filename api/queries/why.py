@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
-from api.rendezvous import arrived_ranks, missing_ones
+from api.queries.allocations import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
 from workflows.lifecycle.experiment import ExperimentState

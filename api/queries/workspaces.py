@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from api.access import Role, readable_workspaces, role_in
-from api.auth import UserPrincipal
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import Role, readable_workspaces, role_in
 from api.errors import NotFound
-from api.paging import Window, chosen, rows_of
-from api.wire import workspaces as wire
-from api.wire.base import Pagination
-from api.wire.messages import AgentUserGroup
+from api.queries.paging import Window, chosen, rows_of
+from api.schemas import workspaces as wire
+from api.schemas.base import Pagination
+from api.schemas.messages import AgentUserGroup
 from database.models import Experiment, PoolBinding, Project, ProjectVisit, ResourcePool, Trial, User, Workspace
 from database.models import WorkspacePin as Pin
 

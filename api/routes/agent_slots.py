@@ -12,13 +12,15 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import outbox
-from api.auth import UserPrincipal
-from api.deps import AdminDep, Parts, PartsDep, UserDep, json_object
+from api.auth.authentication import UserPrincipal
+from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest
-from api.paging import WindowDep, chosen, rows_of
+from api.parts import Parts
 from api.queries import agents
-from api.wire.base import answer
+from api.queries.paging import WindowDep, chosen, rows_of
+from api.schemas.base import answer
+from api.schemas.body import json_object
+from api.temporal import outbox
 from database.models import Agent
 from database.types import utc_now
 from workflows import names

@@ -10,14 +10,15 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import joining
-from api.auth import AgentPrincipal
-from api.checkpoint_files import removal_order
-from api.deps import AgentDep, PartsDep, body_as, json_object, parse_as
+from api.auth.authentication import AgentPrincipal
+from api.deps import AgentDep, PartsDep
 from api.errors import NotFound
-from api.launch import launch_order
-from api.wire import agents as wire
-from api.wire.base import answer
+from api.schemas import agents as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, json_object, parse_as
+from api.services import enrollment
+from api.services.checkpoint_files import removal_order
+from api.services.launches import launch_order
 from database.models import Allocation
 from workflows import names
 from workflows.lifecycle.allocation import AllocationState, before
@@ -33,11 +34,11 @@ async def hello(agent_id: str, request: Request, parts: PartsDep, agent: AgentDe
 
     def note() -> AgentRun:
         with parts.database.write() as session:
-            return joining.note_report(session, agent, agent_id, report)
+            return enrollment.note_report(session, agent, agent_id, report)
 
     run = await run_in_threadpool(note)
     await parts.commands.start_agent(run)
-    return answer(joining.welcome(agent_id, run.pool, parts.settings))
+    return answer(enrollment.welcome(agent_id, run.pool, parts.settings))
 
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/present")
@@ -47,7 +48,7 @@ async def present(agent_id: str, request: Request, parts: PartsDep, agent: Agent
 
     def look() -> AgentSeen:
         with parts.database.read() as session:
-            return joining.seen(session, agent, agent_id, report)
+            return enrollment.seen(session, agent, agent_id, report)
 
     await parts.commands.signal(names.agent_workflow(agent_id), "present", await run_in_threadpool(look))
     return answer()
@@ -81,7 +82,7 @@ async def progressed(
 
     def note() -> None:
         with parts.database.write() as session:
-            joining.own_allocations(session, agent, {allocation_id})
+            enrollment.own_allocations(session, agent, {allocation_id})
             session.execute(
                 update(Allocation)
                 .where(Allocation.id == allocation_id, Allocation.state.in_(before(state)))
@@ -95,7 +96,7 @@ async def progressed(
 @router.post("/api/v1/undeterred/agents/{agent_id}/reconcile")
 async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
     """Which of these allocations are over: their containers are leftovers, or copies that were given up."""
-    joining.own(agent, agent_id)
+    enrollment.own(agent, agent_id)
     ids: list[str] = parse_as(list[str], (await json_object(request)).get("allocations"))
 
     def ended() -> list[str]:
@@ -109,7 +110,7 @@ async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: Age
 @router.post("/api/v1/undeterred/agents/{agent_id}/removals/{removal_id}")
 async def removal(agent_id: str, removal_id: str, parts: PartsDep, agent: AgentDep) -> Response:
     """What is to be removed from a checkpoint storage, with its keys: until it is done, for agents of its pool."""
-    joining.own(agent, agent_id)
+    enrollment.own(agent, agent_id)
 
     def order() -> dict[str, object]:
         with parts.database.read() as session:

@@ -9,13 +9,16 @@ from sqlalchemy import update
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import rendezvous as meeting
-from api.deps import Parts, PartsDep, PrincipalDep, json_object, own_allocation, parse_as
+from api.auth.containers import own_allocation
+from api.auth.reporters import reporter_for
+from api.deps import PartsDep, PrincipalDep
 from api.errors import BadRequest
-from api.reporters import reporter_for
-from api.streams import while_there
-from api.wire.base import answer
-from api.wire.messages import STORAGE_ID
+from api.parts import Parts
+from api.schemas.base import answer
+from api.schemas.body import json_object, parse_as
+from api.schemas.messages import STORAGE_ID
+from api.schemas.streaming import while_there
+from api.services import rendezvous as meeting
 from database.models import Allocation
 from database.types import utc_now
 from workflows import names
@@ -124,5 +127,5 @@ async def noted(allocation_id: str, caller: PrincipalDep) -> Response:
 async def start_run(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """A newer harness prepares to report. All its checkpoints go to the experiment's own storage, number 1."""
     body = await json_object(request)
-    await reporter_for(parts, caller, parse_as(int, body.get("runId", body.get("run_id"))))
+    await reporter_for(parts.database, parts.auth, caller, parse_as(int, body.get("runId", body.get("run_id"))))
     return answer({"storageId": STORAGE_ID})

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from starlette.responses import Response
 
 from api.deps import AdminDep, PartsDep
-from api.paging import WindowDep, rows_of
-from api.wire.base import answer, as_utc, rfc3339
+from api.queries.paging import WindowDep, rows_of
+from api.schemas.base import answer, as_utc, rfc3339
 from database.audit import verify
 from database.models import AuditEntry
 

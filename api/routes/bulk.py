@@ -9,15 +9,17 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import cleanup
-from api.auth import UserPrincipal
-from api.deps import Parts, PartsDep, UserDep, body_as
+from api.auth.authentication import UserPrincipal
+from api.deps import PartsDep, UserDep
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
+from api.parts import Parts
 from api.queries import experiments
 from api.queries.experiments import ExperimentFilter
 from api.routes.experiments import command_one
-from api.wire import messages as wire
-from api.wire.base import answer
+from api.schemas import messages as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import cleanup
 
 router = APIRouter(tags=["experiments"])
 

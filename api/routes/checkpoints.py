@@ -12,16 +12,19 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from api.access import changeable, readable_checkpoint, readable_task
-from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
-from api.checkpoint_contents import Stored, stored
-from api.checkpoint_files import note_resources
-from api.deps import Parts, PartsDep, PrincipalDep, ReaderDep, UserDep, body_as, fence, json_object, parse_as
+from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
+from api.auth.authorization import changeable, readable_checkpoint, readable_task
+from api.auth.containers import fence
+from api.auth.reporters import Reporter, of_unmanaged
+from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
+from api.parts import Parts
 from api.queries import checkpoints
-from api.reporters import Reporter, of_unmanaged
-from api.wire import messages as wire
-from api.wire.base import answer, plain
+from api.schemas import messages as wire
+from api.schemas.base import answer, plain
+from api.schemas.body import body_as, json_object, parse_as
+from api.services.checkpoint_contents import Stored, stored
+from api.services.checkpoint_files import note_resources
 from database.models import Checkpoint
 from database.types import utc_now
 from database.upsert import insert

@@ -10,12 +10,14 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import checkpoint_files, cleanup
-from api.access import changeable
-from api.deps import Parts, PartsDep, UserDep, body_as, json_object, parse_as
+from api.auth.authorization import changeable
+from api.deps import PartsDep, UserDep
 from api.errors import FailedPrecondition
-from api.wire import messages as wire
-from api.wire.base import answer
+from api.parts import Parts
+from api.schemas import messages as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, json_object, parse_as
+from api.services import checkpoint_files, cleanup
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 
 router = APIRouter(tags=["experiments"])

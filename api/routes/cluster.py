@@ -7,7 +7,7 @@ from sqlalchemy import text
 from starlette.responses import Response
 
 from api.deps import PartsDep
-from api.wire.base import WIRE_VERSION, answer
+from api.schemas.base import WIRE_VERSION, answer
 from workflows.config import experiment_config_json_schema
 
 router = APIRouter(tags=["cluster"])

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from api.access import readable_trial
+from api.auth.authorization import readable_trial
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
-from api.paging import chosen
 from api.queries import curves, trials
-from api.wire.base import answer
+from api.queries.paging import chosen
+from api.schemas.base import answer
 from database.models import Trial
 
 router = APIRouter(tags=["trials"])

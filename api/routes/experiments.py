@@ -14,20 +14,23 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import config_secrets, resources
-from api.access import changeable, readable
-from api.auth import AllocationPrincipal, UserPrincipal
-from api.checkpoint_lists import CheckpointsDep
-from api.cleanup import change_policy
-from api.commands import StillClosing
-from api.create import Created
-from api.deps import ActorDep, Parts, PartsDep, ReaderDep, UserDep, body_as
+from api.auth import config_secrets
+from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.auth.authorization import changeable, readable
+from api.deps import ActorDep, PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
-from api.once import idempotency_key
-from api.paging import WindowDep, rows_of
+from api.parts import Parts
 from api.queries import checkpoints, experiments, trials
-from api.wire import messages as wire
-from api.wire.base import Pagination, answer
+from api.queries.checkpoint_lists import CheckpointsDep
+from api.queries.paging import WindowDep, rows_of
+from api.schemas import messages as wire
+from api.schemas.base import Pagination, answer
+from api.schemas.body import body_as
+from api.services import jobs
+from api.services.cleanup import change_policy
+from api.services.experiments import Created
+from api.services.idempotency import idempotency_key
+from api.temporal.commands import StillClosing
 from database.models import Experiment, ModelDefinition
 from database.types import utc_now
 from workflows.lifecycle.experiment import TERMINAL, Command, CommandRefused, ExperimentState, next_state
@@ -205,7 +208,7 @@ async def _patched(
             if wanted.checkpoint_storage is not None:
                 change_policy(session, row, wanted.checkpoint_storage)
             if wanted.resources is not None:
-                resources.change(session, row, wanted.resources)
+                jobs.change(session, row, wanted.resources)
             session.flush()
             return experiments.one(session, experiment_id)
 

@@ -9,12 +9,13 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import people
-from api.deps import AdminDep, PartsDep, UserDep, body_as
-from api.paging import Window, rows_of
+from api.deps import AdminDep, PartsDep, UserDep
+from api.queries.paging import Window, rows_of
 from api.routes.users import changed
-from api.wire import access as wire
-from api.wire.base import answer
+from api.schemas import access as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import users
 
 router = APIRouter(tags=["groups and roles"])
 
@@ -25,7 +26,7 @@ async def create_group(request: Request, parts: PartsDep, admin: AdminDep) -> Re
     wanted = await body_as(request, wire.CreateGroupRequest)
 
     def create(session: Session) -> dict[str, Any]:
-        return people.group_details(session, people.new_group(session, wanted.name, wanted.add_users))
+        return users.group_details(session, users.new_group(session, wanted.name, wanted.add_users))
 
     return answer({"group": await changed(parts, create)})
 
@@ -37,7 +38,7 @@ async def search_groups(request: Request, parts: PartsDep, user: UserDep) -> Res
 
     def find() -> dict[str, Any]:
         with parts.database.read() as session:
-            found = people.groups_found(wanted.name, wanted.user_id)
+            found = users.groups_found(wanted.name, wanted.user_id)
             rows, pagination = rows_of(session, found, Window(offset=wanted.offset, limit=wanted.limit))
         groups = [
             {"group": {"groupId": group.id, "name": group.name}, "numMembers": members} for group, members in rows
@@ -51,7 +52,7 @@ async def search_groups(request: Request, parts: PartsDep, user: UserDep) -> Res
 def get_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
     """One group with its members."""
     with parts.database.read() as session:
-        return answer({"group": people.group_details(session, people.group_by_id(session, group_id))})
+        return answer({"group": users.group_details(session, users.group_by_id(session, group_id))})
 
 
 @router.put("/api/v1/groups/{group_id}")
@@ -60,12 +61,12 @@ async def update_group(group_id: int, request: Request, parts: PartsDep, admin: 
     wanted = await body_as(request, wire.UpdateGroupRequest)
 
     def update(session: Session) -> dict[str, Any]:
-        group = people.group_by_id(session, group_id)
+        group = users.group_by_id(session, group_id)
         if wanted.name:
-            people.rename_group(session, group, wanted.name)
-        people.add_members(session, group, wanted.add_users)
-        people.remove_members(session, group, wanted.remove_users)
-        return people.group_details(session, group)
+            users.rename_group(session, group, wanted.name)
+        users.add_members(session, group, wanted.add_users)
+        users.remove_members(session, group, wanted.remove_users)
+        return users.group_details(session, group)
 
     return answer({"group": await changed(parts, update)})
 
@@ -73,5 +74,5 @@ async def update_group(group_id: int, request: Request, parts: PartsDep, admin: 
 @router.delete("/api/v1/groups/{group_id}")
 async def delete_group(group_id: int, parts: PartsDep, admin: AdminDep) -> Response:
     """Delete a group, and with it what its members may by it (administrators only)."""
-    await changed(parts, lambda session: session.delete(people.group_by_id(session, group_id)))
+    await changed(parts, lambda session: session.delete(users.group_by_id(session, group_id)))
     return answer()

@@ -9,15 +9,18 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import resource_pools, resources
-from api.access import changeable
-from api.auth import UserPrincipal
-from api.deps import Parts, PartsDep, UserDep, body_as
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import changeable
+from api.deps import PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
-from api.paging import WindowDep, chosen
+from api.parts import Parts
 from api.queries import jobs
-from api.wire import queue as wire
-from api.wire.base import answer
+from api.queries.paging import WindowDep, chosen
+from api.schemas import jobs as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import jobs as service
+from api.services import pools as pool_service
 from database.models import ResourcePool
 from workflows.messages import JobMove, PoolRun
 
@@ -44,7 +47,7 @@ async def _jobs(
 
     def read() -> list[tuple[jobs.Job, bool]]:
         with parts.database.read() as session:
-            resource_pools.find(session, name)
+            pool_service.find(session, name)
             found = jobs.in_pool(session, name, state)
             visible = jobs.visible(session, found, user)
         if wanted:
@@ -85,7 +88,7 @@ def _page(shown: list[dict[str, Any]], window: WindowDep) -> Response:
 
 def _default(parts: Parts) -> str:
     with parts.database.read() as session:
-        return resource_pools.defaults_of(session).compute
+        return pool_service.defaults_of(session).compute
 
 
 async def _state(parts: Parts, pool: str) -> PoolRun | None:
@@ -106,7 +109,7 @@ def stats(
     with parts.database.read() as session:
         names = pools or session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)).all()
         for name in names:
-            resource_pools.find(session, name)
+            pool_service.find(session, name)
             found = jobs.in_pool(session, name, None)
             running = sum(job.state != jobs.QUEUED for job in found)
             counts = {"queuedCount": len(found) - running, "scheduledCount": running}
@@ -141,14 +144,14 @@ def _update(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> No
     if control.resource_pool:
         with parts.database.write() as session:
             row = changeable(session, jobs.find(session, control.job_id, user).id, user)
-            resource_pools.move(session, row, control.resource_pool, user.username)
+            pool_service.move(session, row, control.resource_pool, user.username)
         return
     if control.priority is None and control.weight is None:
         raise BadRequest(f"job {control.job_id}: expected one of priority, weight, aheadOf, behindOf, resourcePool")
     with parts.database.write() as session:
         row = changeable(session, jobs.find(session, control.job_id, user).id, user)
         changes = wire.PatchResources(priority=control.priority, weight=control.weight)
-        resources.change(session, row, changes)
+        service.change(session, row, changes)
 
 
 async def _move(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
@@ -164,9 +167,7 @@ async def _move(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -
                 raise BadRequest(
                     f"job {anchor.job_id} is in pool {anchor.resource_pool}, job {row.job_id} in {row.resource_pool}"
                 )
-            move = JobMove(
-                job=resources.claim_of(row), anchor=resources.claim_of(anchor), is_ahead=bool(control.ahead_of)
-            )
+            move = JobMove(job=service.claim_of(row), anchor=service.claim_of(anchor), is_ahead=bool(control.ahead_of))
             return row.resource_pool, move
 
     pool, move = await run_in_threadpool(read)
@@ -174,6 +175,6 @@ async def _move(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -
 
     def write() -> None:
         with parts.database.write() as session:
-            resources.note_move(changeable(session, jobs.find(session, control.job_id, user).id, user), claim)
+            service.note_move(changeable(session, jobs.find(session, control.job_id, user).id, user), claim)
 
     await run_in_threadpool(write)

@@ -9,11 +9,12 @@ from fastapi import APIRouter, Query
 from sqlalchemy import select
 from starlette.responses import Response
 
-from api.access import changeable, readable_experiments
-from api.deps import Parts, PartsDep, UserDep
+from api.auth.authorization import changeable, readable_experiments
+from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
+from api.parts import Parts
 from api.queries.labels import most_used
-from api.wire.base import answer
+from api.schemas.base import answer
 from database.models import Experiment, Project
 
 router = APIRouter(tags=["experiments"])

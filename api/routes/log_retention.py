@@ -7,11 +7,12 @@ from sqlalchemy import update
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.access import changeable, readable_trial
-from api.deps import AdminDep, PartsDep, UserDep, json_object
+from api.auth.authorization import changeable, readable_trial
+from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest
-from api.log_retention import FOREVER, MAX_DAYS
-from api.wire.base import answer
+from api.schemas.base import answer
+from api.schemas.body import json_object
+from api.services.log_retention import FOREVER, MAX_DAYS
 from database.models import Trial
 
 router = APIRouter(tags=["logs"])

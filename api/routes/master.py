@@ -13,14 +13,16 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth import UserPrincipal
-from api.deps import AdminDep, Parts, PartsDep, UserDep, body_as
-from api.durations import parse_duration
+from api.auth.authentication import UserPrincipal
+from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest, Unsupported
-from api.log_ring import LEVELS, LogLine
-from api.streams import stream
-from api.wire import master as wire
-from api.wire.base import WIRE_VERSION, answer, encode, rfc3339
+from api.parts import Parts
+from api.schemas import master as wire
+from api.schemas.base import WIRE_VERSION, answer, encode, rfc3339
+from api.schemas.body import body_as
+from api.schemas.durations import parse_duration
+from api.schemas.streaming import stream
+from api.services.master_log import LEVELS, LogLine
 from database.models import Cluster, ClusterMessage, ResourcePool
 from database.types import utc_now
 from workflows.scheduling.settings import PoolSettings

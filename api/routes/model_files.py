@@ -14,11 +14,13 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.access import readable
-from api.auth import UserPrincipal
-from api.deps import Parts, PartsDep, UserDep, json_object
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable
+from api.deps import PartsDep, UserDep
 from api.errors import BadRequest, NotFound
-from api.wire.base import answer, rfc3339
+from api.parts import Parts
+from api.schemas.base import answer, rfc3339
+from api.schemas.body import json_object
 from database.models import ModelDefinition
 
 router = APIRouter(tags=["experiments"])

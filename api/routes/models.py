@@ -13,14 +13,17 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import registry
-from api.access import Role, readable_checkpoint, require_role
-from api.deps import ActorDep, Parts, PartsDep, PrincipalDep, body_as, own_trial
-from api.once import Once
-from api.paging import WindowDep
-from api.queries import registry as queries
-from api.wire import registry as wire
-from api.wire.base import answer
+from api.auth.authorization import Role, readable_checkpoint, require_role
+from api.auth.containers import own_trial
+from api.deps import ActorDep, PartsDep, PrincipalDep
+from api.parts import Parts
+from api.queries import models as queries
+from api.queries.paging import WindowDep
+from api.schemas import models as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import models
+from api.services.idempotency import Once
 from database.models import TrialSource
 
 router = APIRouter(tags=["models"])
@@ -78,7 +81,7 @@ async def create_model(request: Request, parts: PartsDep, user: ActorDep) -> Res
     once = Once(request, user)
 
     def create(session: Session) -> Any:
-        return once(session, lambda: {"model": queries.model(session, registry.new_model(session, wanted, user), user)})
+        return once(session, lambda: {"model": queries.model(session, models.new_model(session, wanted, user), user)})
 
     return answer(await _written(parts, create))
 
@@ -91,7 +94,7 @@ def get_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
 
 
 def _shown(session: Session, name: str, user: ActorDep) -> wire.Model:
-    return queries.model(session, registry.readable_model(session, name, user).id, user)
+    return queries.model(session, models.readable_model(session, name, user).id, user)
 
 
 @router.patch("/api/v1/models/{name}")
@@ -99,7 +102,7 @@ async def patch_model(name: str, request: Request, parts: PartsDep, user: ActorD
     """Change a model; labels and metadata are replaced as a whole."""
     wanted = await body_as(request, wire.PatchModel)
     model = await _written(
-        parts, lambda session: queries.model(session, registry.change_model(session, name, wanted, user), user)
+        parts, lambda session: queries.model(session, models.change_model(session, name, wanted, user), user)
     )
     return answer({"model": model})
 
@@ -107,7 +110,7 @@ async def patch_model(name: str, request: Request, parts: PartsDep, user: ActorD
 @router.delete("/api/v1/models/{name}")
 async def delete_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
     """Delete a model with all versions. Their checkpoints stay as long as their experiments' policies keep them."""
-    await _written(parts, lambda session: registry.delete_model(session, name, user))
+    await _written(parts, lambda session: models.delete_model(session, name, user))
     parts.dispatcher.poke()
     return answer()
 
@@ -115,14 +118,14 @@ async def delete_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
 @router.post("/api/v1/models/{name}/archive")
 async def archive_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
     """Put a model away."""
-    await _written(parts, lambda session: registry.archive_model(session, name, user, True))
+    await _written(parts, lambda session: models.archive_model(session, name, user, True))
     return answer()
 
 
 @router.post("/api/v1/models/{name}/unarchive")
 async def unarchive_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
     """Take a model out again."""
-    await _written(parts, lambda session: registry.archive_model(session, name, user, False))
+    await _written(parts, lambda session: models.archive_model(session, name, user, False))
     return answer()
 
 
@@ -130,7 +133,7 @@ async def unarchive_model(name: str, parts: PartsDep, user: ActorDep) -> Respons
 async def move_model(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
     """Move a model to another workspace."""
     wanted = await body_as(request, wire.MoveModel)
-    await _written(parts, lambda session: registry.move_model(session, name, wanted.destination_workspace_id, user))
+    await _written(parts, lambda session: models.move_model(session, name, wanted.destination_workspace_id, user))
     return answer()
 
 
@@ -156,7 +159,7 @@ async def create_version(name: str, request: Request, parts: PartsDep, user: Act
     once = Once(request, user)
 
     def create(session: Session) -> dict[str, Any]:
-        model_id, number = registry.new_version(session, name, wanted, user)
+        model_id, number = models.new_version(session, name, wanted, user)
         return {"modelVersion": queries.version(session, queries.model(session, model_id, user), number)}
 
     return answer(await _written(parts, lambda session: once(session, lambda: create(session))))
@@ -175,7 +178,7 @@ async def patch_version(name: str, number: int, request: Request, parts: PartsDe
     wanted = await body_as(request, wire.PatchModelVersion)
 
     def change(session: Session) -> wire.ModelVersion:
-        model_id, _ = registry.change_version(session, name, number, wanted, user)
+        model_id, _ = models.change_version(session, name, number, wanted, user)
         return queries.version(session, queries.model(session, model_id, user), number)
 
     return answer({"modelVersion": await _written(parts, change)})
@@ -184,7 +187,7 @@ async def patch_version(name: str, number: int, request: Request, parts: PartsDe
 @router.delete("/api/v1/models/{name}/versions/{number}")
 async def delete_version(name: str, number: int, parts: PartsDep, user: ActorDep) -> Response:
     """Delete a version. Its number is never used again."""
-    await _written(parts, lambda session: registry.delete_version(session, name, number, user))
+    await _written(parts, lambda session: models.delete_version(session, name, number, user))
     parts.dispatcher.poke()
     return answer()
 
@@ -229,7 +232,7 @@ async def report_source(request: Request, parts: PartsDep, principal: PrincipalD
     """A trial works with a checkpoint: its container says so."""
     told = (await body_as(request, wire.ReportTrialSourceInfo)).trial_source_info
     caller = own_trial(principal, told.trial_id)
-    uuid = await _written(parts, lambda session: registry.note_source(session, caller, told))
+    uuid = await _written(parts, lambda session: models.note_source(session, caller, told))
     return answer({"trialId": told.trial_id, "checkpointUuid": uuid})
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.browsers import PAGE_POLICY, SWAGGER_POLICY
+from api.middleware.browsers import PAGE_POLICY, SWAGGER_POLICY
 
 router = APIRouter(tags=["cluster"], include_in_schema=False)
 

@@ -6,15 +6,17 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import places
-from api.access import Role, require_role
-from api.auth import UserPrincipal
-from api.deps import AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as
-from api.paging import WindowDep, rows_of
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import Role, require_role
+from api.deps import AdminDep, PartsDep, ReaderDep, UserDep
+from api.parts import Parts
+from api.queries.paging import WindowDep, rows_of
 from api.queries.workspaces import available_pools, bound_workspaces
-from api.resource_pools import find
-from api.wire import workspaces as wire
-from api.wire.base import answer
+from api.schemas import workspaces as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import workspaces
+from api.services.pools import find
 from database.models import ResourcePool
 
 router = APIRouter(tags=["resource pools"])
@@ -62,7 +64,7 @@ async def unbind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
 
     def remove() -> None:
         with parts.database.write() as session:
-            places.unbind_pool(session, pool, wanted, admin)
+            workspaces.unbind_pool(session, pool, wanted, admin)
 
     await run_in_threadpool(remove)
     return answer()
@@ -70,4 +72,4 @@ async def unbind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
 
 def _bind(parts: Parts, pool: str, wanted: wire.PoolBindings, admin: UserPrincipal, replaces: bool) -> None:
     with parts.database.write() as session:
-        places.bind_pool(session, pool, wanted, admin, replaces=replaces)
+        workspaces.bind_pool(session, pool, wanted, admin, replaces=replaces)

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.deps import AdminDep, PartsDep, UserDep, body_as, parse_as
-from api.resource_pools import configure, find
-from api.wire.base import answer
-from api.wire.queue import PatchPoolSettings
+from api.deps import AdminDep, PartsDep, UserDep
+from api.schemas.base import answer
+from api.schemas.body import body_as, parse_as
+from api.schemas.jobs import PatchPoolSettings
+from api.services.pools import configure, find
 from database.models import ResourcePool
 from workflows.scheduling.settings import PoolSettings
 

@@ -12,13 +12,15 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import resource_pools
-from api.deps import AdminDep, Parts, PartsDep, UserDep, body_as, parse_as
+from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import Unavailable
-from api.paging import WindowDep, rows_of
-from api.resource_pools import Defaults
-from api.wire import queue as wire
-from api.wire.base import answer
+from api.parts import Parts
+from api.queries.paging import WindowDep, rows_of
+from api.schemas import jobs as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, parse_as
+from api.services import pools as service
+from api.services.pools import Defaults
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
 from workflows.scheduling.nodes import Node
 from workflows.scheduling.settings import Policy, PoolSettings
@@ -57,7 +59,7 @@ async def create(request: Request, parts: PartsDep, admin: AdminDep) -> Response
 
     def make() -> dict[str, Any]:
         with parts.database.write() as session:
-            return _one(session, resource_pools.create(session, wanted, settings))
+            return _one(session, service.create(session, wanted, settings))
 
     return await _changed(parts, make)
 
@@ -68,7 +70,7 @@ async def describe(pool: str, parts: PartsDep, user: UserDep) -> Response:
 
     def read() -> dict[str, Any]:
         with parts.database.read() as session:
-            return _one(session, resource_pools.find(session, pool))
+            return _one(session, service.find(session, pool))
 
     shown = await run_in_threadpool(read)
     try:
@@ -86,7 +88,7 @@ async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
 
     def note() -> dict[str, Any]:
         with parts.database.write() as session:
-            return _one(session, resource_pools.change(session, pool, wanted))
+            return _one(session, service.change(session, pool, wanted))
 
     return await _changed(parts, note)
 
@@ -97,7 +99,7 @@ async def remove(pool: str, parts: PartsDep, admin: AdminDep) -> Response:
 
     def forget() -> dict[str, Any]:
         with parts.database.write() as session:
-            resource_pools.remove(session, pool, permanent=parts.settings.default_pool)
+            service.remove(session, pool, permanent=parts.settings.default_pool)
             return {}
 
     return await _changed(parts, forget)
@@ -127,7 +129,7 @@ def _shown(session: Session, rows: Sequence[ResourcePool]) -> list[dict[str, Any
         .tuples()
         .all()
     )
-    defaults = resource_pools.defaults_of(session)
+    defaults = service.defaults_of(session)
     return [_pool(row, agents, live, waiting.get(row.name, 0), defaults) for row in rows]
 
 

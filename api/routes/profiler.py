@@ -9,13 +9,14 @@ from fastapi import APIRouter, Request
 from sqlalchemy import select
 from starlette.responses import Response
 
-from api.access import readable_trial
-from api.deps import PartsDep, PrincipalDep, UserDep, body_as
+from api.auth.authorization import readable_trial
+from api.auth.reporters import reporter_for
+from api.deps import PartsDep, PrincipalDep, UserDep
 from api.errors import BadRequest
-from api.metrics_writer import SYSTEM_GROUPS
-from api.reporters import reporter_for
-from api.wire import messages as wire
-from api.wire.base import answer, encode
+from api.ingest.metrics_writer import SYSTEM_GROUPS
+from api.schemas import messages as wire
+from api.schemas.base import answer, encode
+from api.schemas.body import body_as
 from database.models import Metric, Trial
 
 router = APIRouter(tags=["trials"])
@@ -32,7 +33,7 @@ async def post_batches(request: Request, parts: PartsDep, caller: PrincipalDep) 
     """Values of series, each with the time it was taken at; v1PostTrialProfilerMetricsBatchRequest."""
     wanted = await body_as(request, wire.ProfilerBatches)
     for batch in wanted.batches:
-        reporter = await reporter_for(parts, caller, batch.labels.trial_id)
+        reporter = await reporter_for(parts.database, parts.auth, caller, batch.labels.trial_id)
         if len(batch.values) != len(batch.timestamps):
             counts = f"{len(batch.timestamps)} times for {len(batch.values)} values"
             raise BadRequest(f"batches.timestamps: {counts}: expected one for each")

@@ -10,15 +10,17 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import places
-from api.access import Role, require_role
-from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as
+from api.auth.authorization import Role, require_role
+from api.deps import PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest
-from api.once import Once
-from api.paging import WindowDep
+from api.parts import Parts
 from api.queries import columns, workspaces
-from api.wire import workspaces as wire
-from api.wire.base import answer
+from api.queries.paging import WindowDep
+from api.schemas import workspaces as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import workspaces as service
+from api.services.idempotency import Once
 from database.models import ProjectVisit
 from database.types import utc_now
 from database.upsert import insert
@@ -58,7 +60,7 @@ async def create_project(workspace_id: int, request: Request, parts: PartsDep, u
     once = Once(request, user)
 
     def create(session: Session) -> dict[str, Any]:
-        project_id = places.new_project(session, workspace_id, wanted, user)
+        project_id = service.new_project(session, workspace_id, wanted, user)
         return {"project": workspaces.project(session, user, project_id=project_id)}
 
     return answer(await run_in_threadpool(_written, parts, lambda session: once(session, lambda: create(session))))
@@ -85,7 +87,7 @@ async def patch_project(project_id: int, request: Request, parts: PartsDep, user
 
     def change() -> wire.Project:
         with parts.database.write() as session:
-            places.change_project(session, project_id, wanted, user)
+            service.change_project(session, project_id, wanted, user)
             return workspaces.project(session, user, project_id=project_id)
 
     return answer({"project": await run_in_threadpool(change)})
@@ -94,7 +96,9 @@ async def patch_project(project_id: int, request: Request, parts: PartsDep, user
 @router.delete("/api/v1/projects/{project_id}")
 async def delete_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Delete a project with its experiments; these in the background."""
-    is_done = await run_in_threadpool(_written, parts, lambda session: places.delete_project(session, project_id, user))
+    is_done = await run_in_threadpool(
+        _written, parts, lambda session: service.delete_project(session, project_id, user)
+    )
     parts.dispatcher.poke()
     return answer({"completed": is_done})
 
@@ -102,14 +106,14 @@ async def delete_project(project_id: int, parts: PartsDep, user: UserDep) -> Res
 @router.post("/api/v1/projects/{project_id}/archive")
 def archive_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Put a project away: it takes nothing new."""
-    _written(parts, lambda session: places.archive_project(session, project_id, user, True))
+    _written(parts, lambda session: service.archive_project(session, project_id, user, True))
     return answer()
 
 
 @router.post("/api/v1/projects/{project_id}/unarchive")
 def unarchive_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Take a project out again."""
-    _written(parts, lambda session: places.archive_project(session, project_id, user, False))
+    _written(parts, lambda session: service.archive_project(session, project_id, user, False))
     return answer()
 
 
@@ -118,7 +122,7 @@ async def move_project(project_id: int, request: Request, parts: PartsDep, user:
     """Move a project to another workspace."""
     wanted = await body_as(request, wire.MoveProject)
     target = wanted.destination_workspace_id
-    await run_in_threadpool(_written, parts, lambda session: places.move_project(session, project_id, target, user))
+    await run_in_threadpool(_written, parts, lambda session: service.move_project(session, project_id, target, user))
     return answer()
 
 
@@ -127,7 +131,7 @@ async def put_notes(project_id: int, request: Request, parts: PartsDep, user: Us
     """Replace the notes."""
     wanted = await body_as(request, wire.Notes)
     notes = await run_in_threadpool(
-        _written, parts, lambda session: places.set_notes(session, project_id, wanted.notes, user)
+        _written, parts, lambda session: service.set_notes(session, project_id, wanted.notes, user)
     )
     return answer({"notes": notes})
 
@@ -139,10 +143,10 @@ async def add_note(project_id: int, request: Request, parts: PartsDep, user: Use
     once = Once(request, user)
 
     def add(session: Session) -> dict[str, Any]:
-        project = places.readable_project(session, project_id, user)
+        project = service.readable_project(session, project_id, user)
         session.refresh(project, with_for_update=True)  # two at once are both kept
         old = [wire.Note.model_validate(note) for note in project.notes]
-        return {"notes": places.set_notes(session, project_id, [*old, wanted], user)}
+        return {"notes": service.set_notes(session, project_id, [*old, wanted], user)}
 
     return answer(await run_in_threadpool(_written, parts, lambda session: once(session, lambda: add(session))))
 
@@ -153,7 +157,7 @@ async def move_experiment(experiment_id: int, request: Request, parts: PartsDep,
     wanted = await body_as(request, wire.MoveExperiment)
     target = wanted.destination_project_id
     await run_in_threadpool(
-        _written, parts, lambda session: places.move_experiment(session, experiment_id, target, user)
+        _written, parts, lambda session: service.move_experiment(session, experiment_id, target, user)
     )
     return answer()
 
@@ -162,7 +166,7 @@ async def move_experiment(experiment_id: int, request: Request, parts: PartsDep,
 def list_columns(project_id: int, parts: PartsDep, user: UserDep) -> Response:
     """What a table of the project's experiments can show."""
     with parts.database.read() as session:
-        places.readable_project(session, project_id, user)
+        service.readable_project(session, project_id, user)
         return answer({"columns": columns.columns(session, project_id)})
 
 
@@ -170,7 +174,7 @@ def list_columns(project_id: int, parts: PartsDep, user: UserDep) -> Response:
 def list_ranges(project_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Least and greatest values of the project's metrics."""
     with parts.database.read() as session:
-        places.readable_project(session, project_id, user)
+        service.readable_project(session, project_id, user)
         return answer({"ranges": columns.metric_ranges(session, project_id)})
 
 
@@ -178,7 +182,7 @@ def list_ranges(project_id: int, parts: PartsDep, user: UserDep) -> Response:
 def list_metadata(project_id: int, key: str, parts: PartsDep, user: UserDep) -> Response:
     """Texts that the project's runs have under a key of their metadata."""
     with parts.database.read() as session:
-        places.readable_project(session, project_id, user)
+        service.readable_project(session, project_id, user)
         return answer({"values": columns.metadata_values(session, project_id, key)})
 
 
@@ -198,7 +202,7 @@ async def note_activity(request: Request, parts: PartsDep, user: UserDep) -> Res
         raise BadRequest(f"entityType: {wanted.entity_type[:60]!r}: expected ENTITY_TYPE_PROJECT")
 
     def visit(session: Session) -> None:
-        places.readable_project(session, wanted.entity_id, user)
+        service.readable_project(session, wanted.entity_id, user)
         now = utc_now()
         seen = insert(session, ProjectVisit).values(user_id=user.user_id, project_id=wanted.entity_id, visited_at=now)
         session.execute(seen.on_conflict_do_update(index_elements=["user_id", "project_id"], set_={"visited_at": now}))

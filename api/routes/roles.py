@@ -9,15 +9,17 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import people, roles
-from api.access import Role, require_role
-from api.deps import PartsDep, UserDep, body_as
+from api.auth.authorization import Role, require_role
+from api.deps import PartsDep, UserDep
 from api.errors import Forbidden
-from api.paging import Window
-from api.people import wire_user
+from api.queries.paging import Window
 from api.routes.users import changed
-from api.wire import access as wire
-from api.wire.base import answer
+from api.schemas import access as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import roles
+from api.services import users as service
+from api.services.users import wire_user
 from database.models import Group, GroupMember, User
 
 router = APIRouter(tags=["groups and roles"])
@@ -115,7 +117,7 @@ def workspace_roles(workspace_id: int, parts: PartsDep, user: UserDep, name: str
         rows = roles.in_workspace(session, workspace_id, name)
         group_ids = sorted({row.group_id for row in rows if row.group_id is not None})
         user_ids = sorted({row.user_id for row in rows if row.user_id is not None})
-        members = people.members_of(session, group_ids)
+        members = service.members_of(session, group_ids)
         groups = session.scalars(select(Group).where(Group.id.in_(group_ids)).order_by(Group.name)).all()
         users = session.scalars(select(User).where(User.id.in_(user_ids)).order_by(User.username)).all()
     details = [

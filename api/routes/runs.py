@@ -10,11 +10,13 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.access import changeable, readable_trial
-from api.auth import AllocationPrincipal, UserPrincipal
-from api.deps import PartsDep, ReaderDep, fence, json_object
+from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.auth.authorization import changeable, readable_trial
+from api.auth.containers import fence
+from api.deps import PartsDep, ReaderDep
 from api.errors import BadRequest, NotFound
-from api.wire.base import answer, plain
+from api.schemas.base import answer, plain
+from api.schemas.body import json_object
 from database.models import Trial
 
 router = APIRouter(tags=["trials"])

@@ -10,19 +10,21 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import custom_search
-from api.access import changeable, readable
-from api.auth import UserPrincipal
-from api.create import Created
-from api.deps import ActorDep, Parts, PartsDep, UserDep, body_as, json_object
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import changeable, readable
+from api.deps import ActorDep, PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition
-from api.fork import origin_of
-from api.once import idempotency_key
+from api.parts import Parts
 from api.queries import search
 from api.routes.experiments import start_created
-from api.streams import while_there
-from api.wire import messages as wire
-from api.wire.base import answer
+from api.schemas import custom_search
+from api.schemas import messages as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, json_object
+from api.schemas.streaming import while_there
+from api.services.experiments import Created
+from api.services.forks import origin_of
+from api.services.idempotency import idempotency_key
 from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, parse_experiment_config
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 from workflows.searchers import Amended, SearchError, TrialGroup, preview_search

@@ -8,11 +8,13 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth import UserPrincipal
-from api.deps import Parts, PartsDep, UserDep, body_as
+from api.auth.authentication import UserPrincipal
+from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
-from api.wire import messages as wire
-from api.wire.base import answer
+from api.parts import Parts
+from api.schemas import messages as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
 from database.models import UserSetting
 from database.upsert import insert
 

@@ -10,12 +10,14 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.access import readable_experiments, readable_task
-from api.auth import UserPrincipal
-from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep, json_object, own_allocation, parse_as
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable_experiments, readable_task
+from api.auth.containers import own_allocation
+from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import NotFound
 from api.queries import agents
-from api.wire.base import answer, plain, rfc3339
+from api.schemas.base import answer, plain, rfc3339
+from api.schemas.body import json_object, parse_as
 from database.models import Agent, Allocation, Experiment, Project, Trial
 from workflows.scheduling.settings import DEFAULT_PRIORITY
 

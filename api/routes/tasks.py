@@ -12,19 +12,21 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.access import readable_task, readable_trial
-from api.auth import AgentPrincipal, AllocationPrincipal, UserPrincipal
-from api.deps import Parts, PartsDep, PrincipalDep, UserDep, body_as, json_body, parse_as
+from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
+from api.auth.authorization import readable_task, readable_trial
+from api.auth.reporters import of_unmanaged
+from api.deps import PartsDep, PrincipalDep, UserDep
 from api.errors import BadRequest, Forbidden, NotFound
-from api.joining import own_allocations
-from api.log_policies import SentLine
-from api.paging import Window
+from api.ingest.log_policies import SentLine
+from api.parts import Parts
 from api.queries import logs
-from api.reporters import of_unmanaged
+from api.queries.paging import Window
 from api.routes.task_lists import allocation
-from api.streams import stream
-from api.wire import messages as wire
-from api.wire.base import Instant, answer, encode
+from api.schemas import messages as wire
+from api.schemas.base import Instant, answer, encode
+from api.schemas.body import body_as, json_body, parse_as
+from api.schemas.streaming import stream
+from api.services.enrollment import own_allocations
 from database.models import Allocation, LogPolicyMatch, ModelDefinition, Trial
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.lifecycle.trial import TrialState

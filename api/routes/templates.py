@@ -12,11 +12,13 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import templates
-from api.deps import Parts, PartsDep, UserDep, body_as, json_object
-from api.paging import WindowDep, chosen, rows_of
-from api.wire import templates as wire
-from api.wire.base import answer, encode
+from api.deps import PartsDep, UserDep
+from api.parts import Parts
+from api.queries.paging import WindowDep, chosen, rows_of
+from api.schemas import templates as wire
+from api.schemas.base import answer, encode
+from api.schemas.body import body_as, json_object
+from api.services import templates
 from database.models import Template
 
 router = APIRouter(tags=["templates"])

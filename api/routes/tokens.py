@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api import tokens
-from api.deps import PartsDep, UserDep, body_as
-from api.paging import WindowDep, chosen, rows_of
+from api.deps import PartsDep, UserDep
+from api.queries.paging import WindowDep, chosen, rows_of
 from api.routes.users import changed
-from api.wire import access as wire
-from api.wire.base import answer
+from api.schemas import access as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import tokens
 from database.models import UserToken
 
 router = APIRouter(tags=["access tokens"])

@@ -15,30 +15,21 @@ from sqlalchemy import select, update
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response
 
-from api import outbox
-from api.access import changeable, check_trials, readable_trial
-from api.auth import AllocationPrincipal, UserPrincipal
-from api.checkpoint_lists import CheckpointsDep
-from api.deps import (
-    Parts,
-    PartsDep,
-    PrincipalDep,
-    ReaderDep,
-    UserDep,
-    body_as,
-    fence,
-    json_body,
-    json_object,
-    own_trial,
-)
+from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.auth.authorization import changeable, check_trials, readable_trial
+from api.auth.containers import fence, own_trial
+from api.auth.reporters import Reporter, reporter_for
+from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
-from api.paging import WindowDep, chosen, rows_of
+from api.parts import Parts
 from api.queries import checkpoints, trials
-from api.reporters import Reporter, reporter_for
-from api.reports import report
-from api.streams import stream
-from api.wire import messages as wire
-from api.wire.base import answer, encode, number
+from api.queries.checkpoint_lists import CheckpointsDep
+from api.queries.paging import WindowDep, chosen, rows_of
+from api.schemas import messages as wire
+from api.schemas.base import answer, encode, number
+from api.schemas.body import body_as, json_body, json_object
+from api.schemas.streaming import stream
+from api.temporal import outbox
 from database.models import Experiment, Trial
 from workflows import names
 from workflows.lifecycle.trial import TrialState
@@ -189,20 +180,20 @@ def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, Tr
 # -- what the harness reports ------------------------------------------------------------------------------------------
 
 
-# These four are answered by `api.reports.ReportLane` before they get here; declared for the OpenAPI page.
+# These four are answered by `api.ingest.report_lane.ReportLane` before they get here; declared for the OpenAPI page.
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics/batch")
 async def report_batch(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """Ours: several metric reports at once, in order. All are stored, or none."""
-    await report(parts, caller, trial_id, "metrics/batch", await request.body())
+    await parts.reports.store(caller, trial_id, "metrics/batch", await request.body())
     return answer()
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics")
 async def report_metrics(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """One metric report of any group. The same report again is a repeat and changes nothing."""
-    await report(parts, caller, trial_id, "metrics", await request.body())
+    await parts.reports.store(caller, trial_id, "metrics", await request.body())
     return answer()
 
 
@@ -211,14 +202,14 @@ async def report_metrics_of_kind(
     trial_id: int, kind: Literal["training", "validation"], request: Request, parts: PartsDep, caller: PrincipalDep
 ) -> Response:
     """One report of training or validation metrics, as older clients send it."""
-    await report(parts, caller, trial_id, f"{kind}_metrics", await request.body())
+    await parts.reports.store(caller, trial_id, f"{kind}_metrics", await request.body())
     return answer()
 
 
 @router.post("/api/v1/trials/{trial_id}/progress")
 async def progress(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """How far the trial came: a bare number in searcher units, or an object with a fraction."""
-    reporter = await reporter_for(parts, caller, trial_id)
+    reporter = await reporter_for(parts.database, parts.auth, caller, trial_id)
     body = await json_body(request)
     is_fraction = isinstance(body, dict)
     value = number(cast("dict[str, Any]", body).get("progress") if is_fraction else body)
@@ -281,7 +272,7 @@ async def early_exit(trial_id: int, request: Request, parts: PartsDep, caller: P
 @router.post("/api/v1/trials/{trial_id}/runner/metadata")
 async def runner_metadata(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
     """A short text about what the trial does now."""
-    reporter = await reporter_for(parts, caller, trial_id)
+    reporter = await reporter_for(parts.database, parts.auth, caller, trial_id)
     body = await json_object(request)
 
     def note() -> None:

@@ -6,12 +6,13 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import unmanaged
-from api.deps import PartsDep, UserDep, body_as
+from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.queries import experiments, trials
-from api.wire import messages as wire
-from api.wire.base import answer
+from api.schemas import messages as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as
+from api.services import unmanaged
 
 router = APIRouter(tags=["trials"])
 

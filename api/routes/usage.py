@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from api.auth import UserPrincipal
-from api.deps import Parts, PartsDep, UserDep
+from api.auth.authentication import UserPrincipal
+from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
-from api.paging import chosen
+from api.parts import Parts
 from api.queries import usage
-from api.wire.base import Instant, answer, rfc3339
+from api.queries.paging import chosen
+from api.schemas.base import Instant, answer, rfc3339
 
 router = APIRouter(tags=["cluster"])
 

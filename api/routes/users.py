@@ -11,15 +11,17 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import people
-from api.auth import UserPrincipal, presented_token
-from api.deps import AdminDep, Parts, PartsDep, ReaderDep, UserDep, body_as, json_body, parse_as
-from api.once import Once
-from api.paging import WindowDep, chosen, few, rows_of
-from api.people import wire_user
-from api.roles import holders_of
-from api.wire import messages as wire
-from api.wire.base import answer
+from api.auth.authentication import UserPrincipal, presented_token
+from api.deps import AdminDep, PartsDep, ReaderDep, UserDep
+from api.parts import Parts
+from api.queries.paging import WindowDep, chosen, few, rows_of
+from api.schemas import messages as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, json_body, parse_as
+from api.services import users
+from api.services.idempotency import Once
+from api.services.roles import holders_of
+from api.services.users import wire_user
 from database.models import User
 
 router = APIRouter(tags=["users"])
@@ -78,8 +80,8 @@ def list_users(
     sort_by: Annotated[str, Query(alias="sortBy")] = "",
 ) -> Response:
     """Users; `roleIdAssignedDirectlyToUser` leaves out roles that somebody has by a group only."""
-    column = chosen("sortBy", sort_by, people.SORT)
-    wanted = people.UserFilter(name=name, active=active, admin=admin)
+    column = chosen("sortBy", sort_by, users.SORT)
+    wanted = users.UserFilter(name=name, active=active, admin=admin)
     if role_ids:
         wanted.role = or_(*(holders_of(role_id) for role_id in few("roleIdAssignedDirectlyToUser", role_ids)))
     order = [column.desc(), User.id.desc()] if window.is_descending else [column.asc(), User.id.asc()]
@@ -93,18 +95,18 @@ async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Res
     """Create a user (administrators only)."""
     wanted = await body_as(request, wire.PostUserRequest)
     once = Once(request, admin)
-    hashed = await run_in_threadpool(people.stored_password, wanted.password, is_hashed=wanted.is_hashed)
+    hashed = await run_in_threadpool(users.stored_password, wanted.password, is_hashed=wanted.is_hashed)
 
     def create(session: Session) -> dict[str, Any]:
-        return {"user": wire_user(people.new_user(session, wanted.user, hashed))}
+        return {"user": wire_user(users.new_user(session, wanted.user, hashed))}
 
     return answer(await changed(parts, lambda session: once(session, lambda: create(session))))
 
 
 async def created(parts: Parts, wanted: wire.NewUser, password: str, is_hashed: bool) -> User:
-    """A new user. Raises: as `people.new_user`."""
-    hashed = await run_in_threadpool(people.stored_password, password, is_hashed=is_hashed)
-    return await changed(parts, lambda session: people.new_user(session, wanted, hashed))
+    """A new user. Raises: as `users.new_user`."""
+    hashed = await run_in_threadpool(users.stored_password, password, is_hashed=is_hashed)
+    return await changed(parts, lambda session: users.new_user(session, wanted, hashed))
 
 
 async def changed(parts: Parts, change: Callable[[Session], Result]) -> Result:
@@ -123,7 +125,7 @@ async def changed(parts: Parts, change: Callable[[Session], Result]) -> Result:
 async def patch_users(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
     """Activate or deactivate many users (administrators only)."""
     wanted = await body_as(request, wire.PatchUsersRequest)
-    return answer({"results": await changed(parts, lambda session: people.activate_users(session, wanted))})
+    return answer({"results": await changed(parts, lambda session: users.activate_users(session, wanted))})
 
 
 @router.patch("/api/v1/users/assignments")
@@ -133,9 +135,9 @@ async def assign_groups(request: Request, parts: PartsDep, admin: AdminDep) -> R
 
     def assign(session: Session) -> None:
         for group_id in wanted.add_groups:
-            people.add_members(session, people.group_by_id(session, group_id), wanted.user_ids)
+            users.add_members(session, users.group_by_id(session, group_id), wanted.user_ids)
         for group_id in wanted.remove_groups:
-            people.remove_members(session, people.group_by_id(session, group_id), wanted.user_ids)
+            users.remove_members(session, users.group_by_id(session, group_id), wanted.user_ids)
 
     await changed(parts, assign)
     return answer()
@@ -145,14 +147,14 @@ async def assign_groups(request: Request, parts: PartsDep, admin: AdminDep) -> R
 def user_by_name(username: str, parts: PartsDep, caller: UserDep) -> Response:
     """One user, by name."""
     with parts.database.read() as session:
-        return answer({"user": wire_user(people.user_by_name(session, username))})
+        return answer({"user": wire_user(users.user_by_name(session, username))})
 
 
 @router.get("/api/v1/users/{user_id}")
 def one_user(user_id: int, parts: PartsDep, caller: UserDep) -> Response:
     """One user, by id."""
     with parts.database.read() as session:
-        return answer({"user": wire_user(people.user_by_id(session, user_id))})
+        return answer({"user": wire_user(users.user_by_id(session, user_id))})
 
 
 @router.post("/api/v1/users/{user_id}/password")
@@ -173,14 +175,14 @@ async def patch_user(user_id: int, request: Request, parts: PartsDep, caller: Us
 
 def _check_knows_password(parts: Parts, caller: UserPrincipal, user_id: int) -> None:
     with parts.database.read() as session:
-        people.check_knows_password(session, caller, user_id)
+        users.check_knows_password(session, caller, user_id)
 
 
 async def patched(parts: Parts, caller: UserPrincipal, user_id: int, patch: wire.PatchUser) -> User:
-    """The user after a change. Raises: Forbidden, and as `people.patch_user`."""
-    people.check_may_patch(caller, user_id, patch)
+    """The user after a change. Raises: Forbidden, and as `users.patch_user`."""
+    users.check_may_patch(caller, user_id, patch)
     hashed = None
     if patch.password is not None:
         await run_in_threadpool(_check_knows_password, parts, caller, user_id)
-        hashed = await run_in_threadpool(people.stored_password, patch.password, is_hashed=patch.is_hashed)
-    return await changed(parts, lambda session: people.patch_user(session, user_id, patch, hashed))
+        hashed = await run_in_threadpool(users.stored_password, patch.password, is_hashed=patch.is_hashed)
+    return await changed(parts, lambda session: users.patch_user(session, user_id, patch, hashed))

@@ -13,11 +13,13 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import webhooks
-from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as, json_object, parse_as
-from api.paging import WindowDep, rows_of
-from api.wire import webhooks as wire
-from api.wire.base import answer
+from api.deps import PartsDep, ReaderDep, UserDep
+from api.parts import Parts
+from api.queries.paging import WindowDep, rows_of
+from api.schemas import webhooks as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, json_object, parse_as
+from api.services import webhooks
 from database.models import WebhookDelivery
 
 router = APIRouter(tags=["webhooks"])

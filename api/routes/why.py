@@ -8,11 +8,12 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.access import readable, readable_trial
-from api.deps import Parts, PartsDep, UserDep
+from api.auth.authorization import readable, readable_trial
+from api.deps import PartsDep, UserDep
 from api.errors import Unavailable
+from api.parts import Parts
 from api.queries import why
-from api.wire.base import answer
+from api.schemas.base import answer
 from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase

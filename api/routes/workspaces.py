@@ -10,16 +10,18 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import places
-from api.access import Role, require_role
-from api.auth import UserPrincipal
-from api.deps import Parts, PartsDep, ReaderDep, UserDep, body_as, json_object
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import Role, require_role
+from api.deps import PartsDep, ReaderDep, UserDep
 from api.errors import Unsupported
-from api.once import Once
-from api.paging import WindowDep
+from api.parts import Parts
 from api.queries import workspaces
-from api.wire import workspaces as wire
-from api.wire.base import answer
+from api.queries.paging import WindowDep
+from api.schemas import workspaces as wire
+from api.schemas.base import answer
+from api.schemas.body import body_as, json_object
+from api.services import workspaces as service
+from api.services.idempotency import Once
 from database.models import WorkspacePin
 from database.upsert import insert
 
@@ -54,7 +56,7 @@ async def create_workspace(request: Request, parts: PartsDep, user: UserDep) -> 
     once = Once(request, user)
 
     def create(session: Session) -> dict[str, Any]:
-        made = workspaces.workspace(session, places.new_workspace(session, wanted, user), user)
+        made = workspaces.workspace(session, service.new_workspace(session, wanted, user), user)
         return {"workspace": made, "namespaceBindings": {}}
 
     def write() -> Any:
@@ -78,7 +80,7 @@ async def patch_workspace(workspace_id: int, request: Request, parts: PartsDep, 
 
     def change() -> wire.Workspace:
         with parts.database.write() as session:
-            places.change_workspace(session, workspace_id, wanted, user)
+            service.change_workspace(session, workspace_id, wanted, user)
             return workspaces.workspace(session, workspace_id, user)
 
     return answer({"workspace": await run_in_threadpool(change), "namespaceBindings": {}})
@@ -90,7 +92,7 @@ async def delete_workspace(workspace_id: int, parts: PartsDep, user: UserDep) ->
 
     def remove() -> bool:
         with parts.database.write() as session:
-            return places.delete_workspace(session, workspace_id, user)
+            return service.delete_workspace(session, workspace_id, user)
 
     is_done = await run_in_threadpool(remove)
     parts.dispatcher.poke()
@@ -101,7 +103,7 @@ async def delete_workspace(workspace_id: int, parts: PartsDep, user: UserDep) ->
 def archive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Put a workspace away: it takes nothing new."""
     with parts.database.write() as session:
-        places.archive_workspace(session, workspace_id, user, True)
+        service.archive_workspace(session, workspace_id, user, True)
     return answer()
 
 
@@ -109,7 +111,7 @@ def archive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Resp
 def unarchive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Take a workspace out again."""
     with parts.database.write() as session:
-        places.archive_workspace(session, workspace_id, user, False)
+        service.archive_workspace(session, workspace_id, user, False)
     return answer()
 
 
@@ -156,7 +158,7 @@ async def set_namespaces(workspace_id: int, request: Request, parts: PartsDep, u
     body = await json_object(request)
     await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
     if body.get("clusterNamespaceMeta") or body.get("cluster_namespace_meta"):
-        raise Unsupported(places.NO_KUBERNETES)
+        raise Unsupported(service.NO_KUBERNETES)
     return answer({"namespaceBindings": {}})
 
 
@@ -170,7 +172,7 @@ def delete_namespaces(
     """Unbind namespaces: not supported, unless there are none to unbind."""
     _check_role(parts, user, workspace_id, Role.ADMIN)
     if cluster_names:
-        raise Unsupported(places.NO_KUBERNETES)
+        raise Unsupported(service.NO_KUBERNETES)
     return answer()
 
 
@@ -180,7 +182,7 @@ async def set_quota(workspace_id: int, request: Request, parts: PartsDep, user: 
     body = await json_object(request)
     await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
     if body.get("clusterQuotaPairs") or body.get("cluster_quota_pairs"):
-        raise Unsupported(places.NO_KUBERNETES)
+        raise Unsupported(service.NO_KUBERNETES)
     return answer()
 
 
@@ -193,7 +195,7 @@ def default_namespaces(parts: PartsDep, user: UserDep) -> Response:
 @router.post("/api/v1/namespace-bindings/bulk-auto-create")
 def create_namespaces(parts: PartsDep, user: UserDep) -> Response:
     """Make namespaces for workspaces: not supported."""
-    raise Unsupported(places.NO_KUBERNETES)
+    raise Unsupported(service.NO_KUBERNETES)
 
 
 def _check_role(parts: Parts, user: UserPrincipal, workspace_id: int, least: Role) -> None:

@@ -13,7 +13,8 @@ from database.types import Document, UtcTime, utc_now
 
 
 class Workspace(Base):
-    """A group of projects. `everyone`: the role (`api.access.Role`, by name) that every user has in it, if any.
+    """A group of projects. `everyone`: the role that every user has in it, if any: the name of an
+    `api.auth.authorization.Role`.
 
     `state` is empty, DELETING while its experiments are being deleted, or DELETE_FAILED with the reason in `error`.
     """

@@ -108,7 +108,7 @@ class GroupMember(Base):
 
 
 class RoleAssignment(Base):
-    """A role (a name of `api.access.STORED`) of a user or of a group, in one workspace, or in all of them (None)."""
+    """A role of a user or of a group, in one workspace or in all. `role`: a name of `authorization.STORED`."""
 
     __tablename__ = "role_assignments"
     __table_args__ = (

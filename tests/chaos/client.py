@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
-from api.auth import client_hash
+from api.auth.authentication import client_hash
 from tests.embedded import Embedded
 
 #: What a client sees instead of ACTIVE.

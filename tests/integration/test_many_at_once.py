@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from api.commands import Commands
+from api.temporal.commands import Commands
 from database.models import Trial as TrialRow
 from tests.platform import Platform, platform
 from tests.servers import temporal_server

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import select
 
-from api import outbox
-from api.outbox import Dispatcher
+from api.temporal import outbox
+from api.temporal.outbox import Dispatcher
 from database.migrate import migrate, seed
 from database.models import Outbox
 from database.session import Database

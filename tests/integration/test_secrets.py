@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from sqlalchemy import select
 from temporalio.api.common.v1 import Payload
 
-from api.auth import client_hash
+from api.auth.authentication import client_hash
 from database.models import AllocationContainer, StorageRemoval
 from tests.integration.test_cleanup import SAVES, gone, until_kept
 from tests.platform import ADMIN_PASSWORD, AGENT_TOKEN, Platform

@@ -23,10 +23,10 @@ import yaml
 from sqlalchemy import delete, select
 
 from activities.records import Records
-from api.auth import hash_password, new_token, token_hash
-from api.commands import Commands
-from api.deps import Parts
+from api.auth.authentication import hash_password, new_token, token_hash
 from api.errors import Unavailable
+from api.parts import Parts
+from api.temporal.commands import Commands
 from database.models import Agent, Outbox, SearchDecision, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now

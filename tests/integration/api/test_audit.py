@@ -113,7 +113,7 @@ async def test_client_is_told_to_try_again_when_a_command_can_not_be_noted(
         raise OperationalError("INSERT", {}, Exception("connection refused"))
 
     monkeypatch.setattr(api.commands, "signal", taken)
-    monkeypatch.setattr("api.changes.append", away)
+    monkeypatch.setattr("api.middleware.audit.append", away)
     response = await owner.ask("POST", f"/api/v1/trials/{run.trial_id}/kill")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json()["error"]["reason"] == "Unavailable"

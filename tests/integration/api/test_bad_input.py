@@ -25,7 +25,7 @@ import pytest
 import yaml
 from sqlalchemy import func, select
 
-from api.bodies import DOCUMENT
+from api.middleware.bodies import DOCUMENT
 from database.models import Experiment
 from tests.integration.api.served import Caller, Run, Served, a_file, until
 

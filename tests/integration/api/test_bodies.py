@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from api import bodies
-from api.bodies import LARGE, MIB, TABLE, Bodies
+from api.middleware import bodies
+from api.middleware.bodies import LARGE, MIB, TABLE, Bodies
 from api.queries import logs
-from api.wire.messages import MOST_LINES
+from api.schemas.messages import MOST_LINES
 from tests.integration.api.served import AGENT_TOKEN, Caller, Run, Served
 from tests.integration.api.test_bad_input import Raw
 from tests.integration.api.test_logs import entry, texts

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from sqlalchemy import func, select, update
 
-from api import context
 from api.app import create_app
-from api.commands import Commands, StillClosing
 from api.errors import Unavailable
-from api.outbox import post, release_start
+from api.services import contexts
 from api.settings import ApiSettings
+from api.temporal.commands import Commands, StillClosing
+from api.temporal.outbox import post, release_start
 from database.models import (
     Agent,
     Experiment,
@@ -321,7 +321,7 @@ async def test_context_is_refused_and_nothing_is_left_when_it_is_too_large_or_ev
     evil = [a_file("../up"), a_file("/root"), a_file("link", kind=50), {**a_file("a"), "content": "%"}]
     for file in evil:
         assert "model_definition" in await user.refused(400, "POST", PATH, request(api, file))
-    monkeypatch.setattr(context, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(contexts, "LIMIT_BYTES", 1000)
     told = await user.refused(413, "POST", PATH, request(api, a_file("big.bin", b"x" * 900), a_file("b", b"x" * 101)))
     assert "big.bin" in told
     assert counts(api) == before

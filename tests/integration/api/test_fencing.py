@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from api import auth
+from api.auth import authentication
 from database.models import Allocation, Checkpoint, Metric, Outbox, Trial
 from tests.integration.api.served import Run, Served
 from workflows.messages import CloseAllocation
@@ -26,7 +26,7 @@ def memory(request: pytest.FixtureRequest, api: Served) -> Iterator[str]:
     """Whether the API still takes the late copy's token for valid."""
     api.parts.auth._known.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auth, "_CACHE_S", 3600.0 if request.param == "remembered" else -1.0)
+        patch.setattr(authentication, "_CACHE_S", 3600.0 if request.param == "remembered" else -1.0)
         yield request.param
     api.parts.auth._known.clear()
 
@@ -106,7 +106,7 @@ async def test_copy_in_the_name_of_another_run_is_refused_when_its_own_lives(api
     second = await api.next_run(first)
     body = first.message("validation", 1, {"loss": 0.1}, run_id=2)
     path = f"/api/v1/trials/{first.trial_id}/metrics"
-    await asyncio.sleep(auth._CACHE_S)
+    await asyncio.sleep(authentication._CACHE_S)
     await first.container.refused(401, "POST", path, body)
     assert "invalid run id" in await second.report_refused("validation", 1, {"loss": 0.1}, run_id=1)
     await second.container.refused(404, "POST", f"/api/v1/allocations/{first.allocation_id}/signals/ack_preemption")

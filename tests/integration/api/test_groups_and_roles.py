@@ -11,7 +11,7 @@ import pytest
 import yaml
 from sqlalchemy import select, update
 
-from api.roles import PERMISSIONS
+from api.services.roles import PERMISSIONS
 from database.models import Experiment, Project, RoleAssignment, Workspace
 from tests.integration.api.served import Caller, Served
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from api import log_policies
-from api.log_policies import LogPolicies
+from api.ingest import log_policies
+from api.ingest.log_policies import LogPolicies
 from database.models import Allocation, LogPolicyMatch, Trial
 from tests.integration.api.served import Run, Served
 from workflows.lifecycle.trial import ContainerResult

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from api import auth, login
-from api.auth import Authenticator
+from api.auth import authentication, throttle
+from api.auth.authentication import Authenticator
 from api.errors import Unauthenticated
 from database.models import LoginFailure, User, UserToken
 from database.types import utc_now
@@ -44,7 +44,7 @@ def let_pass(api: Served, seconds: float) -> None:
 async def test_further_tries_wait_longer_and_longer_when_passwords_are_wrong(api: Served, is_known: bool) -> None:
     """Word for word the same, whether somebody has the name or not."""
     name = api.user().username if is_known else f"nobody-{time.monotonic_ns()}"
-    for _ in range(login.FREE):
+    for _ in range(throttle.FREE):
         assert (await attempt(api, name)).status_code == 401
     for expected in (1, 2, 4, 8, 16, 32, 60, 60):
         response = await attempt(api, name)
@@ -59,7 +59,7 @@ async def test_further_tries_wait_longer_and_longer_when_passwords_are_wrong(api
 
 async def test_right_password_waits_too_but_then_begins_anew_when_others_were_wrong(api: Served) -> None:
     user = api.user()
-    for _ in range(login.FREE):
+    for _ in range(throttle.FREE):
         await attempt(api, user.username)
     assert (await attempt(api, user.username, PASSWORD)).status_code == 429
     await user.get("/api/v1/me")  # who is logged in works on
@@ -72,7 +72,7 @@ async def test_right_password_waits_too_but_then_begins_anew_when_others_were_wr
 
 async def test_other_names_are_not_held_up_when_one_is(api: Served) -> None:
     user, other = api.user(), api.user()
-    for _ in range(login.FREE):
+    for _ in range(throttle.FREE):
         await attempt(api, user.username)
     assert (await attempt(api, user.username)).status_code == 429
     assert (await attempt(api, other.username, PASSWORD)).status_code == 200
@@ -80,7 +80,7 @@ async def test_other_names_are_not_held_up_when_one_is(api: Served) -> None:
 
 async def test_failures_are_forgotten_when_an_hour_has_passed(api: Served) -> None:
     user = api.user()
-    for _ in range(login.FREE - 1):
+    for _ in range(throttle.FREE - 1):
         await attempt(api, user.username)
     let_pass(api, 3601)
     assert (await attempt(api, user.username)).status_code == 401
@@ -91,7 +91,7 @@ async def test_failures_are_forgotten_when_an_hour_has_passed(api: Served) -> No
 async def test_processes_count_together_when_there_are_several(api: Served) -> None:
     name = api.user().username
     other = Authenticator(api.database, agent_token=AGENT_TOKEN, session_days=1)
-    for _ in range(login.FREE):
+    for _ in range(throttle.FREE):
         with pytest.raises(Unauthenticated):
             await other.login(name, "wrong", is_hashed=False)
     assert (await attempt(api, name)).status_code == 429
@@ -100,7 +100,7 @@ async def test_processes_count_together_when_there_are_several(api: Served) -> N
 async def test_failures_are_bounded_when_thousands_of_names_are_tried(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login, "MOST_NAMES", 5)
+    monkeypatch.setattr(throttle, "MOST_NAMES", 5)
     watched = api.user().username
     for _ in range(3):
         await attempt(api, watched)
@@ -108,7 +108,7 @@ async def test_failures_are_bounded_when_thousands_of_names_are_tried(
         await attempt(api, f"flood-{number}")
     with api.database.read() as session:
         assert session.scalar(select(func.count()).select_from(LoginFailure)) == 5
-        assert session.get(LoginFailure, login._key(watched)), "the most tried one is forgotten last"
+        assert session.get(LoginFailure, throttle._key(watched)), "the most tried one is forgotten last"
 
 
 async def test_names_are_not_kept_readable_when_they_failed(api: Served) -> None:
@@ -128,14 +128,14 @@ async def test_login_is_refused_like_any_other_when_nobody_could_have_the_name(a
 async def test_unknown_and_known_names_take_as_long_when_the_password_is_wrong(api: Served) -> None:
     """Both verify one hash: counted, because times of a busy machine tell little."""
     counted: list[bytes] = []
-    real = auth._hasher.verify
+    real = authentication._hasher.verify
 
     def verify(stored: str, sent: bytes) -> Any:
         counted.append(sent)
         return real(stored, sent)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auth._hasher.__class__, "verify", lambda _, stored, sent: verify(stored, sent))
+        patch.setattr(authentication._hasher.__class__, "verify", lambda _, stored, sent: verify(stored, sent))
         for name in (api.user().username, "nobody-at-all", "no\x07printable"):
             counted.clear()
             await attempt(api, name)
@@ -151,7 +151,7 @@ async def test_others_are_served_when_many_log_in_at_once(api: Served) -> None:
 
 
 async def test_login_is_put_off_when_too_many_wait(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_WAITING_AT_MOST", 0)
+    monkeypatch.setattr(authentication, "_WAITING_AT_MOST", 0)
     response = await attempt(api, "admin")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
@@ -195,7 +195,7 @@ async def test_nothing_has_changed_when_the_change_of_a_password_fails_half_way(
     """The sessions end in the same transaction as the password changes."""
     user = api.user()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("api.people.utc_now", lambda: 1 / 0)
+        patch.setattr("api.services.users.utc_now", lambda: 1 / 0)
         assert (await user.ask("PATCH", f"/api/v1/users/{user.user_id}", {"password": "x"})).status_code == 500
     await user.get("/api/v1/me")
     assert (await attempt(api, user.username, PASSWORD)).status_code == 200
@@ -209,8 +209,8 @@ async def test_long_dead_sessions_go_when_their_user_logs_in_again(api: Served) 
     with api.database.read() as session:
         kept = session.scalars(select(UserToken).where(UserToken.user_id == user.user_id)).all()
     hashes = {row.token_hash for row in kept}
-    assert auth.token_hash(dead.headers["Authorization"].removeprefix("Bearer ")) not in hashes
-    assert auth.token_hash(recent.headers["Authorization"].removeprefix("Bearer ")) in hashes
+    assert authentication.token_hash(dead.headers["Authorization"].removeprefix("Bearer ")) not in hashes
+    assert authentication.token_hash(recent.headers["Authorization"].removeprefix("Bearer ")) in hashes
     assert len(kept) == 4, "the first session, the recent one, the new one, and the access token"
 
 

@@ -11,8 +11,8 @@ import orjson
 import pytest
 import structlog
 
-from api.log_ring import LogRing
-from api.redact import Redactor, one_line
+from api.auth.redaction import Redactor, one_line
+from api.services.master_log import LogRing
 from database.types import utc_now
 from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Caller, Served
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, text, update
 
-from api.metrics_writer import MetricsWriter
-from api.wire.base import plain
-from api.wire.messages import MetricReport, Metrics
+from api.ingest.metrics_writer import MetricsWriter
+from api.schemas.base import plain
+from api.schemas.messages import MetricReport, Metrics
 from database.models import Experiment, Metric
 from tests.integration.api.served import ASHA, SINGLE, Run, Served
 

@@ -24,8 +24,8 @@ import yaml
 from sqlalchemy import select, update
 
 from api.app import create_app
-from api.auth import client_hash
-from api.changes import READING_POSTS
+from api.auth.authentication import client_hash
+from api.middleware.audit import READING_POSTS
 from api.settings import ApiSettings
 from database.models import Experiment, Group, GroupMember, Project, ResourcePool, RoleAssignment, Workspace
 from database.retention import post_removal

@@ -24,7 +24,7 @@ from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
-from api.described import FILES, STREAMS
+from api.schemas.described import FILES, STREAMS
 from tests.integration.api.served import Caller, Run, Served, a_file
 
 #: Requests of each kind for each route.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from api.auth import client_hash
+from api.auth.authentication import client_hash
 from database.models import User, UserToken
 from database.types import utc_now
 from tests.integration.api.served import ADMIN_PASSWORD, PASSWORD, Caller, Served

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from api.auth import AGENT_CREDENTIAL, token_hash
+from api.auth.authentication import AGENT_CREDENTIAL, token_hash
 from database import retention
 from database.models import Agent, Checkpoint, Experiment
 from determined.common.storage import PosixStorage

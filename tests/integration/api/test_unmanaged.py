@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from api import access, reporters
-from api.unmanaged import give_up_silent
+from api.auth import authorization, reporters
+from api.services.unmanaged import give_up_silent
 from database.models import Experiment, Outbox, Trial
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
@@ -132,7 +132,9 @@ async def test_reports_of_users_are_looked_up_once_a_second(api: Served, monkeyp
     user = api.user()
     run = await api.trial(user)
     lookups: list[int] = []
-    monkeypatch.setattr(reporters, "readable_trial", lambda *rest: lookups.append(1) or access.readable_trial(*rest))
+    monkeypatch.setattr(
+        reporters, "readable_trial", lambda *rest: lookups.append(1) or authorization.readable_trial(*rest)
+    )
 
     async def report(step: int, status: int = 200) -> None:
         metrics = {"trialRunId": 1, "stepsCompleted": step, "metrics": {"avgMetrics": {"x": 1.0}}}

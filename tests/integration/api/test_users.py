@@ -262,7 +262,7 @@ async def test_older_clients_find_users_where_they_were_when_they_ask(api: Serve
 
 
 async def test_older_clients_log_in_where_it_was_when_they_have_a_password(api: Served) -> None:
-    from api.auth import client_hash
+    from api.auth.authentication import client_hash
 
     user = api.user()
     sent = {"username": user.username, "password": client_hash(PASSWORD)}

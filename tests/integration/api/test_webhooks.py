@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.log_hooks import LogHooks
+from api.ingest.log_webhooks import LogHooks
 from tests.integration.api.served import Caller, Run, Served
 from tests.integration.api.test_workspaces import experiment_in, give_role, project, unique, workspace
 from workflows.lifecycle.experiment import ExperimentState
@@ -185,7 +185,7 @@ async def test_experiment_chooses_its_webhooks_when_its_config_says_so(place: Pl
 async def test_line_is_told_once_for_each_task_when_it_matches(
     api: Served, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.log_hooks._FRESH_S", 0.0)
+    monkeypatch.setattr("api.ingest.log_webhooks._FRESH_S", 0.0)
     hook = await place.webhook(task_log(r"loss is (nan|inf)"))
     first, second = [await place.run() for _ in range(2)]
     foreign = await api.trial(api.user())
@@ -237,7 +237,7 @@ async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, plac
 
 
 async def test_events_are_refused_when_too_many_wait(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.webhooks._MOST_WAITING", 3)
+    monkeypatch.setattr("api.services.webhooks._MOST_WAITING", 3)
     hook = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
     experiment_id = await place.experiment(integrations={"webhooks": {"webhook_id": [hook["id"]]}})
     body = {"data": {"title": "x"}, "experimentId": experiment_id}
@@ -268,7 +268,7 @@ async def test_custom_trigger_is_refused_when_experiments_do_not_name_the_webhoo
 async def test_slack_is_shown_the_line_and_cannot_be_made_to_call_a_channel(
     api: Served, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.log_hooks._FRESH_S", 0.0)
+    monkeypatch.setattr("api.ingest.log_webhooks._FRESH_S", 0.0)
     hook = await place.webhook(task_log("bad"), webhookType="WEBHOOK_TYPE_SLACK")
     run = await place.run(name="<!channel> & co")
     line = "a bad line: <!everyone> ``` <http://evil.example|click> " + "x" * 5000

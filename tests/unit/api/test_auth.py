@@ -10,7 +10,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 from starlette.requests import Request
 
-from api.auth import client_hash, hash_password, new_token, presented_token, token_hash
+from api.auth.authentication import client_hash, hash_password, new_token, presented_token, token_hash
 from api.errors import Unauthenticated
 
 

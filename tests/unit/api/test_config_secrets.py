@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api import config_secrets
+from api.auth import config_secrets
 
 S3 = {"type": "s3", "bucket": "b", "access_key": "AKIA", "secret_key": 's3"cr\\et', "endpoint_url": None}
 

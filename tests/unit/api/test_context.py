@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from api import context
-from api.context import LIMIT_BYTES, pack
 from api.errors import BadRequest, TooLarge
-from api.wire.messages import File
+from api.schemas.messages import File
+from api.services import contexts
+from api.services.contexts import LIMIT_BYTES, pack
 
 
 def file(path: str, content: bytes = b"", **more: Any) -> File:
@@ -128,7 +128,7 @@ def test_context_is_taken_when_it_has_95_mib_to_the_byte() -> None:
 
 
 def test_largest_files_are_named_when_the_context_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "LIMIT_BYTES", 2**20)
+    monkeypatch.setattr(contexts, "LIMIT_BYTES", 2**20)
     sizes = {f"f{n}": n * 2**19 for n in range(8)}
     with pytest.raises(TooLarge) as caught:
         pack([file(name, b"\x00" * size) for name, size in sizes.items()])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.durations import parse_duration
 from api.errors import BadRequest
+from api.schemas.durations import parse_duration
 
 
 @pytest.mark.parametrize(

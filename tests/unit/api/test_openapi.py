@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 import api.routes
 from api.app import create_app
-from api.described import ANSWERS, BODIES, FILES, STREAMS
+from api.schemas.described import ANSWERS, BODIES, FILES, STREAMS
 from api.settings import ApiSettings
 
 PUBLIC = {
@@ -40,9 +40,10 @@ def operations(page: dict[str, Any]) -> dict[str, Any]:
 def routes() -> dict[str, APIRoute]:
     """All routes that are described, by method and path."""
     found: dict[str, APIRoute] = {}
-    for module in pkgutil.iter_modules(api.routes.__path__):
-        router = importlib.import_module(f"api.routes.{module.name}").router
-        for route in router.routes:
+    for module in pkgutil.walk_packages(api.routes.__path__, "api.routes."):
+        if module.ispkg:
+            continue
+        for route in importlib.import_module(module.name).router.routes:
             if route.include_in_schema:
                 found |= {f"{method} {route.path_format}": route for method in route.methods}
     return found

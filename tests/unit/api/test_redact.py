@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.redact import MASK, Redactor, one_line
+from api.auth.redaction import MASK, Redactor, one_line
 
 
 @pytest.mark.parametrize(

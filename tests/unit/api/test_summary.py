@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.summary import add_report, is_better
-from api.wire.base import number, plain
+from api.ingest.summary import add_report, is_better
+from api.schemas.base import number, plain
 
 FINITE = st.floats(-1e6, 1e6)
 ANY_NUMBER = st.one_of(FINITE, st.just(math.nan), st.just(math.inf), st.just(-math.inf))
@@ -118,7 +118,7 @@ JSON = st.recursive(
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), JSON, max_size=3), max_size=8))
 def test_summary_can_be_sent_when_reports_hold_anything(reports: list[dict[str, Any]]) -> None:
-    from api.wire.base import encode
+    from api.schemas.base import encode
 
     summary: dict[str, Any] = {}
     for report in reports:

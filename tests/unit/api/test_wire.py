@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from api.errors import BadRequest
-from api.paging import Window
-from api.wire import messages
-from api.wire.base import I64, Instant, Map, Timestamp, Wire, answer, encode, number, plain, rfc3339
+from api.queries.paging import Window
+from api.schemas import messages
+from api.schemas.base import I64, Instant, Map, Timestamp, Wire, answer, encode, number, plain, rfc3339
 
 
 class Sample(Wire):

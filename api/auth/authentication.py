@@ -1,0 +1,371 @@
+"""Who calls: users by a session or an access token, containers by their allocation, agents by the agent token.
+
+Passwords: clients send hex(SHA-512(salt + password)); we keep an argon2id hash of that. Tokens are random, 256 bits,
+and kept as SHA-256 only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from argon2 import PasswordHasher
+from argon2.exceptions import VerificationError
+from sqlalchemy import ColumnElement, bindparam, delete, or_, select, update
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from api.auth.throttle import LoginGate
+from api.errors import Forbidden, Unauthenticated, Unavailable
+from database.audit import asking
+from database.models import Agent, Allocation, AllocationContainer, Experiment, Trial, User, UserToken
+from database.session import Database
+from database.types import utc_now
+
+#: The salt is part of the wire contract: every client hashes with it before sending.
+_CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"
+MAX_PASSWORD = 1024
+_CACHE_S = 1.0
+#: Passwords that are checked at once: each takes 64 MiB. And how many may wait for their turn.
+_CHECKED_AT_ONCE, _WAITING_AT_MOST = 4, 100
+#: How far `last_used_at` may lag behind.
+_NOTED_EVERY = timedelta(minutes=1)
+_KEPT_AFTER_DEATH = timedelta(days=7)
+USER_SESSION, ACCESS_TOKEN = "USER_SESSION", "ACCESS_TOKEN"
+#: How the credentials of agents begin that joined.
+AGENT_CREDENTIAL = "agent-"
+FULL, READ_ONLY = "full", "read-only"
+_hasher = PasswordHasher()
+
+
+@dataclass(frozen=True)
+class UserPrincipal:
+    """A user, by one of his tokens. A read-only one changes nothing, whatever the user may do (`api.middleware.audit`).
+
+    With an `allocation_id` it is a program in a container of his that acts for him: nobody's administrator, and it may
+    not give itself or others rights that outlive the container.
+    """
+
+    user_id: int
+    username: str
+    is_admin: bool
+    token_id: int | None = None
+    is_read_only: bool = False
+    allocation_id: str | None = None
+    is_basic: bool = False  # the cluster's access mode: see `api.auth.authorization`
+
+    @property
+    def user(self) -> UserPrincipal:
+        """Whose rights it has."""
+        return self
+
+
+@dataclass(frozen=True)
+class AllocationPrincipal:
+    """A container of a live allocation. Reports for its trial only, and sees what the experiment's owner sees."""
+
+    allocation_id: str
+    task_id: str
+    trial_id: int
+    experiment_id: int
+    run_id: int
+    rank: int
+    user: UserPrincipal
+
+
+@dataclass(frozen=True)
+class AgentPrincipal:
+    """An agent of this cluster: one that joined, by its own credential, and of which pool it is.
+
+    None: any agent, of any pool. The cluster's agent token says so, which the operator gives to agents that he starts.
+    """
+
+    agent_id: str | None = None
+    pool: str = ""
+
+
+Principal = UserPrincipal | AllocationPrincipal | AgentPrincipal
+
+
+def new_token() -> str:
+    """256 random bits. Never with a dash in front, which a command line would take for an option."""
+    return secrets.token_hex(32)
+
+
+def token_hash(token: str) -> str:
+    """What is stored of a token. No salt is needed: tokens are random already."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def client_hash(password: str) -> str:
+    """What clients send instead of the password; the empty password stays empty."""
+    if not password:
+        return ""
+    return hashlib.sha512((_CLIENT_SALT + password).encode()).hexdigest()
+
+
+def hash_password(password: str, *, is_hashed: bool) -> str:
+    """The stored form of a password that a client sent."""
+    return _hasher.hash(password if is_hashed else client_hash(password))
+
+
+def allocation_ended() -> Unauthenticated:
+    """What a container is told that was given up, or whose end is known."""
+    return Unauthenticated("this allocation has ended: its token is no longer valid")
+
+
+#: Asked by each trial that reports once a second: columns, and made only once.
+_OF_CONTAINER = (
+    select(
+        Allocation.id,
+        Allocation.task_id,
+        Trial.id,
+        Trial.experiment_id,
+        Allocation.run_id,
+        AllocationContainer.rank,
+        User.id,
+        User.username,
+        User.is_admin,
+    )
+    .join(AllocationContainer, AllocationContainer.allocation_id == Allocation.id)
+    .join(Trial, Trial.id == Allocation.trial_id)
+    .join(Experiment, Experiment.id == Trial.experiment_id)
+    .join(User, User.id == Experiment.owner_id)
+    .where(AllocationContainer.token_hash == bindparam("hash"), Allocation.ended_at.is_(None))
+)
+
+
+class Authenticator:
+    """Finds out who calls. Answers are remembered for a second, so that a flood of reports costs no queries."""
+
+    def __init__(
+        self, database: Database, *, agent_token: str, session_days: int, access: Literal["basic", "rbac"] = "rbac"
+    ) -> None:
+        self._database = database
+        self._agent_token = agent_token
+        self._is_basic = access == "basic"
+        self._session_life = timedelta(days=session_days)
+        self._known: dict[tuple[str, bool], tuple[float, Principal]] = {}
+        self._allowed: dict[Hashable, tuple[float, object]] = {}
+        self._used: dict[int, datetime] = {}
+        self._gate = LoginGate(database)
+        self._turn = asyncio.Semaphore(_CHECKED_AT_ONCE)
+        self._waiting = 0
+
+    @functools.cached_property
+    def _decoy(self) -> str:
+        """What a login for an unknown name is checked against: it takes as long as one for a known name.
+
+        Made by the first login, not by the start: it costs 50 ms and 64 MiB.
+        """
+        return _hasher.hash(secrets.token_hex(16))
+
+    async def login(self, username: str, password: str, *, is_hashed: bool) -> tuple[str, User]:
+        """A new session. Raises: Unauthenticated, Forbidden, TooMany, Unavailable."""
+        if self._waiting >= _WAITING_AT_MOST:
+            raise Unavailable("too many logins at once: try again")
+        self._waiting += 1
+        try:
+            async with self._turn:  # who waits here holds no thread, which others need
+                return await run_in_threadpool(self._login, username, password, is_hashed)
+        finally:
+            self._waiting -= 1
+
+    def _login(self, username: str, password: str, is_hashed: bool) -> tuple[str, User]:
+        has_failed_before = self._gate.check(username)
+        user = self._user_with(username, password, is_hashed)
+        if user is None:
+            self._gate.failed(username)
+            raise Unauthenticated("invalid credentials")
+        if has_failed_before:
+            self._gate.succeeded(username)
+        if not user.is_active:
+            raise Forbidden("user is not active")
+        if request := asking.get():
+            request.actor_id, request.actor = user.id, user.username
+        token = new_token()
+        with self._database.write() as session:
+            now = utc_now()
+            session.add(UserToken(token_hash=token_hash(token), user_id=user.id, expires_at=now + self._session_life))
+            session.execute(update(User).where(User.id == user.id).values(last_auth_at=now))
+            session.execute(delete(UserToken).where(*_long_dead_sessions(user.id, now)))
+        return token, user
+
+    def _user_with(self, username: str, password: str, is_hashed: bool) -> User | None:
+        """The user of this name and password. It takes as long if there is none."""
+        if len(password) > MAX_PASSWORD:
+            return None
+        digest = password if is_hashed else client_hash(password)
+        user = None
+        if username.isprintable():  # others nobody has, and not every database can look for them
+            with self._database.read() as session:
+                user = session.scalar(select(User).where(User.username == username))
+        stored = user.password_hash if user is not None and not user.is_remote else None
+        try:
+            _hasher.verify(stored or self._decoy, digest.encode("utf-8", "surrogatepass"))
+        except VerificationError:
+            return None
+        return user if stored else None
+
+    def logout(self, token: str) -> None:
+        """End a session."""
+        with self._database.write() as session:
+            session.execute(
+                update(UserToken).where(UserToken.token_hash == token_hash(token)).values(revoked_at=utc_now())
+            )
+        self._known.pop((token, False), None)
+
+    def forget(self) -> None:
+        """Ask the database again about every token: rights have changed. Other processes do so within a second."""
+        self._known.clear()
+        self._allowed.clear()
+
+    def allowed(self, key: Hashable) -> object | None:
+        """What was found out about a user's right within the last second; None if nothing was."""
+        found = self._allowed.get(key)
+        return found[1] if found is not None and time.monotonic() < found[0] + _CACHE_S else None
+
+    def allow(self, key: Hashable, right: object) -> object:
+        """Remember a right for a second, or until rights change; returns it."""
+        if len(self._allowed) > 10_000:
+            self._allowed.clear()
+        self._allowed[key] = (time.monotonic(), right)
+        return right
+
+    def note_use(self) -> None:
+        """Write down when tokens were last used, for all that were since the last time."""
+        used, self._used = self._used, {}
+        if used:
+            with self._database.write() as session:
+                session.execute(
+                    update(UserToken), [{"id": id_, "last_used_at": at} for id_, at in sorted(used.items())]
+                )
+
+    def remembered(self, token: str, *, is_allocation: bool, for_s: float = 0.0) -> Principal | None:
+        """The principal of a token that was looked up within the last second.
+
+        `for_s`: or within so many, for a container whose caller looks himself whether its allocation has ended.
+        """
+        found = self._known.get((token, is_allocation))
+        if found is None:
+            return None
+        looked_up, principal = found
+        kept_s = max(_CACHE_S, for_s) if isinstance(principal, AllocationPrincipal) else _CACHE_S
+        return principal if time.monotonic() < looked_up + kept_s else None
+
+    def identify(self, token: str, *, is_allocation: bool) -> Principal:
+        """The principal that a token stands for. Raises: Unauthenticated."""
+        found = self.remembered(token, is_allocation=is_allocation)
+        if found is not None:
+            return found
+        if self._is_agents(token) and not is_allocation:
+            principal: Principal = AgentPrincipal()
+        elif is_allocation:
+            principal = self._allocation(token)
+        else:
+            principal = self._joined_agent(token) if token.startswith(AGENT_CREDENTIAL) else self._user(token)
+        if len(self._known) > 10_000:
+            self._known.clear()
+        self._known[token, is_allocation] = (time.monotonic(), principal)
+        return principal
+
+    def _is_agents(self, token: str) -> bool:
+        expected = self._agent_token.encode()
+        return bool(expected) and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), expected)
+
+    def _user(self, token: str) -> UserPrincipal:
+        with self._database.read() as session:
+            row = session.execute(
+                select(User, UserToken.id, UserToken.scope, UserToken.last_used_at)
+                .join(UserToken, UserToken.user_id == User.id)
+                .where(
+                    UserToken.token_hash == token_hash(token),
+                    UserToken.revoked_at.is_(None),
+                    UserToken.expires_at > utc_now(),
+                    User.is_active,
+                )
+            ).one_or_none()
+        if row is None:
+            try:  # a container has its token in DET_USER_TOKEN too: its CLI and SDK do what the owner may do
+                container = self._allocation(token)
+                return UserPrincipal(
+                    user_id=container.user.user_id,
+                    username=container.user.username,
+                    is_admin=False,
+                    allocation_id=container.allocation_id,
+                    is_basic=self._is_basic,
+                )
+            except Unauthenticated:
+                raise Unauthenticated("invalid or expired session: please log in (`det user login`)") from None
+        user, token_id, scope, last_used_at = row
+        now = utc_now()
+        if last_used_at is None or now - last_used_at > _NOTED_EVERY:
+            self._used[token_id] = now
+        return UserPrincipal(
+            user_id=user.id,
+            username=user.username,
+            is_admin=user.is_admin,
+            token_id=token_id,
+            is_read_only=scope != FULL,
+            is_basic=self._is_basic,
+        )
+
+    def _joined_agent(self, credential: str) -> AgentPrincipal:
+        with self._database.read() as session:
+            row = session.scalar(select(Agent).where(Agent.credential_hash == token_hash(credential)))
+        if row is None:
+            raise Unauthenticated("no agent of this cluster has this credential: it was removed, or is of another")
+        return AgentPrincipal(row.id, row.pool)
+
+    def _allocation(self, token: str) -> AllocationPrincipal:
+        with self._database.read() as session:
+            row = session.execute(_OF_CONTAINER, {"hash": token_hash(token)}).one_or_none()
+        if row is None:
+            raise allocation_ended()
+        allocation_id, task_id, trial_id, experiment_id, run_id, rank, user_id, username, is_admin = row
+        return AllocationPrincipal(
+            allocation_id=allocation_id,
+            task_id=task_id,
+            trial_id=trial_id,
+            experiment_id=experiment_id,
+            run_id=run_id,
+            rank=rank,
+            user=UserPrincipal(user_id, username, is_admin, is_basic=self._is_basic),
+        )
+
+
+def _long_dead_sessions(user_id: int, now: datetime) -> list[ColumnElement[bool]]:
+    """What nobody asks for any more: it would only make the table grow with every login."""
+    long_ago = now - _KEPT_AFTER_DEATH
+    is_dead = or_(UserToken.expires_at < long_ago, UserToken.revoked_at < long_ago)
+    return [UserToken.user_id == user_id, UserToken.kind == USER_SESSION, is_dead]
+
+
+def end_sessions(session: Session, user_id: int, *, with_access_tokens: bool) -> None:
+    """End every session of a user, within the transaction that changes why. `Authenticator.forget` goes after it."""
+    alive = UserToken.user_id == user_id, UserToken.revoked_at.is_(None)
+    statement = update(UserToken).where(*alive).values(revoked_at=utc_now())
+    session.execute(statement if with_access_tokens else statement.where(UserToken.kind == USER_SESSION))
+
+
+def presented_token(request: Request) -> tuple[str, bool]:
+    """The token of a request, and whether it is a container's. Raises: Unauthenticated."""
+    headers = request.headers
+    for value, is_allocation in (
+        (headers.get("grpc-metadata-x-user-token"), False),
+        (headers.get("authorization"), False),
+        (request.cookies.get("auth"), False),
+        (headers.get("grpc-metadata-x-allocation-token"), True),
+    ):
+        if value:
+            return value.removeprefix("Bearer ").strip(), is_allocation
+    raise Unauthenticated("not logged in: please log in (`det user login`)")

@@ -1,0 +1,209 @@
+"""Who may see and change what. Nothing is allowed that no rule here allows.
+
+A user has a role in a workspace: as its owner, by an assignment to him or to one of his groups (in that workspace or
+in all), or because everybody has it there. The highest one counts. Administrators of the cluster may do everything, and
+who made a thing may always see and change it. What somebody may not see does not exist for him: 404, not 403.
+
+That is the access mode `rbac`. In the mode `basic` nothing is private and assignments do not count: every user sees all
+workspaces and makes experiments in them; owners and administrators change things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import IntEnum
+from typing import TypeVar
+
+from sqlalchemy import ColumnElement, Select, and_, false, literal, or_, select, true, union_all
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.errors import FailedPrecondition, Forbidden, NotFound
+from database.models import Checkpoint, Experiment, GroupMember, Model, Project, RoleAssignment, Trial, Workspace
+
+Id = TypeVar("Id", int, str)
+
+
+class Role(IntEnum):
+    """What a user is in a workspace. Each may do what the one before it may, and more."""
+
+    VIEWER = 1  #: sees what is in it
+    CONTRIBUTOR = 2  #: makes experiments, models and templates in it
+    PROJECT_RESTRICTED = 3  #: changes what others made in it
+    EDITOR = 4  #: and makes projects
+    ADMIN = 5  #: changes the workspace itself, and who has which role in it
+
+    @property
+    def told(self) -> str:
+        """The name that people know."""
+        return "editor" if self is Role.PROJECT_RESTRICTED else self.name.lower()
+
+
+#: The roles as the database has them. Who is restricted may not launch notebooks and the like, or not make projects.
+STORED = {
+    "viewer": Role.VIEWER,
+    "contributor": Role.CONTRIBUTOR,
+    "editor_project_restricted": Role.PROJECT_RESTRICTED,
+    "editor_restricted": Role.EDITOR,
+    "editor": Role.EDITOR,
+    "admin": Role.ADMIN,
+}
+#: Held in the whole cluster, and no role in any workspace.
+WORKSPACE_CREATOR = "workspace_creator"
+
+
+def _holds(user: UserPrincipal) -> ColumnElement[bool]:
+    """The assignments that count for a user."""
+    if user.is_basic:
+        return false()
+    groups = select(GroupMember.group_id).where(GroupMember.user_id == user.user_id)
+    is_his = or_(RoleAssignment.user_id == user.user_id, RoleAssignment.group_id.in_(groups))
+    return and_(is_his, RoleAssignment.role.in_(STORED))
+
+
+def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | None:
+    """The role of a user in a workspace; None if he has none."""
+    if user.is_admin:
+        return Role.ADMIN
+    in_it = or_(RoleAssignment.workspace_id == workspace_id, RoleAssignment.workspace_id.is_(None))
+    found = session.scalars(
+        union_all(
+            select(RoleAssignment.role).where(_holds(user), in_it),
+            select(Workspace.everyone).where(Workspace.id == workspace_id, Workspace.everyone.is_not(None)),
+            select(literal("admin")).where(
+                Workspace.id == workspace_id, Workspace.owner_id == user.user_id, ~Workspace.is_immutable
+            ),
+        )
+    )
+    held = {STORED[name] for name in found if name is not None}
+    if user.is_basic and session.get(Workspace, workspace_id) is not None:
+        held.add(Role.CONTRIBUTOR)
+    return max(held, default=None)
+
+
+def readable_workspaces(user: UserPrincipal) -> Select[int]:
+    """The ids of the workspaces that a user may see, as a subquery."""
+    ids = select(Workspace.id)
+    if user.is_admin or user.is_basic:
+        return ids
+    everywhere = select(RoleAssignment.id).where(_holds(user), RoleAssignment.workspace_id.is_(None)).exists()
+    assigned = select(RoleAssignment.workspace_id).where(_holds(user), RoleAssignment.workspace_id.is_not(None))
+    return ids.where(
+        or_(Workspace.everyone.is_not(None), Workspace.owner_id == user.user_id, Workspace.id.in_(assigned), everywhere)
+    )
+
+
+def require_role(session: Session, user: UserPrincipal, workspace_id: int, least: Role) -> Workspace:
+    """A workspace in which the user has at least this role. Raises: NotFound, Forbidden."""
+    workspace = session.get(Workspace, workspace_id)
+    role = role_in(session, user, workspace_id) if workspace is not None else None
+    if workspace is None or role is None:
+        raise NotFound(f"workspace {workspace_id} not found")
+    if role < least:
+        raise Forbidden(
+            f"workspace {workspace.name!r}: you are {role.told} there, and this needs the role {least.told}"
+        )
+    return workspace
+
+
+def open_workspace(session: Session, user: UserPrincipal, workspace_id: int) -> Workspace:
+    """A workspace that the user may put something into. Raises: NotFound, Forbidden, FailedPrecondition."""
+    workspace = require_role(session, user, workspace_id, Role.CONTRIBUTOR)
+    if workspace.is_archived or workspace.state == "DELETING":
+        raise FailedPrecondition(f"workspace {workspace.name!r} is archived or being deleted: it takes nothing new")
+    return workspace
+
+
+def readable_experiments(user: UserPrincipal) -> ColumnElement[bool]:
+    """Whether a user may see an experiment, as a condition on a statement that joins `Project`."""
+    if user.is_admin or user.is_basic:
+        return true()
+    return or_(Project.workspace_id.in_(readable_workspaces(user)), Experiment.owner_id == user.user_id)
+
+
+def may_see(
+    find: Callable[[Session, Id, UserPrincipal], object], session: Session, id_: Id, user: UserPrincipal
+) -> bool:
+    """Whether a `readable…` of this module finds it."""
+    try:
+        find(session, id_, user)
+    except NotFound:
+        return False
+    return True
+
+
+def readable_models(user: UserPrincipal) -> ColumnElement[bool]:
+    """Whether a user may see a registered model, as a condition."""
+    if user.is_admin or user.is_basic:
+        return true()
+    return or_(Model.workspace_id.in_(readable_workspaces(user)), Model.owner_id == user.user_id)
+
+
+def readable(session: Session, experiment_id: int, caller: UserPrincipal | AllocationPrincipal) -> Experiment:
+    """An experiment that the caller may see. Containers see what their experiment's owner sees. Raises: NotFound."""
+    statement = select(Experiment).join(Project, Project.id == Experiment.project_id)
+    row = session.scalar(statement.where(Experiment.id == experiment_id, readable_experiments(caller.user)))
+    if row is None:
+        raise NotFound(f"experiment {experiment_id} not found")
+    return row
+
+
+def changeable(session: Session, experiment_id: int, user: UserPrincipal) -> Experiment:
+    """An experiment that the user may change: its owner, and editors of its workspace. Raises: NotFound, Forbidden."""
+    row = readable(session, experiment_id, user)
+    if row.owner_id != user.user_id and not user.is_admin:
+        workspace_id = session.scalars(select(Project.workspace_id).where(Project.id == row.project_id)).one()
+        if (role_in(session, user, workspace_id) or 0) < Role.PROJECT_RESTRICTED:
+            raise Forbidden(f"experiment {experiment_id} belongs to another user, and this needs the role editor")
+    return row
+
+
+def readable_trial(session: Session, trial_id: int, caller: UserPrincipal | AllocationPrincipal) -> Trial:
+    """A trial that the caller may see. Raises: NotFound."""
+    row = session.scalar(_readable_trials(caller).where(Trial.id == trial_id))
+    if row is None:
+        raise NotFound(f"trial {trial_id} not found")
+    return row
+
+
+def check_trials(session: Session, trial_ids: Collection[int], caller: UserPrincipal | AllocationPrincipal) -> None:
+    """Refuse trials that the caller may not see. Raises: NotFound, for the first of them."""
+    found = set(session.scalars(_readable_trials(caller).with_only_columns(Trial.id).where(Trial.id.in_(trial_ids))))
+    for trial_id in trial_ids:
+        if trial_id not in found:
+            raise NotFound(f"trial {trial_id} not found")
+
+
+def readable_task(session: Session, task_id: str, caller: UserPrincipal | AllocationPrincipal) -> Trial:
+    """The trial that a task belongs to, if the caller may see it. Raises: NotFound."""
+    row = session.scalar(_readable_trials(caller).where(Trial.task_id == task_id))
+    if row is None:
+        raise NotFound(f"task {task_id} not found")
+    return row
+
+
+def _readable_trials(caller: UserPrincipal | AllocationPrincipal) -> Select[Trial]:
+    return (
+        select(Trial)
+        .join(Experiment, Experiment.id == Trial.experiment_id)
+        .join(Project, Project.id == Experiment.project_id)
+        .where(readable_experiments(caller.user))
+    )
+
+
+def readable_checkpoints(caller: UserPrincipal | AllocationPrincipal) -> Select[Checkpoint]:
+    """The checkpoints that the caller may see, as a statement."""
+    return (
+        select(Checkpoint)
+        .join(Experiment, Experiment.id == Checkpoint.experiment_id)
+        .join(Project, Project.id == Experiment.project_id)
+        .where(readable_experiments(caller.user))
+    )
+
+
+def readable_checkpoint(session: Session, uuid: str, caller: UserPrincipal | AllocationPrincipal) -> Checkpoint:
+    """A checkpoint that the caller may see. Raises: NotFound."""
+    row = session.scalar(readable_checkpoints(caller).where(Checkpoint.uuid == uuid))
+    if row is None:
+        raise NotFound(f"checkpoint {uuid} not found")
+    return row

@@ -1,0 +1,39 @@
+"""What a container may speak for: its own trial and allocation, until the allocation ends."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import AllocationPrincipal, Principal, allocation_ended
+from api.errors import Forbidden, NotFound
+from database.models import Allocation
+
+
+def own_trial(principal: Principal, trial_id: int) -> AllocationPrincipal:
+    """A container may speak for its own trial only. Raises: Forbidden, NotFound."""
+    if not isinstance(principal, AllocationPrincipal):
+        raise Forbidden("reports come from the containers of a trial only")
+    if principal.trial_id != trial_id:
+        raise NotFound(f"trial {trial_id} not found")
+    return principal
+
+
+def own_allocation(principal: Principal, allocation_id: str) -> AllocationPrincipal:
+    """A container may speak for its own allocation only. Raises: Forbidden, NotFound."""
+    if not isinstance(principal, AllocationPrincipal):
+        raise Forbidden("this is for the containers of an allocation only")
+    if principal.allocation_id != allocation_id:
+        raise NotFound(f"allocation {allocation_id} not found")
+    return principal
+
+
+def fence(session: Session, caller: AllocationPrincipal) -> None:
+    """Refuse a copy of a trial that was given up, within the transaction that writes for it. Raises: Unauthenticated.
+
+    Who a token belongs to is remembered for a moment; this is not. On PostgreSQL the allocation can't end before this
+    transaction does; on SQLite there is one writer at a time.
+    """
+    statement = select(Allocation.id).where(Allocation.id == caller.allocation_id, Allocation.ended_at.is_(None))
+    if session.scalar(statement.with_for_update(read=True)) is None:
+        raise allocation_ended()

@@ -1,0 +1,73 @@
+"""Who may report for a trial: its container, and who may change its experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from api.auth.authentication import AllocationPrincipal, Authenticator, Principal, UserPrincipal
+from api.auth.authorization import changeable, readable_trial
+from api.auth.containers import fence, own_trial
+from api.errors import Forbidden
+from database.session import Database
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Somebody who reports for a trial. `allocation` None: a user."""
+
+    trial_id: int
+    experiment_id: int
+    task_id: str
+    allocation: AllocationPrincipal | None
+
+    @classmethod
+    def of(cls, allocation: AllocationPrincipal) -> Reporter:
+        """A container, as the reporter of its own trial."""
+        return cls(allocation.trial_id, allocation.experiment_id, allocation.task_id, allocation)
+
+    @property
+    def allocation_id(self) -> str | None:
+        """Of the container that reports."""
+        return self.allocation.allocation_id if self.allocation else None
+
+    def fence(self, session: Session) -> None:
+        """Refuse a copy of the trial that was given up, within the transaction that writes. Raises: Unauthenticated."""
+        if self.allocation is not None:
+            fence(session, self.allocation)
+
+
+async def reporter_for(database: Database, auth: Authenticator, caller: Principal, trial_id: int) -> Reporter:
+    """The caller, if he may report for this trial. Raises: Forbidden, NotFound.
+
+    What a user may is remembered for as long as whose token he shows: a program that trains elsewhere reports as often
+    as a container does.
+    """
+    if not isinstance(caller, UserPrincipal):
+        return Reporter.of(own_trial(caller, trial_id))
+    key = ("report", trial_id, caller)
+    known = auth.allowed(key)
+    if known is not None:
+        return cast("Reporter", known)
+
+    def find() -> Reporter:
+        with database.read() as session:
+            trial = readable_trial(session, trial_id, caller)
+            changeable(session, trial.experiment_id, caller)
+            return Reporter(trial_id, trial.experiment_id, trial.task_id, None)
+
+    return cast("Reporter", auth.allow(key, await run_in_threadpool(find)))
+
+
+def of_unmanaged(session: Session, user: UserPrincipal, trial_id: int) -> Reporter:
+    """A user as who says what only a trial's own program knows, its files and its log: of an unmanaged one.
+
+    Raises: Forbidden, NotFound.
+    """
+    trial = readable_trial(session, trial_id, user)
+    if not changeable(session, trial.experiment_id, user).is_unmanaged:
+        raise Forbidden("this comes from the containers of a trial only: this one is managed by the cluster")
+    return Reporter(trial_id, trial.experiment_id, trial.task_id, None)

@@ -1,0 +1,162 @@
+"""Webhooks for lines of output: each line that comes in is searched for the patterns of their triggers.
+
+Triggers may change at any time, and are read anew after a moment; where there are none, a line costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.ingest.log_policies import SentLine
+from database import webhooks
+from database.models import Allocation, Experiment, Project, Trial, Webhook, WebhookTrigger
+from database.session import Database
+from workflows.config.patterns import PatternRefused, PatternSet
+
+log = structlog.get_logger()
+
+_FRESH_S = 2.0
+_ALLOCATIONS, _SETS = 2000, 32
+_SEARCHED_CHARS, _KEPT_CHARS = 65_536, 1000
+#: Seconds of processor time for one delivery of lines; beyond, the rest of it is not searched.
+_BUDGET_S = 1.0
+
+_Trigger = tuple[Webhook, WebhookTrigger]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that a trigger's pattern matched."""
+
+    webhook_id: int
+    trigger_id: int
+    task_id: str
+    node: str
+    line: str
+
+
+@dataclass
+class _Known:
+    """Whose output an allocation's is, and what was told of it already, by trigger."""
+
+    task_id: str
+    subject: webhooks.Subject
+    told: set[int] = field(default_factory=set[int])
+
+
+class LogHooks:
+    """Matches lines; one object a process, used by many threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._triggers: list[_Trigger] = []
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._sets: OrderedDict[tuple[str, ...], PatternSet | None] = OrderedDict()
+
+    def search(self, lines: Sequence[SentLine]) -> list[Hit]:
+        """The first line for each trigger and task that was not told yet. Writes nothing."""
+        triggers = self._fresh_triggers()
+        if not triggers:
+            return []
+        by_allocation: dict[str, list[SentLine]] = {}
+        for line in lines:
+            if line.allocation_id:
+                by_allocation.setdefault(line.allocation_id, []).append(line)
+        hits: list[Hit] = []
+        deadline = time.thread_time() + _BUDGET_S
+        for allocation_id, sent in by_allocation.items():
+            known = self._known_of(allocation_id)
+            if known is not None:
+                wanted = [each for each in triggers if each[1].id not in known.told and known.subject.wants(each[0])]
+                hits.extend(self._search(known, wanted, sent, deadline))
+        return hits
+
+    def keep(self, session: Session, hits: Sequence[Hit]) -> None:
+        """Have webhooks told, in the transaction that keeps the lines. Told twice is told once."""
+        for hit in hits:
+            webhook, trigger = session.get(Webhook, hit.webhook_id), session.get(WebhookTrigger, hit.trigger_id)
+            if webhook is not None and trigger is not None:  # deleted meanwhile otherwise
+                webhooks.note_log(session, webhook, trigger, hit.task_id, hit.node, hit.line)
+
+    def committed(self, hits: Sequence[Hit]) -> None:
+        """What was kept is told for good: it need not be looked for again."""
+        told = {(hit.task_id, hit.trigger_id) for hit in hits}
+        if told:
+            with self._lock:
+                for known in self._known.values():
+                    known.told.update(trigger_id for task_id, trigger_id in told if task_id == known.task_id)
+
+    def _search(self, known: _Known, wanted: list[_Trigger], lines: Sequence[SentLine], deadline: float) -> list[Hit]:
+        patterns = self._patterns(tuple(str(trigger.condition["regex"]) for _, trigger in wanted)) if wanted else None
+        if patterns is None:
+            return []
+        hits: dict[int, Hit] = {}
+        for line in lines:
+            if time.thread_time() > deadline:
+                log.warning("patterns of webhooks are too slow for this output", task_id=known.task_id)
+                break
+            for index in patterns.matches(line.text[:_SEARCHED_CHARS]):
+                webhook, trigger = wanted[index]
+                text = line.text.strip().replace("\x00", "")[:_KEPT_CHARS]
+                hits.setdefault(trigger.id, Hit(webhook.id, trigger.id, known.task_id, line.agent_id, text))
+        return list(hits.values())
+
+    def _fresh_triggers(self) -> list[_Trigger]:
+        if time.monotonic() - self._read_at > _FRESH_S:
+            statement = (
+                select(Webhook, WebhookTrigger)
+                .join(WebhookTrigger, WebhookTrigger.webhook_id == Webhook.id)
+                .where(WebhookTrigger.kind == webhooks.TASK_LOG)
+                .order_by(WebhookTrigger.id)
+            )
+            with self._database.read() as session:
+                self._triggers = [row.tuple() for row in session.execute(statement)]
+            self._read_at = time.monotonic()
+        return self._triggers
+
+    def _known_of(self, allocation_id: str) -> _Known | None:
+        with self._lock:
+            if allocation_id in self._known:
+                self._known.move_to_end(allocation_id)
+                return self._known[allocation_id]
+        statement = (
+            select(Trial.task_id, Experiment.id, Experiment.config, Project.workspace_id)
+            .join(Allocation, Allocation.trial_id == Trial.id)
+            .join(Experiment, Experiment.id == Trial.experiment_id)
+            .join(Project, Project.id == Experiment.project_id)
+            .where(Allocation.id == allocation_id)
+        )
+        with self._database.read() as session:
+            row = session.execute(statement).one_or_none()
+        if row is None:
+            return None  # not recorded yet, perhaps: not remembered
+        task_id, experiment_id, config, workspace_id = row.tuple()
+        subject = webhooks.Subject(experiment_id, workspace_id, "", "", {}, webhooks.selection_of(config))
+        with self._lock:
+            known = self._known.setdefault(allocation_id, _Known(task_id, subject))
+            if len(self._known) > _ALLOCATIONS:
+                self._known.popitem(last=False)
+        return known
+
+    def _patterns(self, key: tuple[str, ...]) -> PatternSet | None:
+        with self._lock:
+            if key not in self._sets:
+                try:
+                    self._sets[key] = PatternSet(key)
+                except PatternRefused as error:  # each was accepted by itself
+                    log.error("patterns of webhooks are refused together", error=str(error))
+                    self._sets[key] = None
+                if len(self._sets) > _SETS:
+                    self._sets.popitem(last=False)
+            self._sets.move_to_end(key)
+            return self._sets[key]

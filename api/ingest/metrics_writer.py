@@ -1,0 +1,354 @@
+"""Writes metric reports in batches: whatever arrived while the last transaction ran goes into the next one.
+
+A report is answered when it is committed. Order within a trial is the order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, cast
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import allocation_ended
+from api.errors import ApiError, BadRequest, NotFound, Unavailable
+from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
+from api.ingest.summary import add_report, is_better
+from api.schemas.base import number, plain
+from api.schemas.messages import MetricReport
+from api.temporal.outbox import post, release_start
+from database.models import Metric
+from database.session import Database
+from database.types import utc_now
+from workflows import names
+
+#: Sampled on a clock, not on steps: stored as they come, without summaries.
+SYSTEM_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network", "timing"})
+#: Of metrics in one report, and characters of a name. A group of a trial may have twice as many names in all: each
+#: report looks at all of them.
+_MOST_NAMES, _LONGEST_NAME = 10_000, 500
+
+
+@dataclass(slots=True)
+class _Work:
+    trial_id: int
+    allocation_id: str | None
+    reports: Sequence[MetricReport]
+    done: asyncio.Future[None]
+
+
+class MetricsWriter:
+    """One writer thread a process, with a connection of its own."""
+
+    def __init__(self, database: Database, on_post: Callable[[], None]) -> None:
+        self._database = database
+        self._on_post = on_post
+        self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
+        self._store: MetricStore | None = None  # of the thread, from here on
+
+    async def write(self, trial_id: int, reports: Sequence[MetricReport], allocation_id: str | None) -> None:
+        """Store reports of a trial, in order; returns when they are committed.
+
+        Args:
+            trial_id: The trial.
+            reports: What to store.
+            allocation_id: Whose container reports: refused when it has ended. None: a user reports.
+
+        Raises: ApiError.
+        """
+        if self._waiting.qsize() > 5000:
+            raise Unavailable("too many metric reports are waiting: try again")
+        work = _Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future())
+        self._waiting.put(work)
+        await work.done
+
+    async def run(self) -> None:
+        """Write until cancelled, and then what waits already."""
+        loop = asyncio.get_running_loop()
+        thread = threading.Thread(target=self._run, args=(loop,), name="metrics", daemon=True)
+        thread.start()
+        try:
+            await loop.create_future()
+        finally:
+            self._waiting.put(None)
+            await asyncio.to_thread(thread.join)
+
+    def _deliver(self, batch: Sequence[_Work], outcomes: Sequence[Exception | None], is_posted: bool) -> None:
+        if is_posted:
+            self._on_post()
+        for work, outcome in zip(batch, outcomes, strict=True):
+            if work.done.cancelled():
+                continue
+            if outcome is None:
+                work.done.set_result(None)
+            else:
+                work.done.set_exception(outcome)
+
+    # -- the thread
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while batch := self._next_batch():
+            outcomes, is_posted = self._write_works(batch)
+            loop.call_soon_threadsafe(self._deliver, batch, outcomes, is_posted)
+        self._disconnect()
+
+    def _next_batch(self) -> list[_Work]:
+        """What waits, at most 200; waits for the first. Empty at the end."""
+        batch: list[_Work] = []
+        with contextlib.suppress(Empty):
+            while len(batch) < 200:
+                work = self._waiting.get(block=not batch)
+                if work is None:
+                    if batch:
+                        self._waiting.put(None)
+                    break
+                batch.append(work)
+        return batch
+
+    def _write_works(self, batch: Sequence[_Work]) -> tuple[Sequence[Exception | None], bool]:
+        is_old_connection = self._store is not None
+        try:
+            return self._write_batch(batch)
+        except (OperationalError, NoConnection) as error:  # the database is away: for all of them
+            self._disconnect()
+            if isinstance(error, OperationalError) and error.connection_invalidated and is_old_connection:
+                return self._write_works(batch)  # it was away in the meantime, and may be back
+            return [error] * len(batch), False
+        except Exception as error:  # noqa: BLE001 - its caller gets it
+            if not isinstance(error, ApiError | DataError):
+                self._disconnect()  # whatever state it is in
+            if len(batch) == 1:
+                return [error], False
+            # one is at fault, not all: nothing of them is written yet
+            half = len(batch) // 2
+            first, second = self._write_works(batch[:half]), self._write_works(batch[half:])
+            return [*first[0], *second[0]], first[1] or second[1]
+
+    def _write_batch(self, batch: Sequence[_Work]) -> tuple[Sequence[Exception | None], bool]:
+        store = self._connect()
+        with store.connection.begin():
+            trials = store.load({work.trial_id for work in batch})
+            outcomes = [_refusal(trials.get(work.trial_id), work) for work in batch]
+            reports = [
+                (trials[work.trial_id], report)
+                for work, refusal in zip(batch, outcomes, strict=True)
+                if refusal is None
+                for report in work.reports
+            ]
+            for trial, report in reports:
+                if report.steps_completed is not None and trial.run_id > trial.metrics_run_id:
+                    _roll_back(store.connection, trial, report.group, report.steps_completed)
+            rows = [_row(trial, report) for trial, report in reports]
+            is_posted = False
+            for (trial, _), row, metric_id in zip(reports, rows, store.insert(rows), strict=True):
+                is_posted |= _note(store.connection, trial, row, metric_id)
+            if changed := [trial for trial in trials.values() if trial.is_changed]:
+                store.save(changed)
+            # what people and searches decide by is on disk when it is answered; a curve may lose its last half second
+            if is_posted or any(row["group_name"] == "validation" for row in rows):
+                store.make_durable()
+        return outcomes, is_posted
+
+    def _connect(self) -> MetricStore:
+        if self._store is None:
+            connection = self._database.connect_lazy_writer()
+            self._store = SqliteStore(connection) if self._database.is_sqlite else PostgresStore(connection)
+        return self._store
+
+    def _disconnect(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(Exception):  # it may be broken, and the thread must live on
+                store.connection.close()
+
+
+def _refusal(trial: TrialRow | None, work: _Work) -> ApiError | None:
+    """Why nothing of a request is stored, as far as it can be told before anything is written."""
+    if trial is None:
+        return NotFound(f"trial {work.trial_id} not found")
+    if work.allocation_id not in (None, trial.allocation_id):
+        return allocation_ended()
+    try:
+        for report in work.reports:
+            _check(trial, report)
+    except ApiError as error:
+        return error
+    return None
+
+
+def _check(trial: TrialRow, report: MetricReport) -> None:
+    group = report.group
+    if not group or "." in group or len(group) > 120:
+        raise BadRequest(f"metric group {group[:130]!r}: expected a name of 1 to 120 characters without a dot")
+    if report.trial_run_id != trial.run_id:
+        raise BadRequest(f"invalid run id, {report.trial_run_id} (reported) != {trial.run_id} (expected)")
+    if report.steps_completed is None and group not in SYSTEM_GROUPS:
+        raise BadRequest(f"steps_completed is missing in a report of group {group!r}: expected an integer")
+    if report.steps_completed is not None and not 0 <= report.steps_completed < 2**63:
+        raise BadRequest(f"steps_completed: {report.steps_completed}: expected 0 or more, and less than 2^63")
+    if report.metrics.batch_metrics and group != "training":
+        raise BadRequest(f"batch_metrics are for group 'training' only, not for {group!r}")
+    told = report.metrics.avg_metrics
+    if told and (len(told) > _MOST_NAMES or len(max(told, key=len)) > _LONGEST_NAME):
+        raise BadRequest(
+            f"metrics: {len(told)} of them, the longest name of {len(max(told, key=len))} characters: the limits are"
+            f" {_MOST_NAMES} names and {_LONGEST_NAME} characters"
+        )
+    known = trial.summary.get(group)
+    if known and len(known) + len(told) > 2 * _MOST_NAMES < len(known.keys() | told.keys()):
+        raise BadRequest(f"metrics: group {group!r} of this trial would have more than {2 * _MOST_NAMES} names")
+    for name in ("epoch", "epochs"):
+        value = report.metrics.avg_metrics.get(name)
+        if value is not None and number(value) is None:
+            raise BadRequest(f"metric {name!r}: expected a number, got {value!r}")
+
+
+def _row(trial: TrialRow, report: MetricReport) -> MetricRow:
+    metrics = plain(report.metrics.avg_metrics)
+    return {
+        "trial_id": trial.id,
+        "run_id": report.trial_run_id,
+        "group_name": report.group,
+        "total_batches": report.steps_completed,
+        "metrics": metrics,
+        "batch_metrics": plain(report.metrics.batch_metrics) or None,
+        "searcher_metric": storable(_searched(trial, report.group, metrics)),
+        "reported_at": report.report_time or utc_now(),
+    }
+
+
+def _searched(trial: TrialRow, group: str, metrics: dict[str, Any]) -> float | None:
+    return number(metrics.get(trial.metric_name)) if group == "validation" else None
+
+
+def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: int | None) -> bool:
+    """Note what follows from a report; True if a message for the search was posted.
+
+    Raises: BadRequest if it contradicts the one that was there (`metric_id` is None).
+    """
+    group, step, metrics, fresh = row["group_name"], row["total_batches"], row["metrics"], row["metrics"]
+    if step is None:
+        return False
+    is_new = metric_id is not None
+    if metric_id is None:
+        metric_id, metrics, fresh = _merge(connection, row)
+    if group not in SYSTEM_GROUPS and (is_new or fresh):
+        trial.is_changed = True
+        trial.total_batches = max(trial.total_batches, step)
+        add_report(trial.summary, group, fresh, is_more=not is_new)
+        _note_validation(trial, metric_id, _searched(trial, group, fresh))
+    return _post_validation(connection, trial, step, metrics) if group == "validation" else False
+
+
+def _note_validation(trial: TrialRow, metric_id: int, searched: float | None) -> None:
+    if searched is None:
+        return
+    trial.latest_validation_id = metric_id
+    if trial.best_validation_id is None or is_better(
+        searched, trial.searcher_metric, smaller_is_better=trial.smaller_is_better
+    ):
+        trial.best_validation_id = metric_id
+        trial.searcher_metric = searched
+
+
+def _post_validation(connection: Connection, trial: TrialRow, step: int, metrics: dict[str, Any]) -> bool:
+    reached = _reached(trial, step, metrics)
+    if not trial.wants_validations and reached is None:
+        return False
+    # histories keep what the search decides by, not all that code reports
+    decisive = {name: metrics[name] for name in (trial.metric_name, trial.time_metric) if name in metrics}
+    payload: dict[str, Any] = {"request_id": trial.request_id, "steps_completed": step, "metrics": decisive}
+    if reached is not None:
+        payload["reached"] = reached
+    with Session(connection) as session:
+        if not trial.run_id:  # a user reports for a trial that never ran: the search may not have been started
+            release_start(session, trial.experiment_id)
+        post(session, names.experiment_workflow(trial.experiment_id), "validation_reported", payload)
+        session.flush()
+    return True
+
+
+def _reached(trial: TrialRow, step: int, metrics: dict[str, Any]) -> float | None:
+    """How far a trial came that asks for no operations, if that is the end of the open one.
+
+    In units of max_length: what the code reports under the unit's name, else steps, of which Core API scripts say
+    themselves what they are.
+    """
+    if trial.open_length is None or metrics.get(trial.metric_name) is None:
+        return None
+    said = metrics.get(trial.time_metric) if trial.time_metric else None
+    reached = float(said) if isinstance(said, int | float) and math.isfinite(said) else float(step)
+    return reached if reached >= trial.open_length else None
+
+
+def _merge(connection: Connection, new: MetricRow) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Unite with the report of the same group and step: its id, all metrics, the new ones. Equal is a repeat."""
+    old = connection.execute(
+        select(Metric.id, Metric.metrics, Metric.batch_metrics, Metric.searcher_metric).where(
+            Metric.trial_id == new["trial_id"],
+            Metric.group_name == new["group_name"],
+            Metric.total_batches == new["total_batches"],
+            ~Metric.archived,
+        )
+    ).one()
+    for name, value in new["metrics"].items():
+        if name in old.metrics and _alike(old.metrics[name]) != _alike(value):
+            raise BadRequest(f"overwriting existing metric keys is not supported, conflicting key: {name}")
+    batches = new["batch_metrics"]
+    if batches and old.batch_metrics and _alike(old.batch_metrics) != _alike(batches):
+        raise BadRequest("overwriting existing batch metrics is not supported")
+    fresh = {name: value for name, value in new["metrics"].items() if name not in old.metrics}
+    metrics = {**old.metrics, **fresh}
+    if fresh or (batches and not old.batch_metrics):
+        connection.execute(
+            update(Metric)
+            .where(Metric.id == old.id)
+            .values(
+                metrics=metrics,
+                batch_metrics=old.batch_metrics or batches,
+                searcher_metric=new["searcher_metric"] if old.searcher_metric is None else old.searcher_metric,
+            )
+        )
+    return old.id, metrics, fresh
+
+
+def _alike(value: Any) -> Any:
+    """For comparing: PostgreSQL gives a float such as 1.2e20 back as the integer with its decimal digits."""
+    if isinstance(value, int | float) and abs(value) > 2**53:
+        return number(value)
+    if isinstance(value, dict):
+        return {key: _alike(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_alike(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _roll_back(connection: Connection, trial: TrialRow, group: str, step: int) -> None:
+    """A newer run reports at `step`: what older runs said from there on is archived, and the totals follow."""
+    old = (Metric.trial_id == trial.id, Metric.run_id < trial.run_id, ~Metric.archived)
+    same = Metric.group_name == group
+    connection.execute(update(Metric).where(*old, same, Metric.total_batches >= step).values(archived=True))
+    connection.execute(update(Metric).where(*old, ~same, Metric.total_batches > step).values(archived=True))
+    trial.metrics_run_id = trial.run_id
+    trial.total_batches, trial.summary = 0, {}
+    trial.best_validation_id = trial.latest_validation_id = trial.searcher_metric = None
+    trial.is_changed = True
+    kept = connection.execute(
+        select(Metric.id, Metric.group_name, Metric.total_batches, Metric.metrics)
+        .where(Metric.trial_id == trial.id, ~Metric.archived, Metric.total_batches.is_not(None))
+        .order_by(Metric.id)
+    ).all()
+    for metric_id, name, batches, metrics in kept:
+        trial.total_batches = max(trial.total_batches, batches or 0)
+        add_report(trial.summary, name, metrics)
+        if name == "validation":
+            _note_validation(trial, metric_id, number(metrics.get(trial.metric_name)))

@@ -1,0 +1,140 @@
+"""The lane for metric reports: the requests that a cluster gets by the hundred a second.
+
+They are answered before routing, dependencies and middleware, which together cost more than the report itself. The
+routes in `routes/trials.py` declare the same paths for the OpenAPI page, and call the same function.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import structlog
+from fastapi import FastAPI
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from api.auth.authentication import Authenticator, Principal, presented_token
+from api.auth.reporters import reporter_for
+from api.errors import DATABASE_ERRORS, ApiError, BadRequest, error_response, of_database
+from api.ingest.metrics_writer import MetricsWriter
+from api.middleware.audit import refuse_read_only
+from api.middleware.bodies import Bodies
+from api.middleware.browsers import add_headers, check_origin
+from api.schemas import messages as wire
+from api.schemas.base import answer as empty_answer
+from api.schemas.body import Model, refusal
+from database.session import Database
+
+log = structlog.get_logger()
+
+_PATH = re.compile(r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|training_metrics|validation_metrics)/*$")
+#: A trial that reports once a second is not looked up each time.
+_REMEMBERED_S = 30.0
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True)
+class MetricReports:
+    """What takes metric reports: who may send them, and the writer that stores them."""
+
+    database: Database
+    auth: Authenticator
+    writer: MetricsWriter
+
+    async def store(self, caller: Principal, trial_id: int, kind: str, body: bytes) -> None:
+        """Store the reports of a request; returns when they are committed. `kind` is the last part of the path.
+
+        Raises: ApiError.
+        """
+        reporter = await reporter_for(self.database, self.auth, caller, trial_id)
+        if kind == "metrics/batch":
+            reports = _parse(wire.MetricReports, body).reports
+        elif kind == "metrics":
+            sent = _parse(wire.ReportTrialMetricsRequest, body)
+            reports = [_of_group(sent.group, sent.metrics)]
+        else:
+            reports = [_of_group(kind.removesuffix("_metrics"), _parse(wire.TrialMetrics, body))]
+        await self.writer.write(trial_id, reports, reporter.allocation_id)
+
+
+def _of_group(group: str, sent: wire.TrialMetrics) -> wire.MetricReport:
+    return wire.MetricReport(
+        group=group,
+        trial_run_id=sent.trial_run_id,
+        steps_completed=sent.steps_completed,
+        report_time=sent.report_time,
+        metrics=sent.metrics,
+    )
+
+
+def _parse(model: type[Model], body: bytes) -> Model:
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise BadRequest(refusal(error)) from None
+
+
+class ReportLane(FastAPI):
+    """An application that holds bodies to their bounds, and serves metric reports in their own lane."""
+
+    bodies = Bodies()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            add_headers(message)
+            await send(message)
+
+        if scope["method"] in _WITHOUT_BODY:
+            await super().__call__(scope, receive, answer)
+            return
+        try:
+            check_origin(scope)
+        except ApiError as error:
+            await error_response(error)(scope, receive, answer)
+            return
+        with self.bodies.take(scope, receive) as body:
+            await self._pass(scope, body, answer)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a report, or pass the request on."""
+        found = _PATH.match(scope["path"]) if scope["method"] == "POST" else None
+        if found is None:
+            await super().__call__(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._serve(request, int(found[1]), found[2])
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _serve(self, request: Request, trial_id: int, kind: str) -> Response:
+        reports: MetricReports = self.state.parts.reports
+        auth = reports.auth
+        try:
+            token, is_allocation = presented_token(request)
+            # the writer refuses what has ended since then
+            caller = auth.remembered(token, is_allocation=is_allocation, for_s=_REMEMBERED_S)
+            if caller is None:
+                caller = await run_in_threadpool(auth.identify, token, is_allocation=is_allocation)
+            refuse_read_only(caller)
+            await reports.store(caller, trial_id, kind, await request.body())
+        except ApiError as error:
+            return error_response(error)
+        except DATABASE_ERRORS as error:
+            return error_response(of_database(error, request.url.path))
+        except ClientDisconnect:
+            raise
+        except Exception:
+            log.exception("bug", path=request.url.path)
+            return error_response(ApiError("internal error: the server's log says more"))
+        return empty_answer()

@@ -1,0 +1,87 @@
+"""Summary metrics of a trial: per group and metric type, last, and for numbers min, max, sum, count, mean.
+
+Pure functions. Source: spec experiment-lifecycle.md §6.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Any
+
+from api.schemas.base import number, plain
+
+_NUMERIC = ("min", "max", "sum", "count", "mean")
+
+
+def add_report(summary: dict[str, Any], group: str, metrics: dict[str, Any], *, is_more: bool = False) -> None:
+    """Fold one report of `group` into `summary`, in place. `last` is null for metrics that this report lacks.
+
+    Args:
+        summary: of all groups.
+        group: of the report.
+        metrics: by name, plain.
+        is_more: these are further metrics of a report that was folded in before.
+    """
+    entries: dict[str, Any] = summary.setdefault(group, {})
+    for name, entry in entries.items():
+        if name not in metrics and not is_more:
+            entry["last"] = None
+    for name, value in metrics.items():
+        kind = _kind(value)
+        entry = entries.get(name)
+        if entry is None:
+            entry = entries[name] = {"type": kind}
+            if kind == "number":
+                entry |= {"count": 0, "sum": 0.0}
+        elif entry["type"] != kind:
+            entry["type"] = "string"
+            for key in _NUMERIC:
+                entry.pop(key, None)
+        entry["last"] = value
+        if entry["type"] == "number":
+            _count(entry, number(value) or 0.0)
+
+
+def _count(entry: dict[str, Any], value: float) -> None:
+    entry["count"] += 1
+    total = (number(entry["sum"]) or 0.0) + value
+    entry["sum"] = plain(total)
+    entry["mean"] = plain(total / entry["count"])
+    for key, better in (("min", min), ("max", max)):
+        old = number(entry.get(key))
+        new = value if old is None else better(old, value)
+        entry[key] = plain(math.nan if math.isnan(value) or (old is not None and math.isnan(old)) else new)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if number(value) is not None:
+        return "number"
+    if isinstance(value, str):
+        return "date" if _is_date(value) else "string"
+    return "object" if isinstance(value, dict) else "array"
+
+
+def _is_date(text: str) -> bool:
+    if len(text) < 10 or not text[:4].isdigit():
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_better(new: float, old: float | None, *, smaller_is_better: bool) -> bool:
+    """Whether `new` beats `old`: NaN loses to every number, a tie goes to the earlier."""
+    if old is None:
+        return True
+    if math.isnan(new):
+        return False
+    if math.isnan(old):
+        return True
+    return new < old if smaller_is_better else new > old

@@ -1,0 +1,44 @@
+"""The parts of the application: what is built once, when it starts, and what every request may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from api.auth.authentication import Authenticator
+from api.auth.redaction import Redactor
+from api.ingest.log_policies import LogPolicies
+from api.ingest.log_webhooks import LogHooks
+from api.ingest.metrics_writer import MetricsWriter
+from api.ingest.report_lane import MetricReports
+from api.services.continuation import Continuer
+from api.services.experiments import Creator
+from api.services.log_retention import LogRetention
+from api.services.master_log import LogRing
+from api.services.preemption import PreemptionWatch
+from api.settings import ApiSettings
+from api.temporal.commands import Commands
+from api.temporal.outbox import Dispatcher
+from database.session import Database
+
+
+@dataclass
+class Parts:
+    """Everything that lives as long as the application."""
+
+    settings: ApiSettings
+    database: Database
+    auth: Authenticator
+    commands: Commands
+    dispatcher: Dispatcher
+    metrics: MetricsWriter
+    reports: MetricReports
+    preemption: PreemptionWatch
+    creator: Creator
+    continuer: Continuer
+    log_policies: LogPolicies
+    log_hooks: LogHooks
+    log_retention: LogRetention
+    redactor: Redactor
+    log_ring: LogRing
+    cluster_id: str
+    version: str

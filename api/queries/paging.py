@@ -1,0 +1,86 @@
+"""Lists as clients page through them: offset and limit, sorted by a named attribute, cut in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Query
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from api.errors import BadRequest
+from api.schemas.base import Pagination
+
+Choice = TypeVar("Choice")
+
+#: What offsets and limits fit into on the wire.
+_INT32 = 2**31
+_MOST_CONDITIONS = 200
+Offset = Annotated[int, Query(ge=-_INT32, lt=_INT32)]
+
+
+_ORDERS: Mapping[str, bool | None] = {
+    "": None,
+    "ORDER_BY_UNSPECIFIED": None,
+    "ORDER_BY_ASC": False,
+    "ORDER_BY_DESC": True,
+}
+
+
+def chosen(field: str, value: str, known: Mapping[str, Choice]) -> Choice:
+    """The meaning of an enum's name. Raises: BadRequest, which lists the names that are known."""
+    try:
+        return known[value]
+    except KeyError:
+        raise BadRequest(f"{field}: {value[:80]!r}: expected one of {', '.join(filter(None, known))}") from None
+
+
+def few(field: str, values: Iterable[Choice]) -> list[Choice]:
+    """Each value once, where each is a condition of its own. Raises: BadRequest, if there are too many of them."""
+    found = list(dict.fromkeys(values))
+    if len(found) > _MOST_CONDITIONS:
+        raise BadRequest(f"{field}: {len(found)} of them: expected at most {_MOST_CONDITIONS}")
+    return found
+
+
+@dataclass
+class Window:
+    """Which part of a list, and in which direction. A negative offset counts from the end; limit 0 means all."""
+
+    offset: Offset = 0
+    limit: Offset = 0
+    order_by: Annotated[str, Query(alias="orderBy")] = ""
+
+    def __post_init__(self) -> None:
+        """Raises: BadRequest, also from lists that have one order only."""
+        chosen("orderBy", self.order_by, _ORDERS)
+
+    @property
+    def is_descending(self) -> bool | None:
+        """None if the caller does not say. Raises: BadRequest."""
+        return chosen("orderBy", self.order_by, _ORDERS)
+
+    def bounds(self, total: int) -> tuple[int, int]:
+        """First index and one past the last. Raises: BadRequest if the offset is beyond the end."""
+        if self.offset > total:
+            raise BadRequest(f"offset {self.offset} is beyond the {total} items")
+        start = max(0, total + self.offset) if self.offset < 0 else self.offset
+        return start, total if self.limit <= 0 else min(total, start + self.limit)
+
+    def pagination(self, total: int) -> Pagination:
+        """What the answer says of the page. Clients go on asking until `endIndex` is `total`."""
+        start, end = self.bounds(total)
+        return Pagination(offset=self.offset, limit=self.limit, start_index=start, end_index=end, total=total)
+
+
+WindowDep = Annotated[Window, Depends()]
+
+
+def rows_of(session: Session, statement: Select[*tuple[Any, ...]], window: Window) -> tuple[Sequence[Any], Pagination]:
+    """The rows of a page of a sorted statement, and where it lies. Raises: BadRequest."""
+    total = session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0
+    start, end = window.bounds(total)
+    rows = session.execute(statement.offset(start).limit(end - start)).all()
+    return rows, window.pagination(total)

@@ -1,0 +1,121 @@
+"""Messages about groups, roles and access tokens (spec rest-api.md §6.3)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from api.schemas.base import Timestamp, Wire
+
+# -- groups --------------------------------------------------------------------------------------------------------
+
+
+class CreateGroupRequest(Wire):
+    """v1CreateGroupRequest."""
+
+    name: str = ""
+    add_users: list[int] = Field(default_factory=list[int])
+
+
+class UpdateGroupRequest(Wire):
+    """v1UpdateGroupRequest: absent fields stay."""
+
+    name: str | None = None
+    add_users: list[int] = Field(default_factory=list[int])
+    remove_users: list[int] = Field(default_factory=list[int])
+
+
+class Search(Wire):
+    """Where a page of a search lies. Its limits are those of lists."""
+
+    limit: int = Field(default=0, ge=-(2**31), lt=2**31)
+    offset: int = Field(default=0, ge=-(2**31), lt=2**31)
+
+
+class GetGroupsRequest(Search):
+    """v1GetGroupsRequest."""
+
+    name: str = ""
+    user_id: int = 0
+
+
+# -- roles ---------------------------------------------------------------------------------------------------------
+
+
+class RoleRef(Wire):
+    """v1Role, as far as it says which one."""
+
+    role_id: int
+
+
+class RoleAssignment(Wire):
+    """v1RoleAssignment. Without a workspace: in all of them."""
+
+    role: RoleRef
+    scope_workspace_id: int = 0
+    scope_cluster: bool = False
+
+
+class UserRoleAssignment(Wire):
+    """v1UserRoleAssignment."""
+
+    user_id: int
+    role_assignment: RoleAssignment
+
+
+class GroupRoleAssignment(Wire):
+    """v1GroupRoleAssignment."""
+
+    group_id: int
+    role_assignment: RoleAssignment
+
+
+class RoleAssignments(Wire):
+    """v1AssignRolesRequest, v1RemoveAssignmentsRequest."""
+
+    user_role_assignments: list[UserRoleAssignment] = Field(default_factory=list[UserRoleAssignment])
+    group_role_assignments: list[GroupRoleAssignment] = Field(default_factory=list[GroupRoleAssignment])
+
+
+class GetRolesByIdRequest(Wire):
+    """v1GetRolesByIDRequest."""
+
+    role_ids: list[int] = Field(default_factory=list[int])
+
+
+class AssignableRolesRequest(Search):
+    """v1SearchRolesAssignableToScopeRequest."""
+
+    workspace_id: int = 0
+
+
+# -- access tokens -------------------------------------------------------------------------------------------------
+
+
+class PostAccessTokenRequest(Wire):
+    """v1PostAccessTokenRequest. `scope` is ours: "full" or "read-only". A negative lifespan: until it is revoked."""
+
+    user_id: int = 0
+    description: str = ""
+    lifespan: str = ""
+    scope: str = "full"
+
+
+class PatchAccessTokenRequest(Wire):
+    """v1PatchAccessTokenRequest."""
+
+    description: str | None = None
+    set_revoked: bool = False
+
+
+class TokenInfo(Wire):
+    """v1TokenInfo; `scope` and `last_used_at` are ours."""
+
+    id: int
+    user_id: int
+    created_at: Timestamp
+    expiry: Timestamp
+    description: str = ""
+    revoked: bool = False
+    token_type: str = "TOKEN_TYPE_ACCESS_TOKEN"
+    scope: str = "full"
+    last_used_at: Timestamp | None = None

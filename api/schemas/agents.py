@@ -1,0 +1,72 @@
+"""What agents say of themselves, and what a host needs to become one. Ours; not part of the old wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from api.schemas.base import Timestamp, Wire
+
+AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+_Short = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class Device(Wire):
+    """What a slot is: a GPU (or a part of one, by MIG) or a core."""
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    uuid: _Short = ""
+    brand: _Short = ""
+
+
+class AgentReport(Wire):
+    """What an agent offers. Its slots count from 0, one a device."""
+
+    pool: str = ""  # said by agents of the operator's only: one that joined is of the pool that its token named
+    devices: list[Device] = Field(max_length=4096)
+    address: _Short = ""  # where containers of other hosts reach its own
+    labels: dict[_Short, _Short] = Field(default_factory=dict, max_length=100)
+    version: _Short = ""
+    launcher: _Short = ""  # process or docker
+    heartbeat_s: float = Field(default=5.0, gt=0, le=60)
+    reconnect_wait_s: float = Field(default=25.0, gt=0, le=3600)
+
+
+class Welcome(Wire):
+    """What an agent must know of its cluster."""
+
+    agent_id: str
+    pool: str
+    temporal_address: str  # the gateway's, of agents that joined: `:port` is one at the API's own host
+    temporal_namespace: str
+
+
+class JoinAgent(Wire):
+    """A host wants to become an agent. It makes its credential itself, so that asking twice is asking once."""
+
+    token: str
+    agent_id: AgentName
+    credential: Annotated[str, StringConstraints(pattern=r"^agent-[0-9a-f]{64}$")]
+
+
+class PostJoinToken(Wire):
+    """A join token is wanted."""
+
+    pool: str = ""  # none: the pool that experiments without one go to
+    description: str = ""
+    lifespan: str = ""  # "24h"; "-1" for ever
+    uses: int | None = Field(default=None, ge=1, le=1_000_000)  # hosts that may join by it; none: any number
+
+
+class JoinToken(Wire):
+    """A join token, without the token."""
+
+    id: int
+    pool: str
+    description: str
+    uses_left: int | None = None
+    created_by: str
+    created_at: Timestamp
+    expires_at: Timestamp
+    is_revoked: bool

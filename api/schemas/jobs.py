@@ -1,0 +1,56 @@
+"""Messages of the job queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from api.schemas.base import Wire
+
+
+class QueueControl(Wire):
+    """v1QueueControl: one change of one job."""
+
+    job_id: str
+    ahead_of: str | None = None
+    behind_of: str | None = None
+    resource_pool: str | None = None
+    priority: int | None = None
+    weight: float | None = None
+
+
+class UpdateJobQueue(Wire):
+    """v1UpdateJobQueueRequest."""
+
+    updates: list[QueueControl] = Field(default_factory=list[QueueControl])
+
+
+class PatchResources(Wire):
+    """PatchExperimentPatchResources: absent fields stay."""
+
+    max_slots: int | None = None
+    priority: int | None = None
+    weight: float | None = None
+
+
+class PostPool(Wire):
+    """A new resource pool. `settings`: as of `PatchPoolSettings`."""
+
+    name: str
+    description: str | None = None
+    settings: dict[str, Any] | None = None
+
+
+class PatchPool(Wire):
+    """What of a pool is to change beside its settings: absent fields stay."""
+
+    description: str | None = None
+    default_compute_pool: bool | None = None
+    default_aux_pool: bool | None = None
+
+
+class PatchPoolSettings(Wire):
+    """A JSON merge patch of a pool's settings, whose keys are those of a document: `default_priority`."""
+
+    settings: dict[str, Any]

@@ -1,0 +1,58 @@
+"""Messages about the master itself (spec rest-api.md §6)."""
+
+from __future__ import annotations
+
+from api.schemas.base import Instant, Timestamp, Wire
+
+
+class LogConfig(Wire):
+    """v1LogConfig: absent fields stay."""
+
+    level: str | None = None
+    color: bool | None = None
+
+
+class MasterConfig(Wire):
+    """v1Config, as far as it can be changed while the master runs."""
+
+    log: LogConfig | None = None
+
+
+class FieldMask(Wire):
+    """protobufFieldMask."""
+
+    paths: list[str] | None = None
+
+
+class PatchMasterConfigRequest(Wire):
+    """v1PatchMasterConfigRequest. The mask is a list of paths, or as protobuf spells it in JSON: "a.b,a.c"."""
+
+    config: MasterConfig | None = None
+    field_mask: FieldMask | str | None = None
+
+
+class SetClusterMessageRequest(Wire):
+    """v1SetClusterMessageRequest."""
+
+    message: str = ""
+    start_time: Instant
+    end_time: Instant | None = None
+    duration: str = ""
+
+
+class ClusterMessage(Wire):
+    """v1ClusterMessage."""
+
+    message: str
+    start_time: Timestamp
+    end_time: Timestamp | None = None
+    created_time: Timestamp | None = None
+
+
+class LogEntry(Wire):
+    """v1LogEntry."""
+
+    id: int
+    message: str
+    timestamp: Timestamp
+    level: str

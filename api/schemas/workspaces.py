@@ -1,0 +1,135 @@
+"""Workspaces, projects and pool bindings on the wire. Names and fields: spec rest-api.md §6."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from api.schemas.base import Timestamp, Wire
+from api.schemas.messages import AgentUserGroup
+
+
+class Workspace(Wire):
+    """v1Workspace."""
+
+    id: int
+    name: str
+    archived: bool = False
+    immutable: bool = False
+    user_id: int
+    username: str
+    num_projects: int = 0
+    num_experiments: int = 0
+    pinned: bool = False
+    pinned_at: Timestamp | None = None
+    state: str = "WORKSPACE_STATE_UNSPECIFIED"
+    error_message: str = ""
+    agent_user_group: AgentUserGroup | None = None
+    checkpoint_storage_config: dict[str, Any] | None = None
+    default_compute_pool: str = ""
+    default_aux_pool: str = ""
+    auto_created_namespace: str | None = None
+    everyone: str = ""  # ours: the role that every user has in it
+
+
+class PatchWorkspace(Wire):
+    """v1PatchWorkspace: absent fields stay; empty ones are taken away. The older names of the pools are understood.
+
+    `everyone` is ours: viewer, contributor, editor, or empty for nobody.
+    """
+
+    name: str | None = None
+    agent_user_group: AgentUserGroup | None = None
+    checkpoint_storage_config: dict[str, Any] | None = None
+    default_compute_pool: str | None = None
+    default_aux_pool: str | None = None
+    default_compute_resource_pool: str | None = None
+    default_aux_resource_pool: str | None = None
+    cluster_namespace_meta: dict[str, Any] | None = None
+    cluster_quota_pairs: dict[str, Any] | None = None
+    everyone: str | None = None
+
+
+class PostWorkspace(PatchWorkspace):
+    """v1PostWorkspaceRequest."""
+
+    name: str | None = ""
+
+
+class Note(Wire):
+    """v1Note."""
+
+    name: str = ""
+    contents: str = ""
+
+
+class Notes(Wire):
+    """v1PutProjectNotesRequest."""
+
+    notes: list[Note] = Field(default_factory=list[Note])
+
+
+class Project(Wire):
+    """v1Project."""
+
+    id: int
+    name: str
+    key: str = ""
+    description: str = ""
+    notes: list[Note] = Field(default_factory=list[Note])
+    workspace_id: int
+    workspace_name: str = ""
+    archived: bool = False
+    immutable: bool = False
+    user_id: int
+    username: str
+    num_experiments: int = 0
+    num_active_experiments: int = 0
+    num_runs: int = 0
+    last_experiment_started_at: Timestamp | None = None
+    state: str = "WORKSPACE_STATE_UNSPECIFIED"
+    error_message: str = ""
+
+
+class PostProject(Wire):
+    """v1PostProjectRequest."""
+
+    name: str = ""
+    description: str | None = None
+    key: str | None = None
+
+
+class PatchProject(Wire):
+    """v1PatchProject: absent fields stay."""
+
+    name: str | None = None
+    description: str | None = None
+    key: str | None = None
+
+
+class MoveExperiment(Wire):
+    """v1MoveExperimentRequest."""
+
+    destination_project_id: int
+
+
+class MoveProject(Wire):
+    """v1MoveProjectRequest."""
+
+    destination_workspace_id: int
+
+
+class Activity(Wire):
+    """v1PostUserActivityRequest."""
+
+    activity_type: str = ""
+    entity_type: str = ""
+    entity_id: int = 0
+
+
+class PoolBindings(Wire):
+    """v1BindRPToWorkspaceRequest, and those that overwrite and unbind."""
+
+    workspace_ids: list[int] = Field(default_factory=list[int])
+    workspace_names: list[str] = Field(default_factory=list[str])

@@ -1,0 +1,407 @@
+"""Creating an experiment: check everything, record it, and have its workflow started under the record's id."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import changeable, may_see, readable, readable_checkpoint, readable_trial
+from api.errors import BadRequest, NotFound
+from api.schemas.messages import CreateExperimentRequest
+from api.schemas.validation import checked_external_id
+from api.services.contexts import pack
+from api.services.forks import Origin
+from api.services.jobs import claim_of
+from api.services.pools import check_available, defaults_of
+from api.services.templates import usable_template
+from api.services.workspaces import project_of_names, target_project
+from api.settings import ApiSettings
+from api.temporal import outbox
+from database.checkpoints import resume_point
+from database.models import (
+    Agent,
+    Checkpoint,
+    Experiment,
+    ModelDefinition,
+    Project,
+    User,
+    Workspace,
+)
+from database.session import Database
+from database.trials import create_trials, record_decisions
+from determined.common.storage.hosted import folder_of, named_root
+from determined.errors import StorageNotNamed
+from workflows.config import (
+    ClusterDefaults,
+    ConfigError,
+    ExperimentConfig,
+    loose_numbers,
+    merge_configs,
+    parse_experiment_config,
+    read_config,
+)
+from workflows.config.served import notices
+from workflows.config.yamltext import Document
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.messages import ExperimentRun, TrialTemplate
+from workflows.new_trials import new_trial, note_trials
+from workflows.searchers import Create, Decision, Search, SearchError, Started
+
+
+@dataclass(frozen=True)
+class Created:
+    """A recorded experiment. `run` is None if nothing is to be started now.
+
+    It was recorded by an earlier request with the same key then, or is paused.
+    """
+
+    experiment_id: int
+    config: dict[str, Any]
+    warnings: list[str]
+    run: ExperimentRun | None = None
+    outbox_id: int | None = None
+    notices: list[str] = field(default_factory=list[str])  # what of the configuration is not acted upon
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where an experiment goes, and what comes with that."""
+
+    project_id: int
+    workspace_id: int
+    template: dict[str, Any]
+    storage: dict[str, Any] | None
+    compute_pool: str | None
+    aux_pool: str | None
+
+
+class Creator:
+    """Turns create requests into records."""
+
+    def __init__(self, database: Database, settings: ApiSettings) -> None:
+        self._database = database
+        self._settings = settings
+
+    def create(
+        self, request: CreateExperimentRequest, user: UserPrincipal, key: str | None, origin: Origin | None = None
+    ) -> Created:
+        """Check and record an experiment; with `validate_only` nothing is recorded and the id is 0.
+
+        Args:
+            request: as the client sent it.
+            user: becomes the owner.
+            key: idempotency key; a repeat answers with the experiment of the first request.
+            origin: where it branches off, if it is a fork.
+
+        Raises: BadRequest, NotFound, TooLarge, Unsupported. Nothing is left behind.
+        """
+        if request.unmanaged:
+            return self.create_unmanaged(request, user, None)
+        document, site = self._site(request, user, origin)
+        config = self._parse(document, site, None if origin is None else origin.seed)
+        if config.entrypoint is None:
+            raise BadRequest(
+                f"{_PREFIX}<config>: managed experiments require entrypoint (a command, or a list of strings)"
+            )
+        inheritance = None if origin is None else origin.inheritance(config)
+        try:
+            search = Search.new(config, inherited=() if inheritance is None else inheritance.points())
+            decision = search.decide(Started())
+        except SearchError as error:
+            raise BadRequest(f"{_PREFIX}<config>.searcher: {error}") from None
+        content = pack(request.model_definition or [])
+        wire = config.to_wire()
+        key = f"{user.user_id}:{key}" if key else None
+        try:
+            with self._database.write() as session:
+                earlier = session.scalar(select(Experiment).where(Experiment.idempotency_key == key)) if key else None
+                if earlier is not None:
+                    return Created(earlier.id, earlier.config, [])
+                project_id = target_project(session, site.project_id, user, is_locked=True).id
+                pool = self._pool(session, config, site.workspace_id)
+                warnings = _capacity_warnings(session, pool, config.resources.slots_per_trial)
+                launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
+                said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
+                said += _storage_notices(wire, self._settings.roots)
+                source = _source_checkpoint(session, config, user)
+                if request.parent_id:
+                    content = _parent_content(session, request.parent_id, user)
+                if request.validate_only:
+                    return Created(0, wire, warnings, notices=said)
+                experiment = _row(config, wire, request, user, search)
+                if origin is not None and inheritance is not None:
+                    experiment.forked_at, experiment.inherited = origin.at, origin.records(inheritance)
+                experiment.idempotency_key, experiment.project_id, experiment.resource_pool = key, project_id, pool
+                experiment.source_checkpoint = source
+                session.add(experiment)
+                session.flush()
+                session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
+                run = self.run_of(session, experiment, config, search)
+                run.inheritance, run.template.source_checkpoint = inheritance, source
+                _begin(session, experiment, run, decision)
+                if run.trials and run.state is ExperimentState.PAUSED and inheritance is None:
+                    outbox.hold_start(session, run)
+                    return Created(experiment.id, wire, warnings, notices=said)
+                return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run), said)
+        except IntegrityError:
+            if key is None:
+                raise
+            with self._database.read() as session:  # the same request came twice at once, and the other was first
+                earlier = session.scalars(select(Experiment).where(Experiment.idempotency_key == key)).one()
+                return Created(earlier.id, earlier.config, [])
+
+    def create_unmanaged(
+        self, request: CreateExperimentRequest, user: UserPrincipal, external_id: str | None
+    ) -> Created:
+        """Record an experiment that is trained elsewhere.
+
+        Args:
+            request: as the client sent it. Neither searcher nor entrypoint nor files are needed.
+            user: becomes the owner.
+            external_id: that the client knows it by; if it is known here too, that experiment is the answer.
+
+        Raises: BadRequest, NotFound, Forbidden.
+        """
+        if external_id is not None:
+            checked_external_id("externalExperimentId", external_id)
+        if request.parent_id:
+            raise BadRequest(f"parentId: {request.parent_id}: an unmanaged experiment can't be a fork")
+        document, site = self._site(request, user, None)
+        template = merge_configs(site.template, {"searcher": _NO_SEARCH, "entrypoint": "true"})
+        config = self._parse(document, replace(site, template=template), None)
+        known = select(Experiment.id).where(Experiment.external_id == external_id)
+        try:
+            with self._database.write() as session:
+                if external_id is not None and (found := session.scalar(known)) is not None:
+                    return Created(found, changeable(session, found, user).config, [])
+                if request.validate_only:
+                    return Created(0, config.to_wire(), [])
+                experiment = _row(config, config.to_wire(), request, user, Search.new(config))
+                experiment.project_id = target_project(session, site.project_id, user, is_locked=True).id
+                slots = config.resources.slots_per_trial
+                experiment.resource_pool = config.resources.resource_pool or defaults_of(session).of(slots)
+                experiment.state, experiment.is_unmanaged = ExperimentState.PAUSED.value, True
+                experiment.wants_validations = experiment.has_operations = False
+                experiment.external_id = external_id
+                session.add(experiment)
+                session.flush()
+                return Created(experiment.id, experiment.config, [])
+        except IntegrityError:
+            if external_id is None:
+                raise
+            with self._database.read() as session:  # the same request came twice at once, and the other was first
+                row = changeable(session, session.scalars(known).one(), user)
+                return Created(row.id, row.config, [])
+
+    def _site(
+        self, request: CreateExperimentRequest, user: UserPrincipal, origin: Origin | None
+    ) -> tuple[Document, _Site]:
+        """The text as read, and where the experiment goes: that decides about what its config does not say."""
+        if not request.config.strip():
+            raise BadRequest(f"{_PREFIX}it is empty")
+        try:
+            document = read_config(request.config)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        with self._database.read() as session:
+            template = usable_template(session, request.template, user) if request.template else {}
+            named = _names(template) | _names(document.value)
+            project_id = _project(session, request.project_id, named, user)
+            if project_id is not None and len(named) == 1:  # the id says both
+                document.value.pop(*named, None)
+                template = {name: value for name, value in template.items() if name not in named}
+            if project_id is None:
+                project_id = 1 if origin is None else readable(session, origin.parent_id, user).project_id
+            project = target_project(session, project_id, user)
+            workspace = session.get_one(Workspace, project.workspace_id)
+            return document, _Site(
+                project_id=project.id,
+                workspace_id=workspace.id,
+                template=template,
+                storage=workspace.checkpoint_storage,
+                compute_pool=workspace.default_compute_pool,
+                aux_pool=workspace.default_aux_pool,
+            )
+
+    def _parse(self, document: Document, site: _Site, seed: int | None) -> ExperimentConfig:
+        storage = None
+        if self._settings.storage_path:
+            storage = {"type": "shared_fs", "host_path": self._settings.storage_path}
+        if site.storage is not None:
+            lower = {} if storage is None else {"checkpoint_storage": storage}
+            storage = merge_configs({"checkpoint_storage": site.storage}, lower)["checkpoint_storage"]
+        defaults = ClusterDefaults(
+            checkpoint_storage=storage,
+            image=self._settings.trial_image,
+            resource_pool=site.compute_pool,
+            aux_resource_pool=site.aux_pool,
+        )
+        seed = seed or int(time.time()) & 0x7FFFFFFF
+        try:
+            return parse_experiment_config(document, template=site.template, cluster=defaults, seed=seed)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+
+    def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int) -> str:
+        named = config.resources.resource_pool
+        pool = named or defaults_of(session).of(config.resources.slots_per_trial)
+        check_available(session, pool, workspace_id, f"{_PREFIX}<config>.resources.resource_pool")
+        return pool
+
+    def run_of(
+        self, session: Session, experiment: Experiment, config: ExperimentConfig, search: Search
+    ) -> ExperimentRun:
+        """What the workflow of an experiment starts with."""
+        owner = session.get_one(User, experiment.owner_id).username
+        project = session.get_one(Project, experiment.project_id)
+        timing = self._settings.timing
+        if config.preemption_timeout is not None:
+            timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
+        return ExperimentRun(
+            experiment_id=experiment.id,
+            name=config.name,
+            owner=owner,
+            job_id=experiment.job_id,
+            state=ExperimentState(experiment.state),
+            search=search,
+            moves=experiment.pool_moves,
+            template=TrialTemplate(
+                pool=experiment.resource_pool,
+                slots=config.resources.slots_per_trial,
+                max_restarts=config.max_restarts,
+                claim=claim_of(experiment).claim,
+                user=owner,
+                workspace=session.get_one(Workspace, project.workspace_id).name,
+                is_single_node=bool(config.resources.is_single_node),
+                heeds_logs=any(policy.pattern and policy.action for policy in config.log_policies),
+                timing=timing,
+            ),
+        )
+
+
+def _begin(session: Session, experiment: Experiment, run: ExperimentRun, decision: Decision) -> None:
+    """Record the first decision of a search, and its trials. The workflow goes on from there."""
+    new = [new_trial(run, action) for action in decision.actions if isinstance(action, Create)]
+    note_trials(run, new, create_trials(session, experiment.id, new))
+    record_decisions(session, experiment.id, [decision])
+    experiment.searcher_queue = [event.model_dump(mode="json") for event in run.search.queue()]
+    run.is_started = run.is_recorded = True
+
+
+#: Stands where unmanaged experiments have no searcher.
+_NO_SEARCH = {"name": "single", "metric": "none", "max_length": {"batches": 1}}
+
+_PREFIX = "invalid experiment configuration: "
+
+
+def _row(
+    config: ExperimentConfig,
+    wire: dict[str, Any],
+    request: CreateExperimentRequest,
+    user: UserPrincipal,
+    search: Search,
+) -> Experiment:
+    return Experiment(
+        job_id=str(uuid.uuid4()),
+        name=config.name,
+        description=config.description or "",
+        labels=list(config.labels),
+        state=(ExperimentState.ACTIVE if request.activate else ExperimentState.PAUSED).value,
+        config=wire,
+        original_config=request.config,
+        searcher_name=config.searcher.name,
+        searcher_metric=config.searcher.metric,
+        smaller_is_better=config.searcher.smaller_is_better,
+        wants_validations=search.wants_validations,
+        time_metric=getattr(config.searcher, "time_metric", None) or _unit(config),
+        has_operations=search.generation == "ops",
+        max_length=search.frame.max_units,
+        slots_per_trial=config.resources.slots_per_trial,
+        log_retention_days=config.retention_policy.log_retention_days if config.retention_policy else None,
+        owner_id=user.user_id,
+        parent_id=request.parent_id or None,
+    )
+
+
+def _unit(config: ExperimentConfig) -> str | None:
+    """The unit of max_length: a metric of this name says how far code came that asks for no operations."""
+    return getattr(getattr(config.searcher, "max_length", None), "unit", None)
+
+
+def _storage_notices(config: dict[str, Any], roots: Sequence[str]) -> list[str]:
+    """What a user has to know of a storage that the cluster itself does not touch."""
+    section = config["checkpoint_storage"]
+    folder = folder_of(section) if section["type"] == "shared_fs" else None
+    if folder is None or named_root(folder, roots) is not None:
+        return []
+    return [f"checkpoint_storage.host_path: {StorageNotNamed(folder)}; trials use it, and what they store there stays"]
+
+
+def _source_checkpoint(session: Session, config: ExperimentConfig, user: UserPrincipal) -> str | None:
+    """The checkpoint that every trial starts from, if the config names one; the trial wins if both are set."""
+    trial_id: int | None = getattr(config.searcher, "source_trial_id", None)
+    uuid: str | None = getattr(config.searcher, "source_checkpoint_uuid", None)
+    if trial_id is not None:
+        known = may_see(readable_trial, session, trial_id, user)
+        uuid = resume_point(session, trial_id) if known else None
+        if uuid is None:
+            found = "it has no complete checkpoint" if known else "there is no such trial"
+            raise BadRequest(
+                f"{_PREFIX}<config>.searcher.source_trial_id: {trial_id}: {found}, expected a trial to start from"
+            )
+    if uuid is None:
+        return None
+    # locked, so that it is not claimed for removal before this transaction says that it is needed
+    statement = select(Checkpoint.state).where(Checkpoint.uuid == uuid).with_for_update()
+    state = session.scalar(statement) if may_see(readable_checkpoint, session, uuid, user) else None
+    if state != "COMPLETED":
+        found = "there is no such checkpoint" if state is None else f"it is {state}"
+        raise BadRequest(
+            f"{_PREFIX}<config>.searcher.source_checkpoint_uuid: {uuid!r}: {found}, "
+            "expected the uuid of a complete checkpoint"
+        )
+    return uuid
+
+
+def _capacity_warnings(session: Session, pool: str, slots: int) -> list[str]:
+    offered = session.scalars(select(Agent.slot_ids).where(Agent.pool == pool, Agent.is_connected))
+    total = sum(len(ids) for ids in offered)
+    return ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if slots > total else []
+
+
+def _names(config: Any) -> dict[str, Any]:
+    """The place that a config names, as far as it is one."""
+    if not isinstance(config, dict):
+        return {}
+    fields = cast("dict[str, Any]", config)
+    return {key: fields[key] for key in ("workspace", "project") if fields.get(key)}
+
+
+def _project(session: Session, project_id: int | None, named: dict[str, Any], user: UserPrincipal) -> int | None:
+    """The project that is asked for, by id or in the config; None if none is."""
+    if project_id and project_id > 1:
+        return project_id
+    workspace, project = named.get("workspace"), named.get("project")
+    if bool(workspace) != bool(project):
+        if project_id:
+            return project_id
+        raise BadRequest(f"{_PREFIX}<config>: workspace and project go together: expected both or neither")
+    if not isinstance(workspace, str) or not isinstance(project, str):
+        return None  # what is no text is refused with the rest of the config
+    return project_of_names(session, workspace, project, user).id
+
+
+def _parent_content(session: Session, parent_id: int, user: UserPrincipal) -> bytes:
+    readable(session, parent_id, user)
+    content = session.scalar(select(ModelDefinition.content).where(ModelDefinition.experiment_id == parent_id))
+    if content is None:
+        raise NotFound(f"experiment {parent_id} has no model definition")
+    return content

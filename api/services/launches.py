@@ -1,0 +1,215 @@
+"""What an agent needs to launch a container: everything but what only its host knows.
+
+Source: spec container-contract.md §2. The token is made here and goes to the agent only: no history holds it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from api.auth import config_secrets
+from api.auth.authentication import new_token, token_hash
+from api.errors import FailedPrecondition, NotFound
+from api.schemas.base import plain
+from database.checkpoints import newest_checkpoint
+from database.models import (
+    Agent,
+    Allocation,
+    AllocationContainer,
+    Checkpoint,
+    Cluster,
+    Experiment,
+    Project,
+    Trial,
+    User,
+    Workspace,
+)
+from database.upsert import insert
+from workflows.lifecycle.ports import ports_of
+
+
+def launch_order(
+    session: Session, allocation_id: str, rank: int, *, default_image: str, roots: Sequence[str]
+) -> dict[str, Any]:
+    """The order for one container of an allocation, with a new token and the login of its image's registry.
+
+    Args:
+        session: Of a transaction that writes.
+        allocation_id: Of an allocation that has not ended.
+        rank: Of the container in it.
+        default_image: What a configuration without an image gets.
+        roots: The folders that the operator named for checkpoints.
+
+    Raises: NotFound, FailedPrecondition.
+    """
+    allocation = session.get(Allocation, allocation_id)
+    if allocation is None:
+        raise NotFound(f"allocation {allocation_id} not found")
+    if allocation.ended_at is not None:
+        raise FailedPrecondition(f"allocation {allocation_id} has ended: nothing is launched for it")
+    trial = session.get_one(Trial, allocation.trial_id)
+    experiment = session.get_one(Experiment, trial.experiment_id)
+    owner = session.get_one(User, experiment.owner_id)
+    cluster = session.get_one(Cluster, 1)
+    token = new_token()
+    session.execute(
+        insert(session, AllocationContainer)
+        .values(allocation_id=allocation_id, rank=rank, token_hash=token_hash(token))
+        .on_conflict_do_update(
+            index_elements=["allocation_id", "rank"], set_={"token_hash": token_hash(token), "arrived_at": None}
+        )
+    )
+    session.execute(
+        update(Allocation)
+        .where(Allocation.id == allocation_id, Allocation.shared_secret == "")
+        .values(shared_secret=new_token())
+    )
+    session.refresh(allocation)
+    latest = newest_checkpoint(session, trial.id)
+    start = latest.uuid if latest is not None else trial.warm_start_checkpoint
+    config = experiment.config
+    kind = _device_kind(session, allocation, rank)
+    env = _user_environment(config, kind)
+    env |= {
+        "DET_CLUSTER_ID": cluster.cluster_id,
+        "DET_MASTER_ID": cluster.cluster_id,
+        "DET_TASK_ID": allocation.task_id,
+        "DET_ALLOCATION_ID": allocation_id,
+        "DET_SESSION_TOKEN": token,
+        "DET_DISTRIBUTED_TOKEN": allocation.shared_secret,
+        "DET_USER_TOKEN": token,
+        "DET_USER": owner.username,
+        "DET_TASK_TYPE": "TRIAL",
+        "DET_TRIAL_ID": str(trial.id),
+        "DET_EXPERIMENT_ID": str(experiment.id),
+        "DET_TRIAL_RUN_ID": str(allocation.run_id),
+        "DET_TRIAL_SEED": str(trial.seed),
+        "DET_STEPS_COMPLETED": str(_steps_completed(session, trial, latest)),
+        "DET_EXPERIMENT_CONFIG": orjson.dumps(plain(config_secrets.without_registry_auth(config))).decode(),
+        "DET_HPARAMS": orjson.dumps(plain(trial.hparams)).decode(),
+        "DET_UNIQUE_PORT_OFFSET": str(min(_slot_ids(allocation, rank), default=0)),
+        "DET_TASK_LOGGING_METADATA": orjson.dumps(
+            {"task_id": allocation.task_id, "allocation_id": allocation_id, "trial_id": trial.id}
+        ).decode(),
+        "DET_SEGMENT_ENABLED": "false",
+        "DET_SEGMENT_API_KEY": "",
+        "DET_USE_TLS": "false",
+    }
+    if start is not None:
+        env["DET_LATEST_CHECKPOINT"] = start
+    project = session.get_one(Project, experiment.project_id)
+    workspace = session.get_one(Workspace, project.workspace_id)
+    environment: dict[str, Any] = _section(config, "environment")
+    resources: dict[str, Any] = config["resources"]
+    return {
+        "env": env,
+        "image": _image(config, kind) or default_image,
+        "forcePull": bool(environment.get("force_pull_image")),
+        "registryAuth": {key: value for key, value in _section(environment, "registry_auth").items() if value},
+        "user": _run_as(workspace, owner),
+        "mounts": _mounts(config, roots),
+        "devices": [
+            {"source": device["host_path"], "target": device["container_path"], "mode": device.get("mode") or "mrw"}
+            for device in cast("list[dict[str, Any]]", resources.get("devices") or [])
+        ],
+        "addCapabilities": environment.get("add_capabilities") or [],
+        "dropCapabilities": environment.get("drop_capabilities") or [],
+        "slotIds": _slot_ids(allocation, rank),
+        "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
+        "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
+        "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
+        "labels": {
+            "ai.undeterred.experiment": str(experiment.id),
+            "ai.undeterred.trial": str(trial.id),
+            "ai.undeterred.allocation": allocation_id,
+        },
+    }
+
+
+def _mounts(config: dict[str, Any], roots: Sequence[str]) -> list[dict[str, Any]]:
+    """What of its host the container sees. A user may name any folder as storage, for his workspace too: trusted are
+    those that the operator named, and none below them, where containers may have made links.
+    """
+    mounts: list[dict[str, Any]] = []
+    storage = config["checkpoint_storage"]
+    if storage["type"] == "shared_fs":
+        mounts.append(
+            {
+                "source": storage["host_path"],
+                "target": "/determined_shared_fs",
+                "readOnly": False,
+                "isStorage": True,
+                "isTrusted": os.path.normpath(storage["host_path"]) in map(os.path.normpath, roots),
+                "propagation": storage.get("propagation") or "rprivate",
+            }
+        )
+    mounts += [
+        {
+            "source": m["host_path"],
+            "target": m["container_path"],
+            "readOnly": m.get("read_only", False),
+            "isStorage": False,
+            "isTrusted": False,
+            "propagation": m.get("propagation") or "rprivate",
+        }
+        for m in cast("list[dict[str, Any]]", config.get("bind_mounts") or [])
+    ]
+    return mounts
+
+
+def _run_as(workspace: Workspace, owner: User) -> str:
+    """As whom the container runs, `uid:gid`: what the workspace says, else what its owner is; empty for the image's."""
+    group = workspace.agent_user_group or {}
+    uid, gid = group.get("agent_uid"), group.get("agent_gid")
+    if uid is None:
+        uid, gid = owner.agent_uid, owner.agent_gid
+    if uid is None:
+        return ""
+    return str(uid) if gid is None else f"{uid}:{gid}"
+
+
+def _steps_completed(session: Session, trial: Trial, latest: Checkpoint | None) -> int:
+    """A warm start begins at 0; what goes on in another trial's place goes on counting."""
+    if latest is None and trial.is_continuation and trial.warm_start_checkpoint is not None:
+        latest = session.get(Checkpoint, trial.warm_start_checkpoint)
+    return 0 if latest is None else latest.steps_completed
+
+
+def _slot_ids(allocation: Allocation, rank: int) -> list[int]:
+    for place in allocation.placements:
+        if place["rank"] == rank:
+            return cast("list[int]", place["slot_ids"])
+    return []
+
+
+def _device_kind(session: Session, allocation: Allocation, rank: int) -> str:
+    """`cuda` if the container's slots are GPUs, else `cpu`: configurations may have an image and variables for each."""
+    for place in allocation.placements:
+        agent = session.get(Agent, place["agent_id"]) if place["rank"] == rank else None
+        if agent is not None and place["slot_ids"]:
+            return next((device["kind"] for device in agent.devices), "cpu")
+    return "cpu"
+
+
+def _image(config: dict[str, Any], kind: str) -> str:
+    image: Any = _section(config, "environment").get("image")
+    if isinstance(image, dict):
+        return str(cast("dict[str, Any]", image).get(kind) or "")
+    return str(image or "")
+
+
+def _user_environment(config: dict[str, Any], kind: str) -> dict[str, str]:
+    variables: Any = _section(config, "environment").get("environment_variables") or {}
+    listed: list[str] = _section(variables, kind, []) if isinstance(variables, dict) else variables
+    pairs = [entry.partition("=") for entry in listed]
+    return {name: value for name, _, value in pairs if name}
+
+
+def _section(config: Any, name: str, default: Any = None) -> Any:
+    return config.get(name) or ({} if default is None else default)

@@ -1,0 +1,73 @@
+"""Where the containers of an allocation find each other: each comes once, and is answered when all have come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sqlalchemy import select, update
+
+from api.auth.authentication import AllocationPrincipal
+from api.errors import BadRequest, Unavailable
+from api.queries.allocations import arrived_ranks, missing_ones
+from database.models import Agent, Allocation, AllocationContainer
+from database.session import Database
+from database.types import utc_now
+from workflows import names
+
+#: Between two looks: APIs of one cluster don't hear of each other's callers.
+_TICK_S = 0.2
+
+
+async def rendezvous(
+    database: Database, caller: AllocationPrincipal, resources_id: str, timeout_s: float | None
+) -> dict[str, Any]:
+    """The addresses and slots of all containers of the caller's allocation, by rank; v1RendezvousInfo.
+
+    Args:
+        database: where they note that they came.
+        caller: one of them. Coming again is coming once: an answer may have been lost.
+        resources_id: its own id, as it was given.
+        timeout_s: how long to wait for the others; None: as long as the caller stays.
+
+    Raises: BadRequest if it is not the caller's id; Unavailable, naming those who have not come, after `timeout_s`.
+    """
+    if resources_id != names.container_id(caller.allocation_id, caller.rank):
+        raise BadRequest(f"resources id {resources_id!r}: expected that of the container that asks")
+    await asyncio.to_thread(_arrive, database, caller)
+    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    while True:
+        places, missing, addresses = await asyncio.to_thread(_look, database, caller.allocation_id)
+        if not missing:
+            return {
+                "addresses": addresses,
+                "rank": caller.rank,
+                "slots": [max(1, len(place["slot_ids"])) for place in places],
+            }
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            raise Unavailable(f"{', '.join(missing)} did not come yet")
+        await asyncio.sleep(_TICK_S)
+
+
+def _arrive(database: Database, caller: AllocationPrincipal) -> None:
+    with database.write() as session:
+        session.execute(
+            update(AllocationContainer)
+            .where(
+                AllocationContainer.allocation_id == caller.allocation_id,
+                AllocationContainer.rank == caller.rank,
+                AllocationContainer.arrived_at.is_(None),
+            )
+            .values(arrived_at=utc_now())
+        )
+
+
+def _look(database: Database, allocation_id: str) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    with database.read() as session:
+        places = sorted(session.get_one(Allocation, allocation_id).placements, key=lambda place: place["rank"])
+        if len(places) == 1:
+            return places, [], ["127.0.0.1"]
+        missing = missing_ones(places, arrived_ranks(session, allocation_id))
+        hosts = [place["agent_id"] for place in places]
+        known = dict(session.execute(select(Agent.id, Agent.address).where(Agent.id.in_(hosts))).tuples().all())
+    return places, missing, [known.get(host) or "127.0.0.1" for host in hosts]

@@ -1,0 +1,161 @@
+"""Experiments that are trained elsewhere: no searcher, no scheduling, no workflow; a client says how they stand.
+
+Source: spec experiment-lifecycle.md §8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import changeable, readable_trial
+from api.errors import BadRequest, FailedPrecondition
+from api.queries.paging import chosen
+from api.schemas.base import plain
+from api.schemas.validation import checked_external_id
+from database.checkpoints import resume_point
+from database.models import Checkpoint, Experiment, Trial
+from database.session import Database
+from database.types import utc_now
+
+log = structlog.get_logger()
+
+#: A trial that says nothing for so long is given up.
+_SILENCE = timedelta(minutes=5)
+_EVERY_S = 30.0
+_TERMINAL = ("COMPLETED", "CANCELED", "ERROR")
+#: What clients may say of a trial, and what is stored.
+_STATES = {
+    "STATE_ACTIVE": "ACTIVE",
+    "STATE_RUNNING": "ACTIVE",
+    "STATE_PAUSED": "PAUSED",
+    "STATE_COMPLETED": "COMPLETED",
+    "STATE_CANCELED": "CANCELED",
+    "STATE_ERROR": "ERROR",
+}
+#: The experiment is in the last of these that one of its trials is in.
+_FURTHEST = ("PAUSED", "CANCELED", "ERROR", "COMPLETED", "ACTIVE")
+
+
+def create_trial(
+    session: Session,
+    experiment_id: int,
+    hparams: dict[str, Any],
+    user: UserPrincipal,
+    *,
+    external_id: str | None = None,
+) -> Trial:
+    """A new trial; with an `external_id` that is known, that one. Raises: BadRequest, NotFound, Forbidden."""
+    experiment = _unmanaged(session, experiment_id, user)
+    session.refresh(experiment, with_for_update=True)  # the same external id may come twice at once
+    if external_id is not None:
+        checked_external_id("externalTrialId", external_id)
+        known = select(Trial).where(Trial.experiment_id == experiment_id, Trial.external_id == external_id)
+        if (trial := session.scalar(known)) is not None:
+            return trial
+    request_id = str(uuid.uuid4())
+    trial = Trial(
+        experiment_id=experiment_id,
+        request_id=request_id,
+        task_id=f"{experiment_id}.{request_id}",
+        seed=0,
+        hparams=plain(hparams),
+        state="PAUSED",
+        external_id=external_id,
+    )
+    session.add(trial)
+    session.flush()
+    return trial
+
+
+def start_trial(session: Session, trial_id: int, user: UserPrincipal, *, resume: bool) -> tuple[int, str | None, int]:
+    """Begin a run: its id, the checkpoint to go on from if there is one, and the steps that it covers.
+
+    Raises: FailedPrecondition, if the trial has run and is not to be resumed; NotFound, Forbidden, BadRequest.
+    """
+    trial = _trial(session, trial_id, user)
+    if trial.run_id and not resume:
+        raise FailedPrecondition(f"trial {trial_id} has run before: expected resume: true, or a new trial")
+    trial.run_id += 1
+    trial.state, trial.ended_at, trial.heard_at = "ACTIVE", None, utc_now()
+    session.flush()
+    _follow(session, trial.experiment_id)
+    checkpoint = resume_point(session, trial_id)
+    steps = 0 if checkpoint is None else session.get_one(Checkpoint, checkpoint).steps_completed
+    return trial.run_id, checkpoint, steps
+
+
+def note_trial(session: Session, trial_id: int, user: UserPrincipal, state: str | None) -> None:
+    """A sign of life, and what became of the trial, if the client says. Raises: BadRequest, NotFound, Forbidden."""
+    trial = _trial(session, trial_id, user)
+    trial.heard_at = utc_now()
+    if state is not None:
+        trial.state = chosen("state", state, _STATES)
+        trial.ended_at = utc_now() if trial.state in _TERMINAL else None
+        session.flush()
+        _follow(session, trial.experiment_id)
+
+
+def _trial(session: Session, trial_id: int, user: UserPrincipal) -> Trial:
+    trial = readable_trial(session, trial_id, user)
+    _unmanaged(session, trial.experiment_id, user)
+    session.refresh(trial, with_for_update=True)
+    return trial
+
+
+def _unmanaged(session: Session, experiment_id: int, user: UserPrincipal) -> Experiment:
+    experiment = changeable(session, experiment_id, user)
+    if not experiment.is_unmanaged:
+        raise BadRequest(f"only unmanaged trials are supported: experiment {experiment_id} is managed by the cluster")
+    return experiment
+
+
+def _follow(session: Session, experiment_id: int) -> None:
+    """The experiment stands where the furthest of its trials stands."""
+    experiment = session.get_one(Experiment, experiment_id)
+    states = session.scalars(select(Trial.state).where(Trial.experiment_id == experiment_id).distinct())
+    experiment.state = max(states, key=_FURTHEST.index, default="PAUSED")
+    experiment.progress = 1.0 if experiment.state == "COMPLETED" else experiment.progress
+    experiment.ended_at = utc_now() if experiment.state in _TERMINAL else None
+
+
+async def watch(database: Database) -> None:
+    """Give trials up that have been silent for too long, until cancelled."""
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        try:
+            given_up = await asyncio.to_thread(give_up_silent, database)
+        except SQLAlchemyError as error:  # it is away, or busy: they are looked at again soon
+            log.warning("unmanaged trials were not looked at", error=repr(error))
+        else:
+            if given_up:
+                log.info("unmanaged trials given up", trial_ids=given_up)
+
+
+def give_up_silent(database: Database) -> list[int]:
+    """End unmanaged trials that have been silent for too long; returns their ids."""
+    too_long_ago = utc_now() - _SILENCE
+    silent = select(Trial.id, Trial.experiment_id).where(Trial.state == "ACTIVE", Trial.heard_at < too_long_ago)
+    with database.read() as session:
+        found = session.execute(silent).tuples().all()
+    given_up: list[int] = []
+    for trial_id, experiment_id in found:
+        with database.write() as session:
+            told = f"nothing was heard of it for {_SILENCE.total_seconds() / 60:.0f} minutes"
+            ended = session.scalars(
+                update(Trial)
+                .where(Trial.id == trial_id, Trial.state == "ACTIVE", Trial.heard_at < too_long_ago)
+                .values(state="ERROR", ended_at=utc_now(), message=told)
+                .returning(Trial.id)
+            ).all()
+            _follow(session, experiment_id)
+        given_up.extend(ended)
+    return given_up

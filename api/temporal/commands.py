@@ -1,0 +1,384 @@
+"""The only module of the API that speaks to Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from api.errors import FailedPrecondition, Unavailable
+from api.temporal.completions import Completions
+from workflows import names
+from workflows.attributes import FIRST, STEP_LIMIT, search_attributes
+from workflows.converter import CONVERTER
+from workflows.lifecycle.experiment import Command
+from workflows.lifecycle.trial import TrialState
+from workflows.messages import (
+    AgentRun,
+    CleanupOrder,
+    CommandResult,
+    DeliveryOrder,
+    ExperimentRun,
+    FileRemovalOrder,
+    JobMove,
+    NodesRun,
+    OperationAnswers,
+    OperationReport,
+    OperationReports,
+    PoolRun,
+    ProviderChange,
+    Timing,
+)
+from workflows.scheduling.model import Claim
+from workflows.searchers import Amended, OperationsPosted
+
+_DEADLINE = timedelta(seconds=10)
+#: Somebody looks on, and can be told the rest.
+_QUERY_DEADLINE = timedelta(seconds=3)
+_LATE = "experiment {} has not answered in time: what was asked may still be done; look, or try again"
+
+
+class StillClosing(Unavailable):
+    """The workflow of an experiment that is to go on has not ended yet, though its record has: for milliseconds."""
+
+
+class Commands:
+    """Starts workflows and sends them messages. Connects lazily: the API serves reads while Temporal is away."""
+
+    def __init__(self, address: str, namespace: str, timing: Timing) -> None:
+        self._address = address
+        self._namespace = namespace
+        self._timing = timing
+        self._client: Client | None = None
+        self._lock = asyncio.Lock()
+        self._completions = Completions(self._complete_operations)
+        #: starts an experiment's workflow if its start was held or is on its way: whether it did
+        self.start_held: Callable[[int], Awaitable[bool]] | None = None
+
+    async def client(self) -> Client:
+        """The connected client. Raises: Unavailable."""
+        if self._client is None:
+            async with self._lock:
+                if self._client is None:
+                    try:
+                        self._client = await Client.connect(
+                            self._address, namespace=self._namespace, data_converter=CONVERTER
+                        )
+                    except RuntimeError as error:
+                        raise Unavailable(f"Temporal at {self._address} does not answer: {error}") from None
+        return self._client
+
+    async def start_experiment(self, run: ExperimentRun) -> None:
+        """Start the workflow of a recorded experiment; nothing if it was started before.
+
+        Raises: Unavailable; StillClosing if the experiment's record has ended, and its workflow is about to.
+        """
+        client = await self.client()
+        if run.continuation and await self._went_on(client, run):
+            return
+        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE if run.continuation else WorkflowIDReusePolicy.REJECT_DUPLICATE
+        try:
+            await client.start_workflow(
+                "Experiment",
+                run,
+                id=names.experiment_workflow(run.experiment_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_reuse_policy=reuse,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                static_summary=f"experiment {run.experiment_id} “{run.name}” of {run.owner}"[:200],
+                priority=FIRST,
+                task_timeout=STEP_LIMIT,
+                search_attributes=search_attributes(
+                    run.experiment_id, run.template.pool, run.owner, state=run.state.value
+                ),
+                memo={"job_id": run.job_id, "continuation": run.continuation},
+                rpc_timeout=_DEADLINE,
+            )
+        except WorkflowAlreadyStartedError:
+            if run.continuation and not await self._went_on(client, run):
+                raise StillClosing(f"experiment {run.experiment_id} has not closed yet: try again") from None
+            await self._check_is_ours(client, run)
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def _went_on(self, client: Client, run: ExperimentRun) -> bool:
+        """Whether the experiment was continued as often as this already."""
+        handle = client.get_workflow_handle(names.experiment_workflow(run.experiment_id))
+        try:
+            memo = await (await handle.describe(rpc_timeout=_DEADLINE)).memo()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:  # its history is older than Temporal keeps them
+                return False
+            raise _unavailable(error) from None
+        return int(memo.get("continuation", 0)) >= run.continuation
+
+    async def _check_is_ours(self, client: Client, run: ExperimentRun) -> None:
+        """A namespace that another cluster used before has workflows with our ids: say so, rather than never run."""
+        workflow_id = names.experiment_workflow(run.experiment_id)
+        memo = await (await client.get_workflow_handle(workflow_id).describe()).memo()
+        if memo.get("job_id") != run.job_id:
+            raise FailedPrecondition(
+                f"Temporal's namespace {self._namespace!r} has a {workflow_id} of another cluster: give this cluster a "
+                "namespace of its own"
+            )
+
+    async def ensure_pool(self, run: PoolRun) -> None:
+        """Start a pool's workflow unless it runs. Raises: Unavailable."""
+        await self._ensure(
+            "ResourcePool",
+            names.pool_workflow(run.name),
+            run,
+            f"scheduler of resource pool “{run.name}”",
+            memo={"created_at": str(run.created_at)},
+            priority=FIRST,
+            task_timeout=STEP_LIMIT,
+        )
+
+    async def start_agent(self, run: AgentRun) -> None:
+        """Start an agent's workflow unless it runs. Raises: Unavailable."""
+        await self._ensure("Agent", names.agent_workflow(run.agent_id), run, f"agent “{run.agent_id}”")
+
+    async def ensure_nodes(self, run: NodesRun) -> None:
+        """Have a pool's nodes come from its provider, from now on. Raises: Unavailable."""
+        await self._ensure(
+            "Nodes",
+            names.nodes_workflow(run.pool),
+            run,
+            f"nodes of resource pool “{run.pool}”",
+            start_signal="configure",
+            start_signal_args=[ProviderChange(provider=run.provider)],
+            priority=FIRST,
+            task_timeout=STEP_LIMIT,
+        )
+
+    async def nodes(self, pool: str) -> NodesRun | None:
+        """The nodes that were launched for a pool; None if it has no provider. Raises: Unavailable."""
+        handle = (await self.client()).get_workflow_handle(names.nodes_workflow(pool))
+        try:
+            return cast(
+                "NodesRun",
+                await handle.query("snapshot", result_type=NodesRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                raise Unavailable(f"the nodes of pool {pool!r} are not known: does an orchestrator run?") from None
+            raise _unavailable(error) from None
+
+    async def end_pool(self, run: PoolRun) -> None:
+        """End the workflow of a pool that was removed, which nobody uses any more; not that of one made since.
+
+        Raises: Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.pool_workflow(run.name))
+        try:
+            found = await handle.describe(rpc_timeout=_DEADLINE)
+            if (await found.memo()).get("created_at") == str(run.created_at):
+                await handle.terminate(reason="the resource pool was removed", rpc_timeout=_DEADLINE)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise _unavailable(error) from None
+
+    async def pool(self, name: str) -> PoolRun:
+        """Agents, queue and grants of a pool, at this moment. Raises: Unavailable, also while no orchestrator runs."""
+        handle = (await self.client()).get_workflow_handle(names.pool_workflow(name))
+        try:
+            return cast(
+                "PoolRun",
+                await handle.query("snapshot", result_type=PoolRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except RPCError as error:
+            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                raise Unavailable(f"pool {name!r} does not answer: do Temporal and an orchestrator run?") from None
+            raise _unavailable(error) from None
+
+    async def move_job(self, pool: str, move: JobMove) -> Claim:
+        """Place a job before or behind another one; returns what it claims from then on.
+
+        Raises: FailedPrecondition, Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.pool_workflow(pool))
+        try:
+            return cast(
+                "Claim",
+                await handle.execute_update("move_job", move, result_type=Claim, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(f"pool {pool!r} does not answer: do Temporal and an orchestrator run?") from None
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def command(self, experiment_id: int, command: Command) -> CommandResult | None:
+        """Pause, activate, cancel or kill an experiment. None if its workflow is closed.
+
+        Raises: FailedPrecondition, Unavailable.
+        """
+        result = await self._command(experiment_id, command)
+        if result is None and await self._starts(experiment_id):
+            result = await self._command(experiment_id, command)
+        return result
+
+    async def _starts(self, experiment_id: int) -> bool:
+        return self.start_held is not None and await self.start_held(experiment_id)
+
+    async def _command(self, experiment_id: int, command: Command) -> CommandResult | None:
+        handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
+        try:
+            return cast(
+                "CommandResult",
+                await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(_LATE.format(experiment_id)) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unavailable(error) from None
+
+    async def kill_trial(self, trial_id: int) -> TrialState | None:
+        """End one trial; its state then. None if its workflow is closed, or does not run yet. Raises: Unavailable."""
+        handle = (await self.client()).get_workflow_handle(names.trial_workflow(trial_id))
+        try:
+            return cast(
+                "TrialState",
+                await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(f"trial {trial_id} does not answer: do Temporal and an orchestrator run?") from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unavailable(error) from None
+
+    async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
+        """Tell the search that an operation is complete; returns when its decisions are recorded.
+
+        Raises: FailedPrecondition, Unavailable.
+        """
+        await self._completions.complete(experiment_id, report)
+
+    async def _complete_operations(self, experiment_id: int, reports: list[OperationReport]) -> list[str | None]:
+        message = OperationReports(reports=reports)
+        answers = await self._update_search(experiment_id, "complete_operations", message, OperationAnswers)
+        return cast("OperationAnswers", answers).refusals
+
+    async def amend(self, experiment_id: int, amendment: Amended) -> None:
+        """Change a running search; returns when what follows is recorded. Raises: FailedPrecondition, Unavailable."""
+        await self._update_search(experiment_id, "amend", amendment)
+
+    async def post_operations(self, experiment_id: int, posted: OperationsPosted) -> None:
+        """Tell a custom search what its program decided. Raises: FailedPrecondition, Unavailable."""
+        await self._update_search(experiment_id, "post_operations", posted)
+
+    async def _update_search(
+        self, experiment_id: int, update: str, message: Any, answer: type | None = None, *, is_last: bool = False
+    ) -> Any:
+        handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
+        try:
+            return await handle.execute_update(update, message, result_type=answer, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise Unavailable(_LATE.format(experiment_id)) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                if not is_last and await self._starts(experiment_id):
+                    return await self._update_search(experiment_id, update, message, answer, is_last=True)
+                raise FailedPrecondition(f"experiment {experiment_id} is over: its search takes nothing more") from None
+            raise _unavailable(error) from None
+
+    async def collect_checkpoints(self, order: CleanupOrder) -> None:
+        """Have the checkpoints of an experiment collected; one that is under way looks again. Raises: Unavailable."""
+        experiment_id = order.experiment_id
+        await self._start_cleanup(
+            "CheckpointGC", names.gc_workflow(experiment_id), order, f"experiment {experiment_id}", signal="collect"
+        )
+
+    async def delete_experiment(self, order: CleanupOrder) -> None:
+        """Have an experiment deleted. Raises: Unavailable."""
+        workflow_id = names.deletion_workflow(order.experiment_id)
+        await self._start_cleanup("ExperimentDeletion", workflow_id, order, f"experiment {order.experiment_id}")
+
+    async def remove_files(self, workflow_id: str, order: FileRemovalOrder) -> None:
+        """Have single files removed from storage. Raises: Unavailable."""
+        await self._start_cleanup("FileRemoval", workflow_id, order, "files of checkpoints, or of TensorBoard")
+
+    async def _start_cleanup(
+        self,
+        workflow: str,
+        workflow_id: str,
+        order: CleanupOrder | FileRemovalOrder,
+        summary: str,
+        signal: str | None = None,
+    ) -> None:
+        order = order.model_copy(update={"timing": self._timing})
+        await self._ensure(workflow, workflow_id, order, summary, start_signal=signal)
+
+    async def _ensure(self, workflow: str, workflow_id: str, run: Any, summary: str, **further: Any) -> None:
+        """Start a workflow unless it runs. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                workflow,
+                run,
+                id=workflow_id,
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=summary,
+                rpc_timeout=_DEADLINE,
+                **further,
+            )
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def deliver_webhook(self, order: DeliveryOrder) -> None:
+        """Have an event delivered; nothing if that was ordered before. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "WebhookDelivery",
+                order.model_copy(update={"timing": self._timing}),
+                id=names.delivery_workflow(order.delivery_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"delivery {order.delivery_id}",
+                rpc_timeout=_DEADLINE,
+            )
+        except WorkflowAlreadyStartedError:
+            return  # it was sent before, and that was not noted
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def signal(self, workflow_id: str, name: str, payload: Any) -> None:
+        """Send a signal; nothing if the workflow is closed. Raises: Unavailable."""
+        handle = (await self.client()).get_workflow_handle(workflow_id)
+        try:
+            if payload is None:
+                await handle.signal(name, rpc_timeout=_DEADLINE)
+            else:
+                await handle.signal(name, payload, rpc_timeout=_DEADLINE)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise _unavailable(error) from None
+
+
+def _refused(error: WorkflowUpdateFailedError) -> FailedPrecondition:
+    cause = error.cause
+    return FailedPrecondition(cause.message if isinstance(cause, ApplicationError) else str(cause))
+
+
+def _unavailable(error: RPCError) -> Unavailable:
+    return Unavailable(f"Temporal does not answer ({error.status.name}): try again")

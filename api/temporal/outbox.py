@@ -1,0 +1,162 @@
+"""Delivers messages to workflows that were recorded together with what caused them, until Temporal has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from api.errors import ApiError
+from api.temporal.commands import Commands
+from database.models import HeldStart, Outbox
+from database.session import Database
+from database.types import utc_now
+from database.webhooks import DELIVER
+from workflows import names
+from workflows.messages import CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, NodesRun, PoolRun
+
+log = structlog.get_logger()
+
+START_EXPERIMENT = "start_experiment"
+COLLECT_CHECKPOINTS = "collect_checkpoints"
+DELETE_EXPERIMENT = "delete_experiment"
+REMOVE_FILES = "remove_files"
+START_POOL = "start_pool"
+STOP_POOL = "stop_pool"
+START_NODES = "start_nodes"
+
+
+def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
+    """Add a message within the transaction of what causes it. `kind` is a signal's name, or one of the above."""
+    entry = Outbox(workflow_id=workflow_id, kind=kind, payload=payload)
+    session.add(entry)
+    return entry
+
+
+def post_start(session: Session, run: ExperimentRun) -> int:
+    """Have an experiment's workflow started, for the first time or to go on; returns the message's id."""
+    workflow_id = names.experiment_workflow(run.experiment_id)
+    entry = post(session, workflow_id, START_EXPERIMENT, run.model_dump(mode="json"))
+    session.flush()
+    return entry.id
+
+
+def hold_start(session: Session, run: ExperimentRun) -> None:
+    """Keep the start of a paused experiment until somebody wants something of its workflow."""
+    session.add(HeldStart(experiment_id=run.experiment_id, payload=run.model_dump(mode="json")))
+
+
+def release_start(session: Session, experiment_id: int) -> bool:
+    """Have an experiment's workflow started if its start was held. It goes before what is posted after this."""
+    statement = delete(HeldStart).where(HeldStart.experiment_id == experiment_id).returning(HeldStart.payload)
+    payload = session.scalar(statement)
+    if payload is not None:
+        post(session, names.experiment_workflow(experiment_id), START_EXPERIMENT, payload)
+        session.flush()
+    return payload is not None
+
+
+class Dispatcher:
+    """Sends what waits, in order for each workflow. Several processes may do so at once: receivers ignore repeats."""
+
+    def __init__(self, database: Database, commands: Commands) -> None:
+        self._database = database
+        self._commands = commands
+        self._wake = asyncio.Event()
+        self._wake.set()  # what an earlier process left
+        self._loop: asyncio.AbstractEventLoop | None = None
+        commands.start_held = self.start_held
+
+    async def start_held(self, experiment_id: int) -> bool:
+        """Start an experiment's workflow now if its start was held or has not been sent yet. Raises: Unavailable."""
+        entries = await asyncio.to_thread(self._released, experiment_id)
+        if entries:
+            await self._send_all(entries)
+        return bool(entries)
+
+    def _released(self, experiment_id: int) -> list[Outbox]:
+        mine = Outbox.workflow_id == names.experiment_workflow(experiment_id)
+        with self._database.write() as session:
+            release_start(session, experiment_id)
+            return list(session.scalars(select(Outbox).where(Outbox.sent_at.is_(None), mine).order_by(Outbox.id)))
+
+    def poke(self) -> None:
+        """Something was posted. Any thread may say so: most do from the one that committed it."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake.set)
+
+    async def run(self) -> None:
+        """Deliver until cancelled. Looks every second even without a poke: another process may have died."""
+        self._loop = asyncio.get_running_loop()
+        pause = 1.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._round()
+                pause = 1.0
+            except ApiError as error:
+                log.warning("messages to workflows wait", error=error.message)
+                pause = min(5.0, pause * 1.5)
+            except Exception:
+                log.exception("messages to workflows wait")
+                pause = min(5.0, pause * 1.5)
+
+    async def _round(self) -> None:
+        while True:
+            waiting = await asyncio.to_thread(self._load)
+            if not waiting:
+                return
+            by_workflow: dict[str, list[Outbox]] = {}
+            for entry in waiting:
+                by_workflow.setdefault(entry.workflow_id, []).append(entry)
+            results = await asyncio.gather(*map(self._send_all, by_workflow.values()), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _send_all(self, entries: list[Outbox]) -> None:
+        sent: list[int] = []
+        try:
+            for entry in entries:
+                await self._send(entry)
+                sent.append(entry.id)
+        finally:
+            if sent:
+                await asyncio.to_thread(self.mark_sent, sent)
+
+    async def _send(self, entry: Outbox) -> None:
+        if entry.kind == START_EXPERIMENT:
+            await self._commands.start_experiment(ExperimentRun.model_validate(entry.payload))
+        elif entry.kind == COLLECT_CHECKPOINTS:
+            await self._commands.collect_checkpoints(CleanupOrder.model_validate(entry.payload))
+        elif entry.kind == DELETE_EXPERIMENT:
+            await self._commands.delete_experiment(CleanupOrder.model_validate(entry.payload | {"everything": True}))
+        elif entry.kind == DELIVER:
+            await self._commands.deliver_webhook(DeliveryOrder.model_validate(entry.payload))
+        elif entry.kind == REMOVE_FILES:
+            await self._commands.remove_files(entry.workflow_id, FileRemovalOrder.model_validate(entry.payload))
+        elif entry.kind == START_POOL:
+            await self._commands.ensure_pool(PoolRun.model_validate(entry.payload))
+        elif entry.kind == START_NODES:
+            await self._commands.ensure_nodes(NodesRun.model_validate(entry.payload))
+        elif entry.kind == STOP_POOL:
+            await self._commands.end_pool(PoolRun.model_validate(entry.payload))
+        else:
+            await self._commands.signal(entry.workflow_id, entry.kind, entry.payload or None)
+
+    def _load(self) -> list[Outbox]:
+        with self._database.read() as session:
+            return list(session.scalars(select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(500)))
+
+    def mark_sent(self, ids: list[int]) -> None:
+        """Note that these messages are with Temporal."""
+        with self._database.write() as session:
+            session.execute(update(Outbox).where(Outbox.id.in_(ids)).values(sent_at=utc_now()))
