@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from api import openapi
 from api.auth.authentication import Authenticator, hash_password
 from api.auth.redaction import Redactor
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, of_database
@@ -70,6 +69,8 @@ from api.routes import (
 )
 from api.routes import settings as settings_routes
 from api.routes.legacy import users as legacy_users
+from api.routing import ERRORS, operation_id
+from api.schemas.body import told_of
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
 from api.services.log_retention import LogRetention
@@ -89,6 +90,18 @@ from workflows.messages import NodesRun
 log = structlog.get_logger()
 
 _HOUSE_S = 10.0
+
+TAGS = [
+    {"name": "experiments", "description": "Searches over trials: create, look at, command, clean up."},
+    {"name": "trials", "description": "What trials report, and what people look at."},
+    {"name": "tasks", "description": "Contexts and logs."},
+    {"name": "allocations", "description": "What a container says and asks about itself."},
+    {"name": "checkpoints", "description": "Reported by trials, described and downloaded by people."},
+    {"name": "models", "description": "The model registry."},
+    {"name": "workspaces", "description": "Who shares what."},
+    {"name": "users", "description": "Login, sessions and users."},
+    {"name": "cluster", "description": "Agents, pools, the job queue and the master."},
+]
 
 
 def create_app(settings: ApiSettings) -> FastAPI:
@@ -125,6 +138,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
         docs_url=None,  # as the framework makes them, they would fetch programs from elsewhere: `routes.pages`
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        openapi_tags=TAGS,
+        responses=ERRORS,
+        generate_unique_id_function=operation_id,
+        strict_content_type=False,
     )
     modules = (
         cluster,
@@ -172,7 +189,6 @@ def create_app(settings: ApiSettings) -> FastAPI:
     )
     for module in modules:
         app.include_router(module.router)
-    openapi.install(app, [module.router for module in modules])
     app.add_middleware(Audited)
     app.add_middleware(LenientPaths)  # the outer one: what is noted of a request is its canonical path
     app.add_exception_handler(ApiError, _on_api_error)
@@ -282,11 +298,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 async def _on_bad_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    told = "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}, got {problem.get('input')!r}"
-        for problem in error.errors()
-    )
-    return error_response(BadRequest(told))
+    problems = [problem | {"loc": problem["loc"][1:]} for problem in error.errors()]  # but whether of the path or body
+    return error_response(BadRequest(told_of(problems)))
 
 
 async def _on_database_error(request: Request, error: Exception) -> Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from api.auth.authentication import (
@@ -24,7 +25,23 @@ def get_parts(request: Request) -> Parts:
     return request.app.state.parts
 
 
-async def get_principal(request: Request) -> Principal:
+_bearer = HTTPBearer(
+    scheme_name="bearer",
+    auto_error=False,
+    description="A session (`POST /api/v1/auth/login`) or an access token (`POST /api/v1/tokens`) of a user.",
+)
+_cookie = APIKeyCookie(
+    name="auth", scheme_name="cookie", auto_error=False, description="The same, as browsers keep it."
+)
+_allocation = APIKeyHeader(
+    name="Grpc-Metadata-x-allocation-token",
+    scheme_name="allocation",
+    auto_error=False,
+    description="`Bearer ` and the token of a container (`DET_SESSION_TOKEN`), for what it reports and asks.",
+)
+
+
+async def get_caller(request: Request) -> Principal:
     """Who calls. Raises: Unauthenticated, Forbidden if it is a change and the token read-only."""
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
@@ -35,7 +52,28 @@ async def get_principal(request: Request) -> Principal:
     return known
 
 
-async def get_user(principal: Annotated[Principal, Depends(get_principal)]) -> UserPrincipal:
+Caller = Annotated[Principal, Depends(get_caller)]
+
+
+# Which tokens a route takes, for the OpenAPI page: what they say is read by `get_caller`.
+
+
+async def _user_tokens(bearer: Annotated[Any, Security(_bearer)], cookie: Annotated[Any, Security(_cookie)]) -> None:
+    pass
+
+
+async def _any_token(
+    users: Annotated[None, Depends(_user_tokens)], allocation: Annotated[Any, Security(_allocation)]
+) -> None:
+    pass
+
+
+async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_token)]) -> Principal:
+    """Who calls: a user, a container or an agent."""
+    return principal
+
+
+async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_tokens)]) -> UserPrincipal:
     """The calling user. Raises: Forbidden for containers and agents."""
     if not isinstance(principal, UserPrincipal):
         raise Forbidden("this is for users only")
@@ -49,7 +87,7 @@ async def get_admin(user: Annotated[UserPrincipal, Depends(get_user)]) -> UserPr
     return user
 
 
-async def get_agent(principal: Annotated[Principal, Depends(get_principal)]) -> AgentPrincipal:
+async def get_agent(principal: Caller, token: Annotated[Any, Security(_bearer)]) -> AgentPrincipal:
     """The calling agent. Raises: Forbidden."""
     if not isinstance(principal, AgentPrincipal):
         raise Forbidden("this is for agents only")

@@ -45,23 +45,24 @@ class MetricReports:
     auth: Authenticator
     writer: MetricsWriter
 
-    async def store(self, caller: Principal, trial_id: int, kind: str, body: bytes) -> None:
-        """Store the reports of a request; returns when they are committed. `kind` is the last part of the path.
-
-        Raises: ApiError.
-        """
+    async def store(self, caller: Principal, trial_id: int, reports: list[wire.MetricReport]) -> None:
+        """Store the reports of a request, all or none; returns when they are committed. Raises: ApiError."""
         reporter = await reporter_for(self.database, self.auth, caller, trial_id)
-        if kind == "metrics/batch":
-            reports = _parse(wire.MetricReports, body).reports
-        elif kind == "metrics":
-            sent = _parse(wire.ReportTrialMetricsRequest, body)
-            reports = [_of_group(sent.group, sent.metrics)]
-        else:
-            reports = [_of_group(kind.removesuffix("_metrics"), _parse(wire.TrialMetrics, body))]
         await self.writer.write(trial_id, reports, reporter.allocation_id)
 
 
-def _of_group(group: str, sent: wire.TrialMetrics) -> wire.MetricReport:
+def _reports(kind: str, body: bytes) -> list[wire.MetricReport]:
+    """The reports of a body. `kind`: the last part of the path. Raises: BadRequest."""
+    if kind == "metrics/batch":
+        return _parse(wire.MetricReports, body).reports
+    if kind == "metrics":
+        sent = _parse(wire.ReportTrialMetricsRequest, body)
+        return [of_group(sent.group, sent.metrics)]
+    return [of_group(kind.removesuffix("_metrics"), _parse(wire.TrialMetrics, body))]
+
+
+def of_group(group: str, sent: wire.TrialMetrics) -> wire.MetricReport:
+    """A report of one group, as newer clients would send it."""
     return wire.MetricReport(
         group=group,
         trial_run_id=sent.trial_run_id,
@@ -118,8 +119,8 @@ class ReportLane(FastAPI):
         await response(scope, receive, send)
 
     async def _serve(self, request: Request, trial_id: int, kind: str) -> Response:
-        reports: MetricReports = self.state.parts.reports
-        auth = reports.auth
+        intake: MetricReports = self.state.parts.reports
+        auth = intake.auth
         try:
             token, is_allocation = presented_token(request)
             # the writer refuses what has ended since then
@@ -127,7 +128,7 @@ class ReportLane(FastAPI):
             if caller is None:
                 caller = await run_in_threadpool(auth.identify, token, is_allocation=is_allocation)
             refuse_read_only(caller)
-            await reports.store(caller, trial_id, kind, await request.body())
+            await intake.store(caller, trial_id, _reports(kind, await request.body()))
         except ApiError as error:
             return error_response(error)
         except DATABASE_ERRORS as error:

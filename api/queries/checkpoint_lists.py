@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.queries import checkpoints
-from api.queries.paging import Offset, Window, rows_of
+from api.queries.paging import Limit, Offset, Window, rows_of
 from api.schemas.base import answer
+from api.schemas.parameters import ORDER_BY, SORT_BY, STATES
 from database.models import Experiment
 
 
@@ -21,12 +22,12 @@ class CheckpointList:
     """Which checkpoints, in which order, which page. Newer clients name attribute or metric, older ones `sortBy`."""
 
     offset: Offset = 0
-    limit: Offset = 0
-    states: Annotated[list[str] | None, Query()] = None
-    sort_by: Annotated[str, Query(alias="sortBy")] = ""
+    limit: Limit = 0
+    states: Annotated[list[str] | None, Query(description=STATES)] = None
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = ""
     sort_by_attr: Annotated[str, Query(alias="sortByAttr")] = ""
     sort_by_metric: Annotated[str, Query(alias="sortByMetric")] = ""
-    order_by: Annotated[str, Query(alias="orderBy")] = ""
+    order_by: Annotated[str, Query(alias="orderBy", description=ORDER_BY)] = ""
 
     def page_of(self, session: Session, which: ColumnElement[bool], experiment: Experiment) -> Response:
         """The answer: a page of these checkpoints, which are of that experiment."""

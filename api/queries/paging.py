@@ -12,13 +12,15 @@ from sqlalchemy.orm import Session
 
 from api.errors import BadRequest
 from api.schemas.base import Pagination
+from api.schemas.parameters import LIMIT, OFFSET, ORDER_BY
 
 Choice = TypeVar("Choice")
 
 #: What offsets and limits fit into on the wire.
 _INT32 = 2**31
 _MOST_CONDITIONS = 200
-Offset = Annotated[int, Query(ge=-_INT32, lt=_INT32)]
+Offset = Annotated[int, Query(ge=-_INT32, lt=_INT32, description=OFFSET)]
+Limit = Annotated[int, Query(ge=-_INT32, lt=_INT32, description=LIMIT)]
 
 
 _ORDERS: Mapping[str, bool | None] = {
@@ -50,8 +52,8 @@ class Window:
     """Which part of a list, and in which direction. A negative offset counts from the end; limit 0 means all."""
 
     offset: Offset = 0
-    limit: Offset = 0
-    order_by: Annotated[str, Query(alias="orderBy")] = ""
+    limit: Limit = 0
+    order_by: Annotated[str, Query(alias="orderBy", description=ORDER_BY)] = ""
 
     def __post_init__(self) -> None:
         """Raises: BadRequest, also from lists that have one order only."""

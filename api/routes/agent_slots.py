@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -18,17 +18,18 @@ from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import agents
 from api.queries.paging import WindowDep, chosen, rows_of
+from api.routing import Route
+from api.schemas import agents as wire
 from api.schemas.base import answer
-from api.schemas.body import json_object
+from api.schemas.parameters import SORT_BY, AgentId, SlotId
 from api.temporal import outbox
 from database.models import Agent
 from database.types import utc_now
 from workflows import names
 from workflows.messages import AgentService
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 
-_LONGEST_GRACE_S = 30 * 86400
 
 _SORT: dict[str, Any] = {
     "": Agent.id,
@@ -43,7 +44,7 @@ def list_agents(
     parts: PartsDep,
     user: UserDep,
     window: WindowDep,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
     exclude_slots: Annotated[bool, Query(alias="excludeSlots")] = False,
     exclude_containers: Annotated[bool, Query(alias="excludeContainers")] = False,
 ) -> Response:
@@ -70,7 +71,7 @@ def list_agents_of_old(parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/agents/{agent_id}")
-def get_agent(agent_id: str, parts: PartsDep, user: UserDep) -> Response:
+def get_agent(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
     """One agent."""
     with parts.database.read() as session:
         return answer(
@@ -79,7 +80,7 @@ def get_agent(agent_id: str, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/agents/{agent_id}/slots")
-def list_slots(agent_id: str, parts: PartsDep, user: UserDep) -> Response:
+def list_slots(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
     """The slots of an agent."""
     with parts.database.read() as session:
         row, held = agents.find(session, agent_id), agents.holders(session, user)
@@ -87,7 +88,7 @@ def list_slots(agent_id: str, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/agents/{agent_id}/slots/{slot_id}")
-def get_slot(agent_id: str, slot_id: str, parts: PartsDep, user: UserDep) -> Response:
+def get_slot(agent_id: AgentId, slot_id: SlotId, parts: PartsDep, user: UserDep) -> Response:
     """One slot of an agent."""
     with parts.database.read() as session:
         row = agents.find(session, agent_id)
@@ -95,23 +96,22 @@ def get_slot(agent_id: str, slot_id: str, parts: PartsDep, user: UserDep) -> Res
 
 
 @router.post("/api/v1/agents/{agent_id}/disable")
-async def disable_agent(agent_id: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def disable_agent(agent_id: AgentId, parts: PartsDep, admin: AdminDep, wanted: wire.Drain) -> Response:
     """Take an agent out of service. What runs there is asked to leave; with `drain` it may stay until it ends.
 
     With `graceSeconds` as well it may stay that long, and is asked to leave then.
     """
-    body = await json_object(request)
-    is_draining, grace = _drain(body), _grace(body)
+    grace = _grace(wanted)
 
     def change(row: Agent) -> None:
-        row.is_enabled, row.is_draining = False, is_draining
+        row.is_enabled, row.is_draining = False, wanted.drain
         row.leave_at = None if grace is None else utc_now() + grace
 
     return await _changed(parts, admin, agent_id, change)
 
 
 @router.post("/api/v1/agents/{agent_id}/enable")
-async def enable_agent(agent_id: str, parts: PartsDep, admin: AdminDep) -> Response:
+async def enable_agent(agent_id: AgentId, parts: PartsDep, admin: AdminDep) -> Response:
     """Put an agent back into service, with all of its slots."""
 
     def change(row: Agent) -> None:
@@ -121,46 +121,33 @@ async def enable_agent(agent_id: str, parts: PartsDep, admin: AdminDep) -> Respo
 
 
 @router.post("/api/v1/agents/{agent_id}/slots/{slot_id}/disable")
-async def disable_slot(agent_id: str, slot_id: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def disable_slot(
+    agent_id: AgentId, slot_id: SlotId, parts: PartsDep, admin: AdminDep, wanted: wire.Drain
+) -> Response:
     """Take a slot out of service. What runs there is asked to leave; with `drain` it may stay until it ends."""
-    return await _slot_changed(
-        parts, admin, agent_id, slot_id, enabled=False, is_draining=_drain(await json_object(request))
-    )
+    return await _slot_changed(parts, admin, agent_id, slot_id, enabled=False, is_draining=wanted.drain)
 
 
 @router.post("/api/v1/agents/{agent_id}/slots/{slot_id}/enable")
-async def enable_slot(agent_id: str, slot_id: str, parts: PartsDep, admin: AdminDep) -> Response:
+async def enable_slot(agent_id: AgentId, slot_id: SlotId, parts: PartsDep, admin: AdminDep) -> Response:
     """Put a slot back into service."""
     return await _slot_changed(parts, admin, agent_id, slot_id, enabled=True, is_draining=False)
 
 
 @router.patch("/agents/{agent_id}/slots/{slot_id}")
 async def patch_slot_of_old(
-    agent_id: str, slot_id: str, request: Request, parts: PartsDep, admin: AdminDep
+    agent_id: AgentId, slot_id: SlotId, parts: PartsDep, admin: AdminDep, wanted: wire.Enabled
 ) -> Response:
     """Take a slot out of service or put it back, as the oldest clients say it."""
-    enabled = (await json_object(request)).get("enabled")
-    if not isinstance(enabled, bool):
-        raise BadRequest(f"enabled: {enabled!r}: expected true or false")
-    return await _slot_changed(parts, admin, agent_id, slot_id, enabled=enabled, is_draining=False)
+    return await _slot_changed(parts, admin, agent_id, slot_id, enabled=wanted.enabled, is_draining=False)
 
 
-def _drain(body: dict[str, Any]) -> bool:
-    drain = body.get("drain", False)
-    if not isinstance(drain, bool):
-        raise BadRequest(f"drain: {drain!r}: expected true or false")
-    return drain
-
-
-def _grace(body: dict[str, Any]) -> timedelta | None:
-    seconds = body.get("graceSeconds")
-    if seconds is None:
+def _grace(wanted: wire.Drain) -> timedelta | None:
+    if wanted.grace_seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_GRACE_S:
-        raise BadRequest(f"graceSeconds: {seconds!r}: expected a number from 0 to {_LONGEST_GRACE_S}")
-    if body.get("drain") is not True:
+    if not wanted.drain:
         raise BadRequest("graceSeconds: expected only with drain: what is not drained is asked to leave at once")
-    return timedelta(seconds=seconds)
+    return timedelta(seconds=wanted.grace_seconds)
 
 
 async def _slot_changed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -13,9 +13,10 @@ from starlette.responses import Response
 from api.auth.authentication import AgentPrincipal
 from api.deps import AgentDep, PartsDep
 from api.errors import NotFound
+from api.routing import Route
 from api.schemas import agents as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as, json_object, parse_as
+from api.schemas.parameters import AgentId, AllocationId
 from api.services import enrollment
 from api.services.checkpoint_files import removal_order
 from api.services.launches import launch_order
@@ -24,13 +25,12 @@ from workflows import names
 from workflows.lifecycle.allocation import AllocationState, before
 from workflows.messages import AgentRun, AgentSeen
 
-router = APIRouter(tags=["agents (internal)"], include_in_schema=False)
+router = APIRouter(route_class=Route, tags=["agents (internal)"], include_in_schema=False)
 
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/hello")
-async def hello(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
+async def hello(agent_id: AgentId, parts: PartsDep, agent: AgentDep, report: wire.AgentReport) -> Response:
     """An agent starts. Its workflow starts with it, if it does not run yet."""
-    report = await body_as(request, wire.AgentReport)
 
     def note() -> AgentRun:
         with parts.database.write() as session:
@@ -42,9 +42,8 @@ async def hello(agent_id: str, request: Request, parts: PartsDep, agent: AgentDe
 
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/present")
-async def present(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
+async def present(agent_id: AgentId, parts: PartsDep, agent: AgentDep, report: wire.AgentReport) -> Response:
     """An agent has taken up the activity by which its workflow watches it."""
-    report = await body_as(request, wire.AgentReport)
 
     def look() -> AgentSeen:
         with parts.database.read() as session:
@@ -55,7 +54,7 @@ async def present(agent_id: str, request: Request, parts: PartsDep, agent: Agent
 
 
 @router.post("/api/v1/undeterred/allocations/{allocation_id}/containers/{rank}/launch")
-async def launch(allocation_id: str, rank: int, parts: PartsDep, agent: AgentDep) -> Response:
+async def launch(allocation_id: AllocationId, rank: int, parts: PartsDep, agent: AgentDep) -> Response:
     """The launch order of a container, with a fresh token."""
 
     def order() -> dict[str, object]:
@@ -75,7 +74,7 @@ async def launch(allocation_id: str, rank: int, parts: PartsDep, agent: AgentDep
 
 @router.post("/api/v1/undeterred/allocations/{allocation_id}/{progress}")
 async def progressed(
-    allocation_id: str, progress: Literal["pulling", "starting", "running"], parts: PartsDep, agent: AgentDep
+    allocation_id: AllocationId, progress: Literal["pulling", "starting", "running"], parts: PartsDep, agent: AgentDep
 ) -> Response:
     """How far an allocation is, as one of its hosts sees it. The recorded state only moves forward."""
     state = AllocationState(progress.upper())
@@ -94,10 +93,10 @@ async def progressed(
 
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/reconcile")
-async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: AgentDep) -> Response:
+async def reconcile(agent_id: AgentId, parts: PartsDep, agent: AgentDep, wanted: wire.Allocations) -> Response:
     """Which of these allocations are over: their containers are leftovers, or copies that were given up."""
     enrollment.own(agent, agent_id)
-    ids: list[str] = parse_as(list[str], (await json_object(request)).get("allocations"))
+    ids = wanted.allocations
 
     def ended() -> list[str]:
         with parts.database.read() as session:
@@ -108,7 +107,7 @@ async def reconcile(agent_id: str, request: Request, parts: PartsDep, agent: Age
 
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/removals/{removal_id}")
-async def removal(agent_id: str, removal_id: str, parts: PartsDep, agent: AgentDep) -> Response:
+async def removal(agent_id: AgentId, removal_id: str, parts: PartsDep, agent: AgentDep) -> Response:
     """What is to be removed from a checkpoint storage, with its keys: until it is done, for agents of its pool."""
     enrollment.own(agent, agent_id)
 

@@ -14,9 +14,10 @@ from api.auth.reporters import reporter_for
 from api.deps import PartsDep, PrincipalDep
 from api.errors import BadRequest
 from api.parts import Parts
+from api.routing import Route
 from api.schemas.base import answer
-from api.schemas.body import json_object, parse_as
-from api.schemas.messages import STORAGE_ID
+from api.schemas.messages import STORAGE_ID, Gather, PreemptionResponse, RunId, StartRunResponse
+from api.schemas.parameters import AllocationId
 from api.schemas.streaming import while_there
 from api.services import rendezvous as meeting
 from database.models import Allocation
@@ -24,12 +25,12 @@ from database.types import utc_now
 from workflows import names
 from workflows.messages import AllocationNotice
 
-router = APIRouter(tags=["allocations"])
+router = APIRouter(route_class=Route, tags=["allocations"])
 
 
-@router.get("/api/v1/allocations/{allocation_id}/signals/preemption")
+@router.get("/api/v1/allocations/{allocation_id}/signals/preemption", response_model=PreemptionResponse)
 async def preemption(
-    allocation_id: str,
+    allocation_id: AllocationId,
     request: Request,
     parts: PartsDep,
     caller: PrincipalDep,
@@ -46,7 +47,7 @@ async def preemption(
 
 
 @router.post("/api/v1/allocations/{allocation_id}/signals/ack_preemption")
-async def ack_preemption(allocation_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def ack_preemption(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The harness leaves on our wish, or because it is out of operations: its exit is not the end of the trial."""
     own_allocation(caller, allocation_id)
     await run_in_threadpool(_note, parts, allocation_id, "preempt_acked_at")
@@ -54,7 +55,7 @@ async def ack_preemption(allocation_id: str, parts: PartsDep, caller: PrincipalD
 
 
 @router.post("/api/v1/allocations/{allocation_id}/signals/pending_preemption")
-async def pending_preemption(allocation_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The container was told by its host to leave soon, and wants to be preempted."""
     allocation = own_allocation(caller, allocation_id)
     await parts.commands.signal(
@@ -64,7 +65,7 @@ async def pending_preemption(allocation_id: str, parts: PartsDep, caller: Princi
 
 
 @router.post("/api/v1/allocations/{allocation_id}/ready")
-async def ready(allocation_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def ready(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The task does its work now."""
     own_allocation(caller, allocation_id)
     await run_in_threadpool(_note, parts, allocation_id, "ready_at")
@@ -81,7 +82,7 @@ def _note(parts: Parts, allocation_id: str, field: str) -> None:
 
 @router.get("/api/v1/allocations/{allocation_id}/resources/{resources_id}/rendezvous")
 async def rendezvous(
-    allocation_id: str,
+    allocation_id: AllocationId,
     resources_id: str,
     request: Request,
     parts: PartsDep,
@@ -96,20 +97,19 @@ async def rendezvous(
 
 @router.post("/api/v1/allocations/{allocation_id}/all_gather")
 @router.post("/api/v1/allocations/{allocation_id}/notify_container_running")
-async def gather(allocation_id: str, request: Request, caller: PrincipalDep) -> Response:
+async def gather(allocation_id: AllocationId, caller: PrincipalDep, told: Gather) -> Response:
     """What every container of this allocation says, told to each. Where the runtime knows no addresses; ours does."""
     own_allocation(caller, allocation_id)
-    body = await json_object(request)
-    peers = parse_as(int, body.get("numPeers", body.get("num_peers")) or 1)
-    if peers > 1:
+    if told.num_peers > 1:
         raise BadRequest(
-            f"numPeers: {peers}: expected 1; containers find each other by rendezvous here, not as on Kubernetes"
+            f"numPeers: {told.num_peers}: expected 1; containers find each other by rendezvous here, not as on"
+            " Kubernetes"
         )
-    return answer({"data": [body.get("data") or {}]})
+    return answer({"data": [told.data]})
 
 
 @router.post("/api/v1/allocations/{allocation_id}/resources/{resources_id}/daemon")
-async def daemon(allocation_id: str, resources_id: str, caller: PrincipalDep) -> Response:
+async def daemon(allocation_id: AllocationId, resources_id: str, caller: PrincipalDep) -> Response:
     """A worker of a distributed trial, which ends with its chief. Accepted: there are none in this release."""
     own_allocation(caller, allocation_id)
     return answer()
@@ -117,15 +117,14 @@ async def daemon(allocation_id: str, resources_id: str, caller: PrincipalDep) ->
 
 @router.post("/api/v1/allocations/{allocation_id}/waiting")
 @router.post("/api/v1/allocations/{allocation_id}/proxy_address")
-async def noted(allocation_id: str, caller: PrincipalDep) -> Response:
+async def noted(allocation_id: AllocationId, caller: PrincipalDep) -> Response:
     """Accepted: newer containers end if this is refused. Nothing depends on it in this release."""
     own_allocation(caller, allocation_id)
     return answer()
 
 
-@router.post("/api/v1/runs/start")
-async def start_run(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+@router.post("/api/v1/runs/start", response_model=StartRunResponse)
+async def start_run(parts: PartsDep, caller: PrincipalDep, told: RunId) -> Response:
     """A newer harness prepares to report. All its checkpoints go to the experiment's own storage, number 1."""
-    body = await json_object(request)
-    await reporter_for(parts.database, parts.auth, caller, parse_as(int, body.get("runId", body.get("run_id"))))
+    await reporter_for(parts.database, parts.auth, caller, told.run_id)
     return answer({"storageId": STORAGE_ID})

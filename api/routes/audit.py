@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from api.deps import AdminDep, PartsDep
 from api.queries.paging import WindowDep, rows_of
+from api.routing import Route
 from api.schemas.base import answer, as_utc, rfc3339
 from database.audit import verify
 from database.models import AuditEntry
 
-router = APIRouter(tags=["audit"])
+router = APIRouter(route_class=Route, tags=["audit"])
 
 
 @router.get("/api/v1/undeterred/audit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -16,12 +16,13 @@ from api.parts import Parts
 from api.queries import experiments
 from api.queries.experiments import ExperimentFilter
 from api.routes.experiments import command_one
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import ProjectId
 from api.services import cleanup
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 #: Experiments of one request: more would keep the caller waiting longer than clients do.
 _MOST = 1000
@@ -31,7 +32,9 @@ _COMMANDS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 
 @router.post("/api/v1/projects/{project_id}/experiments/{command}")
-async def command_many(project_id: int, command: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def command_many(
+    project_id: ProjectId, command: str, parts: PartsDep, user: UserDep, wanted: wire.BulkExperiments
+) -> Response:
     """The same command for many experiments of a project: those named, those that match `filters`, or both.
 
     Project -1: of all projects. The answer says of each what went wrong, empty if nothing did.
@@ -42,11 +45,11 @@ async def command_many(project_id: int, command: str, request: Request, parts: P
     async def apply(experiment_id: int) -> None:
         await command_one(parts, experiment_id, command, user)
 
-    return await _each(parts, project_id, request, user, apply)
+    return await _each(parts, project_id, wanted, user, apply)
 
 
 @router.delete("/api/v1/projects/{project_id}/experiments/delete")
-async def delete_many(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def delete_many(project_id: ProjectId, parts: PartsDep, user: UserDep, wanted: wire.BulkExperiments) -> Response:
     """Delete many experiments of a project that are over, in the background."""
 
     def record(experiment_id: int) -> None:
@@ -56,7 +59,7 @@ async def delete_many(project_id: int, request: Request, parts: PartsDep, user: 
     async def apply(experiment_id: int) -> None:
         await run_in_threadpool(record, experiment_id)
 
-    response = await _each(parts, project_id, request, user, apply)
+    response = await _each(parts, project_id, wanted, user, apply)
     parts.dispatcher.poke()
     return response
 
@@ -64,11 +67,10 @@ async def delete_many(project_id: int, request: Request, parts: PartsDep, user: 
 async def _each(
     parts: Parts,
     project_id: int,
-    request: Request,
+    wanted: wire.BulkExperiments,
     user: UserPrincipal,
     apply: Callable[[int], Awaitable[None]],
 ) -> Response:
-    wanted = await body_as(request, wire.BulkExperiments)
     ids = await run_in_threadpool(_ids, parts, project_id, wanted, user)
     results: list[dict[str, Any]] = []
     for experiment_id in ids:

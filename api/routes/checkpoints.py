@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import and_
@@ -20,9 +20,11 @@ from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
 from api.parts import Parts
 from api.queries import checkpoints
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer, plain
-from api.schemas.body import body_as, json_object, parse_as
+from api.schemas.parameters import OFFSET, CheckpointUuid
+from api.schemas.streaming import files
 from api.services.checkpoint_contents import Stored, stored
 from api.services.checkpoint_files import note_resources
 from database.models import Checkpoint
@@ -30,15 +32,14 @@ from database.types import utc_now
 from database.upsert import insert
 from determined.common.storage._manifest import is_inside
 
-router = APIRouter(tags=["checkpoints"])
+router = APIRouter(route_class=Route, tags=["checkpoints"])
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 @router.post("/api/v1/checkpoints")
-async def report(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def report(parts: PartsDep, caller: PrincipalDep, sent: wire.ReportCheckpoint) -> Response:
     """A checkpoint is complete in storage. Reported twice, it is kept once."""
-    sent = await body_as(request, wire.ReportCheckpoint)
     if isinstance(caller, AgentPrincipal):
         raise Forbidden("checkpoints are reported by trials only")
     if not _UUID.fullmatch(sent.uuid):
@@ -95,9 +96,8 @@ def _refuse_taken(session: Session, uuid: str, reporter: Reporter, cluster_id: s
 
 
 @router.patch("/api/v1/checkpoints")
-async def patch(request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
+async def patch(parts: PartsDep, caller: ReaderDep, wanted: wire.PatchCheckpoints) -> Response:
     """Files of checkpoints are gone: a client removed them, and these are left. All changes are made, or none."""
-    wanted = await body_as(request, wire.PatchCheckpoints)
 
     def change() -> None:
         with parts.database.write() as session:
@@ -111,8 +111,8 @@ async def patch(request: Request, parts: PartsDep, caller: ReaderDep) -> Respons
     return answer()
 
 
-@router.get("/api/v1/checkpoints/{uuid}")
-def describe(uuid: str, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/checkpoints/{uuid}", response_model=wire.CheckpointResponse)
+def describe(uuid: CheckpointUuid, parts: PartsDep, caller: ReaderDep) -> Response:
     """One checkpoint with its training metadata."""
     return answer({"checkpoint": _find(parts, uuid, caller)})
 
@@ -124,12 +124,12 @@ def _find(parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal) 
     return found[0]
 
 
-@router.post("/api/v1/checkpoints/{uuid}/metadata")
-async def set_metadata(uuid: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/checkpoints/{uuid}/metadata", response_model=wire.CheckpointResponse)
+async def set_metadata(
+    uuid: CheckpointUuid, parts: PartsDep, user: UserDep, wanted: wire.CheckpointMetadata
+) -> Response:
     """Replace the stored metadata (clients merge before sending). The files in storage stay as they are."""
-    body = await json_object(request)
-    checkpoint = parse_as(dict[str, Any], body.get("checkpoint"))
-    metadata = parse_as(dict[str, Any], checkpoint.get("metadata"))
+    metadata = wanted.checkpoint.metadata
 
     def change() -> None:
         with parts.database.write() as session:
@@ -146,8 +146,8 @@ def _stored(parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal
         return stored(session, uuid, caller, parts.settings.roots)
 
 
-@router.get("/api/v1/undeterred/checkpoints/{uuid}/files")
-def files(uuid: str, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/undeterred/checkpoints/{uuid}/files", response_model=wire.CheckpointFilesResponse)
+def list_files(uuid: CheckpointUuid, parts: PartsDep, caller: ReaderDep) -> Response:
     """The files of a checkpoint with their sizes in bytes and XXH3 hashes ("" where none is known)."""
     checkpoint = _stored(parts, uuid, caller)
     known = checkpoint.hashes()
@@ -155,9 +155,15 @@ def files(uuid: str, parts: PartsDep, caller: ReaderDep) -> Response:
     return answer({"files": listed})
 
 
-@router.get("/api/v1/undeterred/checkpoints/{uuid}/file")
+@router.get(
+    "/api/v1/undeterred/checkpoints/{uuid}/file", response_class=Response, responses=files("application/octet-stream")
+)
 def file(
-    uuid: str, path: str, parts: PartsDep, caller: ReaderDep, offset: Annotated[int, Query(ge=0, lt=2**63)] = 0
+    uuid: CheckpointUuid,
+    path: str,
+    parts: PartsDep,
+    caller: ReaderDep,
+    offset: Annotated[int, Query(ge=0, lt=2**63, description=OFFSET)] = 0,
 ) -> Response:
     """The content of one file of a checkpoint, from a byte on: a download that broke off goes on there."""
     checkpoint = _stored(parts, uuid, caller)
@@ -166,8 +172,8 @@ def file(
     return StreamingResponse(checkpoint.content(path, offset), media_type="application/octet-stream")
 
 
-@router.get("/checkpoints/{uuid}")
-async def download(uuid: str, request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/checkpoints/{uuid}", response_class=Response, responses=files("application/x-tar", "application/gzip"))
+async def download(uuid: CheckpointUuid, request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
     """The files of a checkpoint as a tar (or tar.gz) stream, for clients that can't reach the storage."""
     accept = request.headers.get("accept", "*/*")
     gzip = "gzip" in accept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -14,34 +14,34 @@ from api.auth.authorization import changeable
 from api.deps import PartsDep, UserDep
 from api.errors import FailedPrecondition
 from api.parts import Parts
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as, json_object, parse_as
+from api.schemas.parameters import ExperimentId
 from api.services import checkpoint_files, cleanup
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 Count = Annotated[int | None, Query(ge=0)]
 
 
 @router.delete("/api/v1/experiments/{experiment_id}")
-async def delete_experiment(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+async def delete_experiment(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Delete an experiment that is over, with its checkpoints, logs and metrics, in the background."""
     return await _ordered(parts, lambda session: cleanup.delete_experiment(session, experiment_id, user))
 
 
 @router.delete("/api/v1/checkpoints")
-async def delete_checkpoints(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def delete_checkpoints(parts: PartsDep, user: UserDep, wanted: wire.CheckpointUuids) -> Response:
     """Delete checkpoints, in the background: all of those named, or none."""
-    uuids: list[str] = parse_as(list[str], (await json_object(request)).get("checkpointUuids"))
+    uuids = wanted.checkpoint_uuids
     return await _ordered(parts, lambda session: cleanup.delete_checkpoints(session, uuids, user, parts.settings.roots))
 
 
 @router.post("/api/v1/checkpoints/rm")
-async def remove_files(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def remove_files(parts: PartsDep, user: UserDep, wanted: wire.RemoveCheckpointFiles) -> Response:
     """Remove the files of checkpoints that match a pattern, in the background: of all those named, or of none."""
-    wanted = await body_as(request, wire.RemoveCheckpointFiles)
     return await _ordered(
         parts,
         lambda session: checkpoint_files.remove_matching(
@@ -51,7 +51,7 @@ async def remove_files(request: Request, parts: PartsDep, user: UserDep) -> Resp
 
 
 @router.delete("/api/v1/experiments/{experiment_id}/tensorboard-files")
-async def delete_tensorboard_files(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+async def delete_tensorboard_files(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Remove the TensorBoard files of an experiment that is over, in the background."""
 
     def order(session: Session) -> None:
@@ -64,7 +64,7 @@ async def delete_tensorboard_files(experiment_id: int, parts: PartsDep, user: Us
 
 
 @router.post("/api/v1/undeterred/experiments/{experiment_id}/gc")
-async def collect(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+async def collect(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Remove the checkpoints of an experiment that is over and that its policy does not keep."""
 
     def order(session: Session) -> None:
@@ -92,7 +92,7 @@ async def _ordered(parts: Parts, order: Callable[[Session], None]) -> Response:
 
 @router.get("/experiments/{experiment_id}/preview_gc")
 def preview(
-    experiment_id: int,
+    experiment_id: ExperimentId,
     parts: PartsDep,
     user: UserDep,
     save_experiment_best: Count = None,

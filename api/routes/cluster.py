@@ -7,10 +7,11 @@ from sqlalchemy import text
 from starlette.responses import Response
 
 from api.deps import PartsDep
+from api.routing import Route
 from api.schemas.base import WIRE_VERSION, answer
 from workflows.config import experiment_config_json_schema
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 
 
 @router.get("/info")

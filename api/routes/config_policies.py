@@ -9,9 +9,11 @@ from api.auth.authorization import Role, require_role
 from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest, Unsupported
 from api.parts import Parts
+from api.routing import Route
 from api.schemas.base import answer
+from api.schemas.parameters import WorkspaceId
 
-router = APIRouter(tags=["config policies"])
+router = APIRouter(route_class=Route, tags=["config policies"])
 
 _WORKLOADS = ("EXPERIMENT", "NTSC")
 _REFUSAL = (
@@ -46,7 +48,7 @@ def delete_global_policies(workload_type: str, parts: PartsDep, admin: AdminDep)
 
 
 @router.get("/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}")
-def workspace_policies(workspace_id: int, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
+def workspace_policies(workspace_id: WorkspaceId, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
     """There are none."""
     _check_workload(workload_type)
     _require(parts, user, workspace_id, Role.VIEWER)
@@ -54,7 +56,7 @@ def workspace_policies(workspace_id: int, workload_type: str, parts: PartsDep, u
 
 
 @router.put("/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}")
-def put_workspace_policies(workspace_id: int, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
+def put_workspace_policies(workspace_id: WorkspaceId, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
     """Refused (administrators of the workspace only)."""
     _check_workload(workload_type)
     _require(parts, user, workspace_id, Role.ADMIN)
@@ -62,7 +64,9 @@ def put_workspace_policies(workspace_id: int, workload_type: str, parts: PartsDe
 
 
 @router.delete("/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}")
-def delete_workspace_policies(workspace_id: int, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
+def delete_workspace_policies(
+    workspace_id: WorkspaceId, workload_type: str, parts: PartsDep, user: UserDep
+) -> Response:
     """There are none (administrators of the workspace only)."""
     _check_workload(workload_type)
     _require(parts, user, workspace_id, Role.ADMIN)

@@ -12,10 +12,11 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.queries import curves, trials
 from api.queries.paging import chosen
+from api.routing import Route
 from api.schemas.base import answer
 from database.models import Trial
 
-router = APIRouter(tags=["trials"])
+router = APIRouter(route_class=Route, tags=["trials"])
 
 _MOST_TRIALS, _MOST_CURVES = 200, 2000
 _TYPES = {

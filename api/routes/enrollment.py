@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.deps import AdminDep, PartsDep
 from api.errors import FailedPrecondition
 from api.queries.paging import WindowDep, rows_of
+from api.routing import Route
 from api.schemas import agents as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import AgentId
 from api.services import enrollment
 from database.audit import asking
 from database.models import AgentJoinToken
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 _TOKENS = "/api/v1/undeterred/agent-join-tokens"
 
 
 @router.post(_TOKENS)
-async def create_token(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def create_token(parts: PartsDep, admin: AdminDep, wanted: wire.PostJoinToken) -> Response:
     """A token by which hosts join a pool; it is told this once."""
-    wanted = await body_as(request, wire.PostJoinToken)
 
     def create() -> tuple[str, int]:
         with parts.database.write() as session:
@@ -53,9 +53,8 @@ def revoke_token(token_id: int, parts: PartsDep, admin: AdminDep) -> Response:
 
 
 @router.post("/api/v1/undeterred/agents/join")
-async def join(request: Request, parts: PartsDep) -> Response:
+async def join(parts: PartsDep, wanted: wire.JoinAgent) -> Response:
     """A host becomes an agent, by a join token. No login is needed."""
-    wanted = await body_as(request, wire.JoinAgent)
     if not parts.settings.gateway:
         raise FailedPrecondition(
             "this cluster takes no agents of other hosts: its operator starts a gateway for them (`det up --host`, or"
@@ -74,7 +73,9 @@ async def join(request: Request, parts: PartsDep) -> Response:
 
 
 @router.delete("/api/v1/undeterred/agents/{agent_id}")
-async def remove(agent_id: str, parts: PartsDep, admin: AdminDep, force: Annotated[bool, Query()] = False) -> Response:
+async def remove(
+    agent_id: AgentId, parts: PartsDep, admin: AdminDep, force: Annotated[bool, Query()] = False
+) -> Response:
     """Forget an agent: its credential is void. One that is connected goes by force only."""
 
     def forget() -> None:

@@ -23,9 +23,11 @@ from api.parts import Parts
 from api.queries import checkpoints, experiments, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, rows_of
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import Pagination, answer
-from api.schemas.body import body_as
+from api.schemas.parameters import LABELS, SORT_BY, STATES, USER_IDS, USERS, Archived, ExperimentId, NamePart
+from api.schemas.streaming import files
 from api.services import jobs
 from api.services.cleanup import change_policy
 from api.services.experiments import Created
@@ -35,23 +37,21 @@ from database.models import Experiment, ModelDefinition
 from database.types import utc_now
 from workflows.lifecycle.experiment import TERMINAL, Command, CommandRefused, ExperimentState, next_state
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 log = structlog.get_logger()
 
 
-@router.post("/api/v1/experiments")
-async def create(request: Request, parts: PartsDep, user: ActorDep) -> Response:
+@router.post("/api/v1/experiments", response_model=wire.NewExperimentResponse)
+async def create(request: Request, parts: PartsDep, user: ActorDep, wanted: wire.CreateExperimentRequest) -> Response:
     """Create an experiment. The header `Idempotency-Key` makes a repeat answer with the first one."""
-    wanted = await body_as(request, wire.CreateExperimentRequest)
     key = idempotency_key(request)
     created = await run_in_threadpool(parts.creator.create, wanted, user, key)
     return await start_created(parts, created, wanted, user)
 
 
-@router.post("/api/v1/experiments/continue")
-async def continue_experiment(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/experiments/continue", response_model=wire.NewExperimentResponse)
+async def continue_experiment(parts: PartsDep, user: UserDep, wanted: wire.ContinueExperimentRequest) -> Response:
     """Go on with an experiment that has ended: its trials that failed or were canceled run again."""
-    wanted = await body_as(request, wire.ContinueExperimentRequest)
     continued = await run_in_threadpool(parts.continuer.continue_experiment, wanted.id, wanted.override_config, user)
     return await start_created(parts, continued, wire.CreateExperimentRequest(config=""), user)
 
@@ -108,13 +108,13 @@ def _created(
 
 
 def _filter(
-    name: str = "",
+    name: NamePart = "",
     description: str = "",
-    archived: bool | None = None,
-    states: Annotated[list[str] | None, Query()] = None,
-    labels: Annotated[list[str] | None, Query()] = None,
-    users: Annotated[list[str] | None, Query()] = None,
-    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
+    archived: Archived = None,
+    states: Annotated[list[str] | None, Query(description=STATES)] = None,
+    labels: Annotated[list[str] | None, Query(description=LABELS)] = None,
+    users: Annotated[list[str] | None, Query(description=USERS)] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds", description=USER_IDS)] = None,
     project_id: Annotated[int, Query(alias="projectId")] = 0,
     including: Annotated[list[int] | None, Query(alias="experimentIdFilter.incl")] = None,
     not_in: Annotated[list[int] | None, Query(alias="experimentIdFilter.notIn")] = None,
@@ -141,13 +141,13 @@ def _filter(
     )
 
 
-@router.get("/api/v1/experiments")
+@router.get("/api/v1/experiments", response_model=wire.ExperimentsResponse)
 def list_experiments(
     parts: PartsDep,
     user: UserDep,
     wanted: Annotated[experiments.ExperimentFilter, Depends(_filter)],
     window: WindowDep,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Experiments that match every filter. Limit 0 means 100, -1 all, -2 only the count."""
     if window.limit == 0:
@@ -163,8 +163,8 @@ def list_experiments(
     return answer({"experiments": found, "pagination": pagination})
 
 
-@router.get("/api/v1/experiments/{experiment_id}")
-def get_experiment(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/experiments/{experiment_id}", response_model=wire.ExperimentWithJobResponse)
+def get_experiment(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """One experiment with its complete configuration."""
     with parts.database.read() as session:
         readable(session, experiment_id, caller)
@@ -176,17 +176,17 @@ def get_experiment(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Re
     return answer({"experiment": experiment, "config": experiment.config, "jobSummary": summary})
 
 
-@router.patch("/api/v1/experiments/{experiment_id}")
-async def patch(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/experiments/{experiment_id}", response_model=wire.OneExperimentResponse)
+async def patch(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: wire.PatchExperiment) -> Response:
     """Change name, description, notes, labels, claims to slots or how many checkpoints are kept; absent fields stay."""
-    wanted = await body_as(request, wire.PatchExperiment)
     return answer({"experiment": await _patched(parts, experiment_id, wanted, user)})
 
 
 @router.patch("/experiments/{experiment_id}")
-async def patch_of_old(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def patch_of_old(
+    experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: wire.PatchExperiment
+) -> Response:
     """The same as older clients send it: a merge patch of the configuration."""
-    wanted = await body_as(request, wire.PatchExperiment)  # its names are the same in snake_case
     return answer(await _patched(parts, experiment_id, wanted, user))
 
 
@@ -218,7 +218,7 @@ async def _patched(
 
 
 @router.post("/api/v1/experiments/{experiment_id}/{command}")
-async def command(experiment_id: int, command: str, parts: PartsDep, user: UserDep) -> Response:
+async def command(experiment_id: ExperimentId, command: str, parts: PartsDep, user: UserDep) -> Response:
     """activate, pause, cancel, kill, archive or unarchive. A repeat has no effect; what can't apply says why."""
     await command_one(parts, experiment_id, command, user)
     return answer()
@@ -276,14 +276,14 @@ def _archive(parts: Parts, experiment_id: int, user: UserPrincipal, archived: bo
         session.execute(update(Experiment).where(Experiment.id == experiment_id).values(is_archived=archived))
 
 
-@router.get("/api/v1/experiments/{experiment_id}/trials")
+@router.get("/api/v1/experiments/{experiment_id}/trials", response_model=wire.TrialsResponse)
 def list_trials(
-    experiment_id: int,
+    experiment_id: ExperimentId,
     parts: PartsDep,
     user: UserDep,
     window: WindowDep,
-    states: Annotated[list[str] | None, Query()] = None,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    states: Annotated[list[str] | None, Query(description=STATES)] = None,
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Trials of an experiment."""
     with parts.database.read() as session:
@@ -297,22 +297,22 @@ def list_trials(
     return answer({"trials": found, "pagination": pagination})
 
 
-@router.get("/api/v1/experiments/{experiment_id}/checkpoints")
-def list_checkpoints(experiment_id: int, parts: PartsDep, user: UserDep, wanted: CheckpointsDep) -> Response:
+@router.get("/api/v1/experiments/{experiment_id}/checkpoints", response_model=wire.CheckpointsResponse)
+def list_checkpoints(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: CheckpointsDep) -> Response:
     """Checkpoints of an experiment, sorted by an attribute or a validation metric."""
     with parts.database.read() as session:
         experiment = readable(session, experiment_id, user)
         return wanted.page_of(session, checkpoints.of_experiment(session, experiment_id), experiment)
 
 
-@router.get("/api/v1/experiments/{experiment_id}/model_def")
-def model_def(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/experiments/{experiment_id}/model_def", response_model=wire.ContextResponse)
+def model_def(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """The packed context, as base64 within JSON."""
     return answer({"b64Tgz": base64.b64encode(_content(parts, experiment_id, caller)).decode()})
 
 
-@router.get("/experiments/{experiment_id}/model_def")
-def model_def_file(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/experiments/{experiment_id}/model_def", response_class=Response, responses=files("application/x-gtar"))
+def model_def_file(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """The packed context, as a file."""
     content = _content(parts, experiment_id, caller)
     with parts.database.read() as session:
@@ -333,7 +333,7 @@ def _content(parts: Parts, experiment_id: int, caller: UserPrincipal | Allocatio
 
 
 @router.get("/api/v1/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
-def best_metric(experiment_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+def best_metric(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """The best searcher metric so far; 404 means that there is none yet."""
     with parts.database.read() as session:
         readable(session, experiment_id, caller)

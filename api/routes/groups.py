@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -12,18 +12,18 @@ from starlette.responses import Response
 from api.deps import AdminDep, PartsDep, UserDep
 from api.queries.paging import Window, rows_of
 from api.routes.users import changed
+from api.routing import Route
 from api.schemas import access as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import GroupId
 from api.services import users
 
-router = APIRouter(tags=["groups and roles"])
+router = APIRouter(route_class=Route, tags=["groups and roles"])
 
 
 @router.post("/api/v1/groups")
-async def create_group(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def create_group(parts: PartsDep, admin: AdminDep, wanted: wire.CreateGroupRequest) -> Response:
     """Create a group (administrators only)."""
-    wanted = await body_as(request, wire.CreateGroupRequest)
 
     def create(session: Session) -> dict[str, Any]:
         return users.group_details(session, users.new_group(session, wanted.name, wanted.add_users))
@@ -32,9 +32,8 @@ async def create_group(request: Request, parts: PartsDep, admin: AdminDep) -> Re
 
 
 @router.post("/api/v1/groups/search")
-async def search_groups(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def search_groups(parts: PartsDep, user: UserDep, wanted: wire.GetGroupsRequest) -> Response:
     """Groups with the number of their members, by name; of one name, or of one user."""
-    wanted = await body_as(request, wire.GetGroupsRequest)
 
     def find() -> dict[str, Any]:
         with parts.database.read() as session:
@@ -49,16 +48,17 @@ async def search_groups(request: Request, parts: PartsDep, user: UserDep) -> Res
 
 
 @router.get("/api/v1/groups/{group_id}")
-def get_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
+def get_group(group_id: GroupId, parts: PartsDep, user: UserDep) -> Response:
     """One group with its members."""
     with parts.database.read() as session:
         return answer({"group": users.group_details(session, users.group_by_id(session, group_id))})
 
 
 @router.put("/api/v1/groups/{group_id}")
-async def update_group(group_id: int, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def update_group(
+    group_id: GroupId, parts: PartsDep, admin: AdminDep, wanted: wire.UpdateGroupRequest
+) -> Response:
     """Rename a group, add and remove members (administrators only)."""
-    wanted = await body_as(request, wire.UpdateGroupRequest)
 
     def update(session: Session) -> dict[str, Any]:
         group = users.group_by_id(session, group_id)
@@ -72,7 +72,7 @@ async def update_group(group_id: int, request: Request, parts: PartsDep, admin: 
 
 
 @router.delete("/api/v1/groups/{group_id}")
-async def delete_group(group_id: int, parts: PartsDep, admin: AdminDep) -> Response:
+async def delete_group(group_id: GroupId, parts: PartsDep, admin: AdminDep) -> Response:
     """Delete a group, and with it what its members may by it (administrators only)."""
     await changed(parts, lambda session: session.delete(users.group_by_id(session, group_id)))
     return answer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -16,15 +16,16 @@ from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.parts import Parts
 from api.queries import jobs
 from api.queries.paging import WindowDep, chosen
+from api.routing import Route
 from api.schemas import jobs as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import STATES
 from api.services import jobs as service
 from api.services import pools as pool_service
 from database.models import ResourcePool
 from workflows.messages import JobMove, PoolRun
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 
 _STATES = {
     "STATE_UNSPECIFIED": "",
@@ -39,7 +40,7 @@ async def _jobs(
     parts: PartsDep,
     user: UserDep,
     pool: Annotated[str, Query(alias="resourcePool")] = "",
-    states: Annotated[list[str] | None, Query()] = None,
+    states: Annotated[list[str] | None, Query(description=STATES)] = None,
 ) -> list[tuple[jobs.Job, bool]]:
     name = pool or await run_in_threadpool(_default, parts)
     wanted = {chosen("states", state, _STATES) for state in states or ()} - {""}
@@ -118,9 +119,8 @@ def stats(
 
 
 @router.post("/api/v1/job-queues")
-async def update(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def update(parts: PartsDep, user: UserDep, wanted: wire.UpdateJobQueue) -> Response:
     """Change priority, weight or place of jobs. One after the other: what can't be done is told, the others stand."""
-    wanted = await body_as(request, wire.UpdateJobQueue)
     if not wanted.updates:
         raise BadRequest("updates: expected one or more")
     problems: list[str] = []

@@ -14,15 +14,18 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.queries.labels import most_used
+from api.routing import Route
 from api.schemas.base import answer
+from api.schemas.messages import LabelsResponse
+from api.schemas.parameters import ExperimentId
 from database.models import Experiment, Project
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 MAX_LABEL = 200
 
 
-@router.get("/api/v1/experiment/labels")
+@router.get("/api/v1/experiment/labels", response_model=LabelsResponse)
 def all_labels(parts: PartsDep, user: UserDep, project_id: Annotated[int, Query(alias="projectId")] = 0) -> Response:
     """The labels in use, the most frequent first; v1GetExperimentLabelsResponse."""
     statement = select(Experiment).join(Project, Project.id == Experiment.project_id).where(readable_experiments(user))
@@ -33,7 +36,7 @@ def all_labels(parts: PartsDep, user: UserDep, project_id: Annotated[int, Query(
 
 
 @router.put("/api/v1/experiments/{experiment_id}/labels/{label:path}")
-def add_label(experiment_id: int, label: str, parts: PartsDep, user: UserDep) -> Response:
+def add_label(experiment_id: ExperimentId, label: str, parts: PartsDep, user: UserDep) -> Response:
     """Give an experiment a label; one that it has already stays where it is."""
     if not label.strip() or len(label) > MAX_LABEL or not label.isprintable():
         raise BadRequest(f"label: {label[:80]!r}: expected 1 to {MAX_LABEL} printable characters")
@@ -41,7 +44,7 @@ def add_label(experiment_id: int, label: str, parts: PartsDep, user: UserDep) ->
 
 
 @router.delete("/api/v1/experiments/{experiment_id}/labels/{label:path}")
-def remove_label(experiment_id: int, label: str, parts: PartsDep, user: UserDep) -> Response:
+def remove_label(experiment_id: ExperimentId, label: str, parts: PartsDep, user: UserDep) -> Response:
     """Take a label from an experiment, if it has it."""
     return _changed(parts, experiment_id, user, lambda labels: [other for other in labels if other != label])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import update
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -10,18 +10,22 @@ from starlette.responses import Response
 from api.auth.authorization import changeable, readable_trial
 from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest
+from api.routing import Route
 from api.schemas.base import answer
-from api.schemas.body import json_object
+from api.schemas.messages import LogRetention, RemainingDaysResponse
+from api.schemas.parameters import ExperimentId, TrialId
 from api.services.log_retention import FOREVER, MAX_DAYS
 from database.models import Trial
 
-router = APIRouter(tags=["logs"])
+router = APIRouter(route_class=Route, tags=["logs"])
 
 
 @router.put("/api/v1/experiments/{experiment_id}/retain_logs")
-async def retain_experiment_logs(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def retain_experiment_logs(
+    experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: LogRetention
+) -> Response:
     """Keep the logs of an experiment's trials for `numDays` after their end; -1: for ever."""
-    days = await _days(request)
+    days = _days(wanted)
 
     def change() -> None:
         with parts.database.write() as session:
@@ -33,9 +37,9 @@ async def retain_experiment_logs(experiment_id: int, request: Request, parts: Pa
 
 
 @router.put("/api/v1/trials/{trial_id}/retain_logs")
-async def retain_trial_logs(trial_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def retain_trial_logs(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: LogRetention) -> Response:
     """Keep the logs of a trial for `numDays` after its end; -1: for ever."""
-    days = await _days(request)
+    days = _days(wanted)
 
     def change() -> None:
         with parts.database.write() as session:
@@ -47,8 +51,8 @@ async def retain_trial_logs(trial_id: int, request: Request, parts: PartsDep, us
     return answer()
 
 
-@router.get("/api/v1/trials/{trial_id}/remaining_log_retention_days")
-def remaining_days(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+@router.get("/api/v1/trials/{trial_id}/remaining_log_retention_days", response_model=RemainingDaysResponse)
+def remaining_days(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """Full days until the logs of a trial are removed; -1: never."""
     with parts.database.read() as session:
         days = parts.log_retention.remaining_days(session, readable_trial(session, trial_id, user))
@@ -61,9 +65,7 @@ def clean_up(parts: PartsDep, admin: AdminDep) -> Response:
     return answer({"removedCount": str(parts.log_retention.remove_expired())})
 
 
-async def _days(request: Request) -> int:
-    body = await json_object(request)
-    days = body.get("numDays", body.get("num_days"))
-    if not isinstance(days, int) or isinstance(days, bool) or not FOREVER <= days <= MAX_DAYS:
-        raise BadRequest(f"numDays: {days!r}: expected {FOREVER} (for ever) to {MAX_DAYS}")
-    return days
+def _days(wanted: LogRetention) -> int:
+    if not FOREVER <= wanted.num_days <= MAX_DAYS:
+        raise BadRequest(f"numDays: {wanted.num_days}: expected {FOREVER} (without end) to {MAX_DAYS}")
+    return wanted.num_days

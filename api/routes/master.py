@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -17,17 +17,18 @@ from api.auth.authentication import UserPrincipal
 from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest, Unsupported
 from api.parts import Parts
+from api.routing import Route
 from api.schemas import master as wire
 from api.schemas.base import WIRE_VERSION, answer, encode, rfc3339
-from api.schemas.body import body_as
 from api.schemas.durations import parse_duration
-from api.schemas.streaming import stream
+from api.schemas.parameters import Follow
+from api.schemas.streaming import LINES, stream
 from api.services.master_log import LEVELS, LogLine
 from database.models import Cluster, ClusterMessage, ResourcePool
 from database.types import utc_now
 from workflows.scheduling.settings import PoolSettings
 
-router = APIRouter(tags=["master"])
+router = APIRouter(route_class=Route, tags=["master"])
 
 _TICK_S = 0.25
 _LONGEST_MESSAGE = 1000
@@ -133,9 +134,8 @@ def _scheduler(settings: PoolSettings) -> dict[str, Any]:
 
 
 @router.patch("/api/v1/master/config")
-async def patch_master_config(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def patch_master_config(parts: PartsDep, admin: AdminDep, sent: wire.PatchMasterConfigRequest) -> Response:
     """Change the log level of every process of the API, within seconds; kept over restarts (administrators only)."""
-    sent = await body_as(request, wire.PatchMasterConfigRequest)
     paths = _mask(sent.field_mask)
     log = sent.config.log if sent.config and sent.config.log else wire.LogConfig()
     if log.color and (paths is None or "log.color" in paths):
@@ -169,9 +169,9 @@ def _set_level(parts: Parts, level: str) -> None:
 # -- log -----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/api/v1/master/logs")
+@router.get("/api/v1/master/logs", response_class=Response, responses=LINES)
 async def master_logs(
-    parts: PartsDep, admin: AdminDep, offset: int = 0, limit: int = 0, follow: bool = False
+    parts: PartsDep, admin: AdminDep, offset: int = 0, limit: int = 0, follow: Follow = False
 ) -> Response:
     """The latest log lines of this process of the API (administrators only). A negative offset counts from the end."""
     lines = parts.log_ring.lines()
@@ -219,7 +219,7 @@ def _message(row: ClusterMessage) -> wire.ClusterMessage:
     )
 
 
-@router.get("/api/v1/master/cluster_message")
+@router.get("/api/v1/master/cluster_message", response_model=wire.ClusterMessageResponse)
 def get_cluster_message(parts: PartsDep, user: UserDep) -> Response:
     """The message, also if its time is yet to come."""
     with parts.database.read() as session:
@@ -228,9 +228,8 @@ def get_cluster_message(parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.put("/api/v1/master/cluster_message")
-async def set_cluster_message(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def set_cluster_message(parts: PartsDep, admin: AdminDep, sent: wire.SetClusterMessageRequest) -> Response:
     """Tell everybody something, from a time on and perhaps up to one (administrators only)."""
-    sent = await body_as(request, wire.SetClusterMessageRequest)
     text = sent.message.strip()
     if not 1 <= len(text) <= _LONGEST_MESSAGE or not text.replace("\n", "").isprintable():
         raise BadRequest(f"message: {text[:40]!r}: expected 1 to {_LONGEST_MESSAGE} printable characters")

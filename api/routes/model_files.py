@@ -9,7 +9,7 @@ import tarfile
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -17,17 +17,19 @@ from starlette.responses import Response
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import readable
 from api.deps import PartsDep, UserDep
-from api.errors import BadRequest, NotFound
+from api.errors import NotFound
 from api.parts import Parts
+from api.routing import Route
 from api.schemas.base import answer, rfc3339
-from api.schemas.body import json_object
+from api.schemas.messages import FilePath, FileResponse
+from api.schemas.parameters import ExperimentId
 from database.models import ModelDefinition
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 
 @router.get("/api/v1/experiments/{experiment_id}/file_tree")
-def file_tree(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+def file_tree(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Names, sizes and kinds of the files; v1GetModelDefTreeResponse."""
     with _opened(parts, experiment_id, user) as archive:
         members = sorted(archive.getmembers(), key=lambda member: member.name)
@@ -50,12 +52,10 @@ def file_tree(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
     return answer({"files": roots})
 
 
-@router.post("/api/v1/experiments/{experiment_id}/file")
-async def one_file(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/experiments/{experiment_id}/file", response_model=FileResponse)
+async def one_file(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: FilePath) -> Response:
     """The content of one file as base64; the body names its `path`."""
-    path = (await json_object(request)).get("path")
-    if not isinstance(path, str) or not path:
-        raise BadRequest(f"path: {path!r}: expected the name of a file of the context")
+    path = wanted.path
 
     def read() -> bytes:
         with _opened(parts, experiment_id, user) as archive:

@@ -19,18 +19,20 @@ from api.deps import ActorDep, PartsDep, PrincipalDep
 from api.parts import Parts
 from api.queries import models as queries
 from api.queries.paging import WindowDep
+from api.routing import Route
 from api.schemas import models as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.messages import LabelsResponse
+from api.schemas.parameters import LABELS, SORT_BY, USER_IDS, USERS, WORKSPACE_IDS, Archived, CheckpointUuid, NamePart
 from api.services import models
 from api.services.idempotency import Once
 from database.models import TrialSource
 
-router = APIRouter(tags=["models"])
+router = APIRouter(route_class=Route, tags=["models"])
 Result = TypeVar("Result")
 
 
-@router.get("/api/v1/model/labels")
+@router.get("/api/v1/model/labels", response_model=LabelsResponse)
 def list_labels(
     parts: PartsDep, user: ActorDep, workspace_id: Annotated[int, Query(alias="workspaceId")] = 0
 ) -> Response:
@@ -41,21 +43,21 @@ def list_labels(
         return answer({"labels": queries.labels(session, user, workspace_id)})
 
 
-@router.get("/api/v1/models")
+@router.get("/api/v1/models", response_model=wire.ModelsResponse)
 def list_models(
     parts: PartsDep,
     user: ActorDep,
     window: WindowDep,
-    name: str = "",
+    name: NamePart = "",
     description: str = "",
-    labels: Annotated[list[str] | None, Query()] = None,
-    archived: bool | None = None,
+    labels: Annotated[list[str] | None, Query(description=LABELS)] = None,
+    archived: Archived = None,
     id: int = 0,
-    users: Annotated[list[str] | None, Query()] = None,
-    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
-    workspace_ids: Annotated[list[int] | None, Query(alias="workspaceIds")] = None,
+    users: Annotated[list[str] | None, Query(description=USERS)] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds", description=USER_IDS)] = None,
+    workspace_ids: Annotated[list[int] | None, Query(alias="workspaceIds", description=WORKSPACE_IDS)] = None,
     workspace_names: Annotated[list[str] | None, Query(alias="workspaceNames")] = None,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Models that the caller may see and that match every filter."""
     wanted = queries.ModelFilter(
@@ -74,10 +76,9 @@ def list_models(
     return answer({"models": found, "pagination": pagination})
 
 
-@router.post("/api/v1/models")
-async def create_model(request: Request, parts: PartsDep, user: ActorDep) -> Response:
+@router.post("/api/v1/models", response_model=wire.ModelResponse)
+async def create_model(request: Request, parts: PartsDep, user: ActorDep, wanted: wire.PostModel) -> Response:
     """Register a model, without versions yet."""
-    wanted = await body_as(request, wire.PostModel)
     once = Once(request, user)
 
     def create(session: Session) -> Any:
@@ -86,7 +87,7 @@ async def create_model(request: Request, parts: PartsDep, user: ActorDep) -> Res
     return answer(await _written(parts, create))
 
 
-@router.get("/api/v1/models/{name}")
+@router.get("/api/v1/models/{name}", response_model=wire.ModelResponse)
 def get_model(name: str, parts: PartsDep, user: ActorDep) -> Response:
     """One model."""
     with parts.database.read() as session:
@@ -97,10 +98,9 @@ def _shown(session: Session, name: str, user: ActorDep) -> wire.Model:
     return queries.model(session, models.readable_model(session, name, user).id, user)
 
 
-@router.patch("/api/v1/models/{name}")
-async def patch_model(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+@router.patch("/api/v1/models/{name}", response_model=wire.ModelResponse)
+async def patch_model(name: str, parts: PartsDep, user: ActorDep, wanted: wire.PatchModel) -> Response:
     """Change a model; labels and metadata are replaced as a whole."""
-    wanted = await body_as(request, wire.PatchModel)
     model = await _written(
         parts, lambda session: queries.model(session, models.change_model(session, name, wanted, user), user)
     )
@@ -130,9 +130,8 @@ async def unarchive_model(name: str, parts: PartsDep, user: ActorDep) -> Respons
 
 
 @router.post("/api/v1/models/{name}/move")
-async def move_model(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+async def move_model(name: str, parts: PartsDep, user: ActorDep, wanted: wire.MoveModel) -> Response:
     """Move a model to another workspace."""
-    wanted = await body_as(request, wire.MoveModel)
     await _written(parts, lambda session: models.move_model(session, name, wanted.destination_workspace_id, user))
     return answer()
 
@@ -140,9 +139,13 @@ async def move_model(name: str, request: Request, parts: PartsDep, user: ActorDe
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
-@router.get("/api/v1/models/{name}/versions")
+@router.get("/api/v1/models/{name}/versions", response_model=wire.ModelVersionsResponse)
 def list_versions(
-    name: str, parts: PartsDep, user: ActorDep, window: WindowDep, sort_by: Annotated[str, Query(alias="sortBy")] = ""
+    name: str,
+    parts: PartsDep,
+    user: ActorDep,
+    window: WindowDep,
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Versions of a model, with their checkpoints."""
     with parts.database.read() as session:
@@ -151,10 +154,11 @@ def list_versions(
     return answer({"model": model, "modelVersions": found, "pagination": pagination})
 
 
-@router.post("/api/v1/models/{name}/versions")
-async def create_version(name: str, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+@router.post("/api/v1/models/{name}/versions", response_model=wire.ModelVersionResponse)
+async def create_version(
+    name: str, request: Request, parts: PartsDep, user: ActorDep, wanted: wire.PostModelVersion
+) -> Response:
     """Register a checkpoint as the next version of a model."""
-    wanted = await body_as(request, wire.PostModelVersion)
 
     once = Once(request, user)
 
@@ -165,17 +169,18 @@ async def create_version(name: str, request: Request, parts: PartsDep, user: Act
     return answer(await _written(parts, lambda session: once(session, lambda: create(session))))
 
 
-@router.get("/api/v1/models/{name}/versions/{number}")
+@router.get("/api/v1/models/{name}/versions/{number}", response_model=wire.ModelVersionResponse)
 def get_version(name: str, number: int, parts: PartsDep, user: ActorDep) -> Response:
     """One version."""
     with parts.database.read() as session:
         return answer({"modelVersion": queries.version(session, _shown(session, name, user), number)})
 
 
-@router.patch("/api/v1/models/{name}/versions/{number}")
-async def patch_version(name: str, number: int, request: Request, parts: PartsDep, user: ActorDep) -> Response:
+@router.patch("/api/v1/models/{name}/versions/{number}", response_model=wire.ModelVersionResponse)
+async def patch_version(
+    name: str, number: int, parts: PartsDep, user: ActorDep, wanted: wire.PatchModelVersion
+) -> Response:
     """Change a version; its checkpoint stays."""
-    wanted = await body_as(request, wire.PatchModelVersion)
 
     def change(session: Session) -> wire.ModelVersion:
         model_id, _ = models.change_version(session, name, number, wanted, user)
@@ -214,7 +219,7 @@ def metrics_of_version(
 
 @router.get("/api/v1/checkpoints/{uuid}/metrics")
 def metrics_of_checkpoint(
-    uuid: str,
+    uuid: CheckpointUuid,
     parts: PartsDep,
     user: ActorDep,
     group: Annotated[str, Query(alias="metricGroup")] = "",
@@ -228,9 +233,9 @@ def metrics_of_checkpoint(
 
 
 @router.post("/api/v1/trial-source-info")
-async def report_source(request: Request, parts: PartsDep, principal: PrincipalDep) -> Response:
+async def report_source(parts: PartsDep, principal: PrincipalDep, sent: wire.ReportTrialSourceInfo) -> Response:
     """A trial works with a checkpoint: its container says so."""
-    told = (await body_as(request, wire.ReportTrialSourceInfo)).trial_source_info
+    told = sent.trial_source_info
     caller = own_trial(principal, told.trial_id)
     uuid = await _written(parts, lambda session: models.note_source(session, caller, told))
     return answer({"trialId": told.trial_id, "checkpointUuid": uuid})

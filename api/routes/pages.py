@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.middleware.browsers import PAGE_POLICY, SWAGGER_POLICY
+from api.routing import Route
 
-router = APIRouter(tags=["cluster"], include_in_schema=False)
+router = APIRouter(route_class=Route, tags=["cluster"], include_in_schema=False)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -12,19 +12,21 @@ from api.deps import AdminDep, PartsDep, ReaderDep, UserDep
 from api.parts import Parts
 from api.queries.paging import WindowDep, rows_of
 from api.queries.workspaces import available_pools, bound_workspaces
+from api.routing import Route
+from api.schemas import jobs
 from api.schemas import workspaces as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import PoolName, WorkspaceId
 from api.services import workspaces
 from api.services.pools import find
 from database.models import ResourcePool
 
-router = APIRouter(tags=["resource pools"])
+router = APIRouter(route_class=Route, tags=["resource pools"])
 _PATH = "/api/v1/resource-pools/{pool}/workspace-bindings"
 
 
 @router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
-def pools_of_workspace(workspace_id: int, parts: PartsDep, caller: ReaderDep, window: WindowDep) -> Response:
+def pools_of_workspace(workspace_id: WorkspaceId, parts: PartsDep, caller: ReaderDep, window: WindowDep) -> Response:
     """Names of the pools that a workspace may use: those bound to it, and those bound to none."""
     with parts.database.read() as session:
         require_role(session, caller.user, workspace_id, Role.VIEWER)
@@ -32,8 +34,8 @@ def pools_of_workspace(workspace_id: int, parts: PartsDep, caller: ReaderDep, wi
     return answer({"resourcePools": [row[0] for row in rows], "pagination": pagination})
 
 
-@router.get(_PATH)
-def list_bindings(pool: str, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
+@router.get(_PATH, response_model=jobs.WorkspaceIdsResponse)
+def list_bindings(pool: PoolName, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
     """Ids of the workspaces that a pool is bound to, as far as the caller may see them."""
     with parts.database.read() as session:
         find(session, pool)
@@ -42,25 +44,22 @@ def list_bindings(pool: str, parts: PartsDep, user: UserDep, window: WindowDep) 
 
 
 @router.post(_PATH)
-async def bind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def bind(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: wire.PoolBindings) -> Response:
     """Bind a pool to further workspaces (administrators of the cluster only)."""
-    wanted = await body_as(request, wire.PoolBindings)
     await run_in_threadpool(_bind, parts, pool, wanted, admin, False)
     return answer()
 
 
 @router.put(_PATH)
-async def overwrite(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def overwrite(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: wire.PoolBindings) -> Response:
     """Bind a pool to these workspaces and to no others."""
-    wanted = await body_as(request, wire.PoolBindings)
     await run_in_threadpool(_bind, parts, pool, wanted, admin, True)
     return answer()
 
 
 @router.delete(_PATH)
-async def unbind(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def unbind(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: wire.PoolBindings) -> Response:
     """Unbind a pool from workspaces."""
-    wanted = await body_as(request, wire.PoolBindings)
 
     def remove() -> None:
         with parts.database.write() as session:

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.deps import AdminDep, PartsDep, UserDep
+from api.routing import Route
 from api.schemas.base import answer
-from api.schemas.body import body_as, parse_as
-from api.schemas.jobs import PatchPoolSettings
+from api.schemas.body import parse_as
+from api.schemas.jobs import PatchPoolSettings, PoolSettingsResponse
+from api.schemas.parameters import PoolName
 from api.services.pools import configure, find
 from database.models import ResourcePool
 from workflows.scheduling.settings import PoolSettings
 
-router = APIRouter(tags=["resource pools"])
+router = APIRouter(route_class=Route, tags=["resource pools"])
 _PATH = "/api/v1/undeterred/resource-pools/{pool}/settings"
 
 
-@router.get(_PATH)
-def settings(pool: str, parts: PartsDep, user: UserDep) -> Response:
+@router.get(_PATH, response_model=PoolSettingsResponse)
+def settings(pool: PoolName, parts: PartsDep, user: UserDep) -> Response:
     """How the pool shares its slots: all settings, as documents spell them."""
     with parts.database.read() as session:
         return answer({"settings": _plain(_of(find(session, pool)))})
 
 
-@router.patch(_PATH)
-async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+@router.patch(_PATH, response_model=PoolSettingsResponse)
+async def change(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: PatchPoolSettings) -> Response:
     """Change settings: those that are given, by JSON merge patch (`null` takes one back to its default).
 
     The pool decides by them from its next decision on; what is held stays until it wants it back.
     """
-    wanted = await body_as(request, PatchPoolSettings)
 
     def note() -> PoolSettings:
         with parts.database.write() as session:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -16,16 +16,18 @@ from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import Unavailable
 from api.parts import Parts
 from api.queries.paging import WindowDep, rows_of
+from api.routing import Route
 from api.schemas import jobs as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as, parse_as
+from api.schemas.body import parse_as
+from api.schemas.parameters import PoolName
 from api.services import pools as service
 from api.services.pools import Defaults
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
 from workflows.scheduling.nodes import Node
 from workflows.scheduling.settings import Policy, PoolSettings
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 
 _MAX_AUX = 100
 
@@ -52,9 +54,8 @@ _OURS = "/api/v1/undeterred/resource-pools"
 
 
 @router.post(_OURS)
-async def create(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def create(parts: PartsDep, admin: AdminDep, wanted: wire.PostPool) -> Response:
     """Make a resource pool; it schedules from the moment on."""
-    wanted = await body_as(request, wire.PostPool)
     settings = parse_as(PoolSettings, wanted.settings or {})
 
     def make() -> dict[str, Any]:
@@ -65,7 +66,7 @@ async def create(request: Request, parts: PartsDep, admin: AdminDep) -> Response
 
 
 @router.get(_OURS + "/{pool}")
-async def describe(pool: str, parts: PartsDep, user: UserDep) -> Response:
+async def describe(pool: PoolName, parts: PartsDep, user: UserDep) -> Response:
     """One resource pool, how full it is, and the nodes that its provider was asked for, with what went wrong."""
 
     def read() -> dict[str, Any]:
@@ -82,9 +83,8 @@ async def describe(pool: str, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.patch(_OURS + "/{pool}")
-async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def change(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: wire.PatchPool) -> Response:
     """Describe a resource pool anew, or make it a default of the cluster."""
-    wanted = await body_as(request, wire.PatchPool)
 
     def note() -> dict[str, Any]:
         with parts.database.write() as session:
@@ -94,7 +94,7 @@ async def change(pool: str, request: Request, parts: PartsDep, admin: AdminDep) 
 
 
 @router.delete(_OURS + "/{pool}")
-async def remove(pool: str, parts: PartsDep, admin: AdminDep) -> Response:
+async def remove(pool: PoolName, parts: PartsDep, admin: AdminDep) -> Response:
     """Remove a resource pool that no agent is in and no experiment needs."""
 
     def forget() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select
 from starlette.responses import Response
 
@@ -14,12 +14,13 @@ from api.auth.reporters import reporter_for
 from api.deps import PartsDep, PrincipalDep, UserDep
 from api.errors import BadRequest
 from api.ingest.metrics_writer import SYSTEM_GROUPS
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer, encode
-from api.schemas.body import body_as
+from api.schemas.parameters import TrialId
 from database.models import Metric, Trial
 
-router = APIRouter(tags=["trials"])
+router = APIRouter(route_class=Route, tags=["trials"])
 
 #: By the first word of a series' name; `timing` for what the training loop measures of itself.
 _GROUPS = {"gpu": "gpu", "cpu": "cpu", "net": "network", "disk": "disk", "free": "memory"}
@@ -29,9 +30,8 @@ _LOOKED_AT = 2000
 
 
 @router.post("/api/v1/trials/profiler/metrics")
-async def post_batches(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def post_batches(parts: PartsDep, caller: PrincipalDep, wanted: wire.ProfilerBatches) -> Response:
     """Values of series, each with the time it was taken at; v1PostTrialProfilerMetricsBatchRequest."""
-    wanted = await body_as(request, wire.ProfilerBatches)
     for batch in wanted.batches:
         reporter = await reporter_for(parts.database, parts.auth, caller, batch.labels.trial_id)
         if len(batch.values) != len(batch.timestamps):
@@ -64,7 +64,7 @@ def _reports(batch: wire.ProfilerBatch, run_id: int) -> list[wire.MetricReport]:
 
 
 @router.get("/api/v1/trials/{trial_id}/profiler/available_series")
-def available_series(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+def available_series(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """Which series the latest reports of a trial have, as one line of a stream."""
     with parts.database.read() as session:
         readable_trial(session, trial_id, user)

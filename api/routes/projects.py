@@ -16,32 +16,34 @@ from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import columns, workspaces
 from api.queries.paging import WindowDep
+from api.routing import Route
 from api.schemas import workspaces as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.messages import CompletedResponse
+from api.schemas.parameters import SORT_BY, USER_IDS, USERS, Archived, ExperimentId, NamePart, ProjectId, WorkspaceId
 from api.services import workspaces as service
 from api.services.idempotency import Once
 from database.models import ProjectVisit
 from database.types import utc_now
 from database.upsert import insert
 
-router = APIRouter(tags=["projects"])
+router = APIRouter(route_class=Route, tags=["projects"])
 
 #: So many of the projects that somebody looked at are told.
 _VISITS = 5
 
 
-@router.get("/api/v1/workspaces/{workspace_id}/projects")
+@router.get("/api/v1/workspaces/{workspace_id}/projects", response_model=wire.ProjectsResponse)
 def list_projects(
-    workspace_id: int,
+    workspace_id: WorkspaceId,
     parts: PartsDep,
     caller: ReaderDep,
     window: WindowDep,
-    name: str = "",
-    archived: bool | None = None,
-    users: Annotated[list[str] | None, Query()] = None,
-    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    name: NamePart = "",
+    archived: Archived = None,
+    users: Annotated[list[str] | None, Query(description=USERS)] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds", description=USER_IDS)] = None,
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Projects of a workspace; of all that the caller may see, if its id is 0. A name is matched as a whole."""
     wanted = workspaces.Filter(name, "", archived, None, users or (), user_ids or ())
@@ -52,10 +54,11 @@ def list_projects(
     return answer({"projects": found, "pagination": pagination})
 
 
-@router.post("/api/v1/workspaces/{workspace_id}/projects")
-async def create_project(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/workspaces/{workspace_id}/projects", response_model=wire.ProjectResponse)
+async def create_project(
+    workspace_id: WorkspaceId, request: Request, parts: PartsDep, user: UserDep, wanted: wire.PostProject
+) -> Response:
     """Make a project in a workspace."""
-    wanted = await body_as(request, wire.PostProject)
 
     once = Once(request, user)
 
@@ -66,24 +69,23 @@ async def create_project(workspace_id: int, request: Request, parts: PartsDep, u
     return answer(await run_in_threadpool(_written, parts, lambda session: once(session, lambda: create(session))))
 
 
-@router.get("/api/v1/projects/key/{key}")
+@router.get("/api/v1/projects/key/{key}", response_model=wire.ProjectResponse)
 def project_by_key(key: str, parts: PartsDep, user: UserDep) -> Response:
     """One project, by its key in any case."""
     with parts.database.read() as session:
         return answer({"project": workspaces.project(session, user, key=key)})
 
 
-@router.get("/api/v1/projects/{project_id}")
-def get_project(project_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/projects/{project_id}", response_model=wire.ProjectResponse)
+def get_project(project_id: ProjectId, parts: PartsDep, caller: ReaderDep) -> Response:
     """One project."""
     with parts.database.read() as session:
         return answer({"project": workspaces.project(session, caller.user, project_id=project_id)})
 
 
-@router.patch("/api/v1/projects/{project_id}")
-async def patch_project(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/projects/{project_id}", response_model=wire.ProjectResponse)
+async def patch_project(project_id: ProjectId, parts: PartsDep, user: UserDep, wanted: wire.PatchProject) -> Response:
     """Change name, description or key."""
-    wanted = await body_as(request, wire.PatchProject)
 
     def change() -> wire.Project:
         with parts.database.write() as session:
@@ -93,8 +95,8 @@ async def patch_project(project_id: int, request: Request, parts: PartsDep, user
     return answer({"project": await run_in_threadpool(change)})
 
 
-@router.delete("/api/v1/projects/{project_id}")
-async def delete_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+@router.delete("/api/v1/projects/{project_id}", response_model=CompletedResponse)
+async def delete_project(project_id: ProjectId, parts: PartsDep, user: UserDep) -> Response:
     """Delete a project with its experiments; these in the background."""
     is_done = await run_in_threadpool(
         _written, parts, lambda session: service.delete_project(session, project_id, user)
@@ -104,42 +106,41 @@ async def delete_project(project_id: int, parts: PartsDep, user: UserDep) -> Res
 
 
 @router.post("/api/v1/projects/{project_id}/archive")
-def archive_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+def archive_project(project_id: ProjectId, parts: PartsDep, user: UserDep) -> Response:
     """Put a project away: it takes nothing new."""
     _written(parts, lambda session: service.archive_project(session, project_id, user, True))
     return answer()
 
 
 @router.post("/api/v1/projects/{project_id}/unarchive")
-def unarchive_project(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+def unarchive_project(project_id: ProjectId, parts: PartsDep, user: UserDep) -> Response:
     """Take a project out again."""
     _written(parts, lambda session: service.archive_project(session, project_id, user, False))
     return answer()
 
 
 @router.post("/api/v1/projects/{project_id}/move")
-async def move_project(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def move_project(project_id: ProjectId, parts: PartsDep, user: UserDep, wanted: wire.MoveProject) -> Response:
     """Move a project to another workspace."""
-    wanted = await body_as(request, wire.MoveProject)
     target = wanted.destination_workspace_id
     await run_in_threadpool(_written, parts, lambda session: service.move_project(session, project_id, target, user))
     return answer()
 
 
-@router.put("/api/v1/projects/{project_id}/notes")
-async def put_notes(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.put("/api/v1/projects/{project_id}/notes", response_model=wire.NotesResponse)
+async def put_notes(project_id: ProjectId, parts: PartsDep, user: UserDep, wanted: wire.Notes) -> Response:
     """Replace the notes."""
-    wanted = await body_as(request, wire.Notes)
     notes = await run_in_threadpool(
         _written, parts, lambda session: service.set_notes(session, project_id, wanted.notes, user)
     )
     return answer({"notes": notes})
 
 
-@router.post("/api/v1/projects/{project_id}/notes")
-async def add_note(project_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/projects/{project_id}/notes", response_model=wire.NotesResponse)
+async def add_note(
+    project_id: ProjectId, request: Request, parts: PartsDep, user: UserDep, wanted: wire.Note
+) -> Response:
     """Add a note."""
-    wanted = await body_as(request, wire.Note)
     once = Once(request, user)
 
     def add(session: Session) -> dict[str, Any]:
@@ -152,9 +153,10 @@ async def add_note(project_id: int, request: Request, parts: PartsDep, user: Use
 
 
 @router.post("/api/v1/experiments/{experiment_id}/move")
-async def move_experiment(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def move_experiment(
+    experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: wire.MoveExperiment
+) -> Response:
     """Move an experiment to another project."""
-    wanted = await body_as(request, wire.MoveExperiment)
     target = wanted.destination_project_id
     await run_in_threadpool(
         _written, parts, lambda session: service.move_experiment(session, experiment_id, target, user)
@@ -163,7 +165,7 @@ async def move_experiment(experiment_id: int, request: Request, parts: PartsDep,
 
 
 @router.get("/api/v1/projects/{project_id}/columns")
-def list_columns(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+def list_columns(project_id: ProjectId, parts: PartsDep, user: UserDep) -> Response:
     """What a table of the project's experiments can show."""
     with parts.database.read() as session:
         service.readable_project(session, project_id, user)
@@ -171,7 +173,7 @@ def list_columns(project_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/projects/{project_id}/experiments/metric-ranges")
-def list_ranges(project_id: int, parts: PartsDep, user: UserDep) -> Response:
+def list_ranges(project_id: ProjectId, parts: PartsDep, user: UserDep) -> Response:
     """Least and greatest values of the project's metrics."""
     with parts.database.read() as session:
         service.readable_project(session, project_id, user)
@@ -179,7 +181,7 @@ def list_ranges(project_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/projects/{project_id}/metadata/{key}")
-def list_metadata(project_id: int, key: str, parts: PartsDep, user: UserDep) -> Response:
+def list_metadata(project_id: ProjectId, key: str, parts: PartsDep, user: UserDep) -> Response:
     """Texts that the project's runs have under a key of their metadata."""
     with parts.database.read() as session:
         service.readable_project(session, project_id, user)
@@ -195,9 +197,8 @@ def activity(parts: PartsDep, user: UserDep, limit: int = _VISITS) -> Response:
 
 
 @router.post("/api/v1/users/activity")
-async def note_activity(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def note_activity(parts: PartsDep, user: UserDep, wanted: wire.Activity) -> Response:
     """Note that the user looks at a project."""
-    wanted = await body_as(request, wire.Activity)
     if wanted.entity_type not in ("", "ENTITY_TYPE_UNSPECIFIED", "ENTITY_TYPE_PROJECT"):
         raise BadRequest(f"entityType: {wanted.entity_type[:60]!r}: expected ENTITY_TYPE_PROJECT")
 

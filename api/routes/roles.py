@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -14,15 +14,16 @@ from api.deps import PartsDep, UserDep
 from api.errors import Forbidden
 from api.queries.paging import Window
 from api.routes.users import changed
+from api.routing import Route
 from api.schemas import access as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import GroupId, UserId, WorkspaceId
 from api.services import roles
 from api.services import users as service
 from api.services.users import wire_user
 from database.models import Group, GroupMember, User
 
-router = APIRouter(tags=["groups and roles"])
+router = APIRouter(route_class=Route, tags=["groups and roles"])
 
 
 @router.get("/api/v1/permissions/summary")
@@ -34,9 +35,8 @@ def permissions_summary(parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/roles/search")
-async def list_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def list_roles(parts: PartsDep, user: UserDep, wanted: wire.Search) -> Response:
     """Every role."""
-    wanted = await body_as(request, wire.Search)
     return answer(_page(list(roles.NAMES), wanted))
 
 
@@ -48,9 +48,8 @@ def _page(numbers: list[int], wanted: wire.Search) -> dict[str, Any]:
 
 
 @router.post("/api/v1/roles/search/by-assignability")
-async def assignable_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def assignable_roles(parts: PartsDep, user: UserDep, wanted: wire.AssignableRolesRequest) -> Response:
     """Roles that can be given in a workspace, or in the whole cluster."""
-    wanted = await body_as(request, wire.AssignableRolesRequest)
 
     def find() -> list[int]:
         if not wanted.workspace_id:
@@ -63,9 +62,8 @@ async def assignable_roles(request: Request, parts: PartsDep, user: UserDep) -> 
 
 
 @router.post("/api/v1/roles/search/by-ids")
-async def roles_by_ids(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def roles_by_ids(parts: PartsDep, user: UserDep, wanted: wire.GetRolesByIdRequest) -> Response:
     """Roles with who holds them, in workspaces that I may see."""
-    wanted = await body_as(request, wire.GetRolesByIdRequest)
 
     def find() -> list[dict[str, Any]]:
         with parts.database.read() as session:
@@ -75,7 +73,7 @@ async def roles_by_ids(request: Request, parts: PartsDep, user: UserDep) -> Resp
 
 
 @router.get("/api/v1/roles/search/by-user/{user_id}")
-def roles_of_user(user_id: int, parts: PartsDep, user: UserDep) -> Response:
+def roles_of_user(user_id: UserId, parts: PartsDep, user: UserDep) -> Response:
     """The roles of a user, himself or by a group; of others for administrators only."""
     if user.user_id != user_id and not user.is_admin:
         raise Forbidden("only administrators may see the roles of other users")
@@ -84,7 +82,7 @@ def roles_of_user(user_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/roles/search/by-group/{group_id}")
-def roles_of_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
+def roles_of_group(group_id: GroupId, parts: PartsDep, user: UserDep) -> Response:
     """The roles of a group; for its members and for administrators."""
     with parts.database.read() as session:
         held = roles.summaries(roles.of_group(session, group_id))
@@ -94,23 +92,21 @@ def roles_of_group(group_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/roles/add-assignments")
-async def assign_roles(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def assign_roles(parts: PartsDep, user: UserDep, wanted: wire.RoleAssignments) -> Response:
     """Give roles: in a workspace for its administrators, elsewhere for those of the cluster."""
-    wanted = await body_as(request, wire.RoleAssignments)
     await changed(parts, lambda session: roles.assign(session, wanted, user))
     return answer()
 
 
 @router.post("/api/v1/roles/remove-assignments")
-async def remove_assignments(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def remove_assignments(parts: PartsDep, user: UserDep, wanted: wire.RoleAssignments) -> Response:
     """Take roles back, as they are given."""
-    wanted = await body_as(request, wire.RoleAssignments)
     await changed(parts, lambda session: roles.remove(session, wanted, user))
     return answer()
 
 
 @router.get("/api/v1/roles/workspace/{workspace_id}")
-def workspace_roles(workspace_id: int, parts: PartsDep, user: UserDep, name: str = "") -> Response:
+def workspace_roles(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, name: str = "") -> Response:
     """Who has which role in a workspace, for who sees it."""
     with parts.database.read() as session:
         require_role(session, user, workspace_id, Role.VIEWER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -15,29 +15,29 @@ from api.auth.authorization import changeable, readable_trial
 from api.auth.containers import fence
 from api.deps import PartsDep, ReaderDep
 from api.errors import BadRequest, NotFound
+from api.routing import Route
 from api.schemas.base import answer, plain
-from api.schemas.body import json_object
+from api.schemas.messages import Metadata, MetadataResponse
+from api.schemas.parameters import RunId
 from database.models import Trial
 
-router = APIRouter(tags=["trials"])
+router = APIRouter(route_class=Route, tags=["trials"])
 
 _MAX_KEYS, _MAX_DEPTH, _MAX_KEY, _MAX_TEXT = 1000, 10, 50, 5000
 
 
-@router.get("/api/v1/runs/{run_id}/metadata")
-def get_metadata(run_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/runs/{run_id}/metadata", response_model=MetadataResponse)
+def get_metadata(run_id: RunId, parts: PartsDep, caller: ReaderDep) -> Response:
     """What was noted of a run."""
     with parts.database.read() as session:
         return answer({"metadata": _run(session, run_id, caller).metadata_ or {}})
 
 
-@router.post("/api/v1/runs/{run_id}/metadata")
-async def set_metadata(run_id: int, request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.post("/api/v1/runs/{run_id}/metadata", response_model=MetadataResponse)
+async def set_metadata(run_id: RunId, parts: PartsDep, caller: ReaderDep, wanted: Metadata) -> Response:
     """Replace what was noted of a run; answers with what is noted now."""
-    metadata = (await json_object(request)).get("metadata")
-    if not isinstance(metadata, dict):
-        raise BadRequest(f"metadata: {str(metadata)[:80]!r}: expected an object")
-    _check(cast("dict[str, Any]", metadata), depth=1)
+    metadata = wanted.metadata
+    _check(metadata, depth=1)
 
     def change() -> None:
         with parts.database.write() as session:

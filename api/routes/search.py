@@ -17,11 +17,12 @@ from api.errors import BadRequest, FailedPrecondition
 from api.parts import Parts
 from api.queries import search
 from api.routes.experiments import start_created
+from api.routing import Route
 from api.schemas import custom_search
 from api.schemas import messages as wire
-from api.schemas.base import answer
-from api.schemas.body import body_as, json_object
-from api.schemas.streaming import while_there
+from api.schemas.base import ObjectBody, answer
+from api.schemas.parameters import ExperimentId
+from api.schemas.streaming import NDJSON, while_there
 from api.services.experiments import Created
 from api.services.forks import origin_of
 from api.services.idempotency import idempotency_key
@@ -29,7 +30,7 @@ from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, par
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 from workflows.searchers import Amended, SearchError, TrialGroup, preview_search
 
-router = APIRouter(tags=["search"])
+router = APIRouter(route_class=Route, tags=["search"])
 
 #: How often the records are asked whether a custom search has news, and how long a poll waits for some.
 _TICK_S, _POLL_S = 0.2, 60.0
@@ -38,8 +39,8 @@ _TICK_S, _POLL_S = 0.2, 60.0
 # -- look into a search --------------------------------------------------------------------------------------------
 
 
-@router.get("/api/v1/experiments/{experiment_id}/search/history")
-def history(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+@router.get("/api/v1/experiments/{experiment_id}/search/history", response_class=Response, responses=NDJSON)
+def history(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """The whole search as lines of JSON: a header, then each decision. `det experiment replay` reads it."""
     with parts.database.read() as session:
         lines = search.history(session, readable(session, experiment_id, user))
@@ -47,9 +48,8 @@ def history(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/preview-hp-search")
-async def preview(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def preview(parts: PartsDep, user: UserDep, wanted: wire.PreviewSearchRequest) -> Response:
     """What a search will do if all goes as planned. The config needs neither storage nor code."""
-    wanted = await body_as(request, wire.PreviewSearchRequest)
     config, groups = await run_in_threadpool(_preview, wanted.config, wanted.seed)
     name = _unit(config)
     trials = [
@@ -59,9 +59,9 @@ async def preview(request: Request, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/searcher/preview")
-async def preview_operations(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def preview_operations(parts: PartsDep, user: UserDep, wanted: ObjectBody) -> Response:
     """The same for clients of the older generation: how many trials have which operations."""
-    config, groups = await run_in_threadpool(_preview, await json_object(request), None)
+    config, groups = await run_in_threadpool(_preview, wanted, None)
     # each word is an operation: how long to train, with the unit's initial, or V to validate
     initial = {"batches": "B", "records": "R", "epochs": "E"}.get(_unit(config), "")
     results = {f"{g.length}{initial} V" if g.length is not None else "V": g.count for g in groups}
@@ -91,9 +91,8 @@ def _unit(config: ExperimentConfig) -> str:
 
 
 @router.post("/api/v1/experiments/{experiment_id}/search/amend")
-async def amend(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def amend(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: wire.AmendSearch) -> Response:
     """Raise the number of trials, of concurrent trials or the length, or narrow the space, while the search runs."""
-    wanted = await body_as(request, wire.AmendSearch)
     changes = wanted.model_dump(exclude_none=True)
     if not changes:
         raise BadRequest("nothing to change: expected maxTrials, maxConcurrentTrials, maxLength or hyperparameters")
@@ -102,10 +101,11 @@ async def amend(experiment_id: int, request: Request, parts: PartsDep, user: Use
     return answer()
 
 
-@router.post("/api/v1/experiments/{experiment_id}/fork")
-async def fork(experiment_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/experiments/{experiment_id}/fork", response_model=wire.NewExperimentResponse)
+async def fork(
+    experiment_id: ExperimentId, request: Request, parts: PartsDep, user: UserDep, wanted: wire.ForkExperimentRequest
+) -> Response:
     """A new experiment that shares this one's history up to a decision, and may differ in everything else."""
-    wanted = await body_as(request, wire.ForkExperimentRequest)
     key = idempotency_key(request)
     request_, forked = await run_in_threadpool(_fork, parts, experiment_id, wanted, user, key)
     return await start_created(parts, forked, request_, user)
@@ -132,7 +132,7 @@ def _check_owner(parts: Parts, experiment_id: int, user: UserPrincipal) -> None:
 
 
 @router.get("/api/v1/experiments/{experiment_id}/searcher_events")
-async def searcher_events(experiment_id: int, request: Request, parts: PartsDep, actor: ActorDep) -> Response:
+async def searcher_events(experiment_id: ExperimentId, request: Request, parts: PartsDep, actor: ActorDep) -> Response:
     """All events that the program of a custom search has not answered: a long poll while there are none."""
 
     async def poll() -> Response:
@@ -158,9 +158,10 @@ def _queue(parts: Parts, experiment_id: int, actor: UserPrincipal) -> tuple[Expe
 
 
 @router.post("/api/v1/experiments/{experiment_id}/searcher_operations")
-async def searcher_operations(experiment_id: int, request: Request, parts: PartsDep, actor: ActorDep) -> Response:
+async def searcher_operations(
+    experiment_id: ExperimentId, parts: PartsDep, actor: ActorDep, wanted: wire.PostSearcherOperations
+) -> Response:
     """What the program of a custom search decided; answers when it is recorded."""
-    wanted = await body_as(request, wire.PostSearcherOperations)
     await run_in_threadpool(_check_owner, parts, experiment_id, actor)
     state, _ = await run_in_threadpool(_queue, parts, experiment_id, actor)
     if state in TERMINAL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -12,20 +12,20 @@ from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
 from database.models import UserSetting
 from database.upsert import insert
 
-router = APIRouter(tags=["users"])
+router = APIRouter(route_class=Route, tags=["users"])
 
 _LONGEST_KEY = 250
 _LONGEST_VALUE = 100_000
 _MOST = 1000
 
 
-@router.get("/api/v1/users/setting")
+@router.get("/api/v1/users/setting", response_model=wire.UserSettingsResponse)
 def get_settings(parts: PartsDep, user: UserDep) -> Response:
     """My settings."""
     with parts.database.read() as session:
@@ -39,9 +39,8 @@ def get_settings(parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/users/setting")
-async def post_settings(request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def post_settings(parts: PartsDep, user: UserDep, sent: wire.PostUserSettingRequest) -> Response:
     """Keep settings; an empty value forgets one."""
-    sent = await body_as(request, wire.PostUserSettingRequest)
     wanted = list(sent.settings)
     if sent.setting is not None:
         wanted.append(sent.setting.model_copy(update={"storage_path": sent.setting.storage_path or sent.storage_path}))

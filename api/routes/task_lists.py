@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -16,12 +16,14 @@ from api.auth.containers import own_allocation
 from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import NotFound
 from api.queries import agents
+from api.routing import Route
 from api.schemas.base import answer, plain, rfc3339
-from api.schemas.body import json_object, parse_as
+from api.schemas.messages import Accelerators
+from api.schemas.parameters import AllocationId, TaskId
 from database.models import Agent, Allocation, Experiment, Project, Trial
 from workflows.scheduling.settings import DEFAULT_PRIORITY
 
-router = APIRouter(tags=["tasks"])
+router = APIRouter(route_class=Route, tags=["tasks"])
 
 
 def _running(session: Session, user: UserPrincipal) -> list[tuple[Allocation, Experiment]]:
@@ -121,7 +123,7 @@ def count_tasks(user: UserDep) -> Response:
 
 
 @router.get("/api/v1/allocations/{allocation_id}")
-def get_allocation(allocation_id: str, parts: PartsDep, caller: ReaderDep) -> Response:
+def get_allocation(allocation_id: AllocationId, parts: PartsDep, caller: ReaderDep) -> Response:
     """One allocation."""
     with parts.database.read() as session:
         row = session.get(Allocation, allocation_id)
@@ -147,21 +149,22 @@ def allocation(row: Allocation) -> dict[str, Any]:
 
 
 @router.post("/api/v1/allocations/{allocation_id}/acceleratorData")
-async def post_accelerators(allocation_id: str, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def post_accelerators(
+    allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep, told: Accelerators
+) -> Response:
     """Which accelerators a container found. Newer containers end if this is refused."""
     own_allocation(caller, allocation_id)
-    data = parse_as(dict[str, Any], (await json_object(request)).get("acceleratorData") or {})
 
     def note() -> None:
         with parts.database.write() as session:
-            session.get_one(Allocation, allocation_id).accelerators = plain(data)
+            session.get_one(Allocation, allocation_id).accelerators = plain(told.accelerator_data)
 
     await run_in_threadpool(note)
     return answer()
 
 
 @router.get("/api/v1/tasks/{task_id}/acceleratorData")
-def get_accelerators(task_id: str, parts: PartsDep, user: UserDep) -> Response:
+def get_accelerators(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     """Which accelerators the containers of a task found."""
     with parts.database.read() as session:
         readable_task(session, task_id, user)

@@ -7,7 +7,7 @@ import base64
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -22,16 +22,17 @@ from api.parts import Parts
 from api.queries import logs
 from api.queries.paging import Window
 from api.routes.task_lists import allocation
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import Instant, answer, encode
-from api.schemas.body import body_as, json_body, parse_as
-from api.schemas.streaming import stream
+from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
+from api.schemas.streaming import LINES, stream
 from api.services.enrollment import own_allocations
 from database.models import Allocation, LogPolicyMatch, ModelDefinition, Trial
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.lifecycle.trial import TrialState
 
-router = APIRouter(tags=["tasks"])
+router = APIRouter(route_class=Route, tags=["tasks"])
 
 #: A follower stays this long after the end, so that lines on their way still arrive.
 _GRACE_S = 1.0
@@ -41,7 +42,7 @@ _SLICE = 500
 
 
 @router.get("/api/v1/tasks/{task_id}")
-def get_task(task_id: str, parts: PartsDep, user: UserDep) -> Response:
+def get_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     """A task with its allocations."""
     with parts.database.read() as session:
         trial = readable_task(session, task_id, user)
@@ -68,8 +69,8 @@ def get_task(task_id: str, parts: PartsDep, user: UserDep) -> Response:
     return answer({"task": task})
 
 
-@router.get("/api/v1/tasks/{task_id}/context_directory")
-def context_directory(task_id: str, parts: PartsDep, caller: PrincipalDep) -> Response:
+@router.get("/api/v1/tasks/{task_id}/context_directory", response_model=wire.ContextResponse)
+def context_directory(task_id: TaskId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The packed context of a task, for its own containers."""
     if not isinstance(caller, AllocationPrincipal) or caller.task_id != task_id:
         raise NotFound(f"task {task_id} not found")
@@ -84,9 +85,8 @@ def context_directory(task_id: str, parts: PartsDep, caller: PrincipalDep) -> Re
 
 
 @router.post("/api/v1/task/logs")
-async def post_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def post_logs(parts: PartsDep, caller: PrincipalDep, batch: wire.LogBatch) -> Response:
     """Lines of one task, from a shipper in its container or from the agent."""
-    batch = await body_as(request, wire.LogBatch)
     if not batch.logs:
         raise BadRequest("logs: the list is empty, expected at least one line")
     await run_in_threadpool(_store, parts, caller, batch.logs)
@@ -94,9 +94,10 @@ async def post_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> 
 
 
 @router.post("/task-logs")
-async def post_task_logs(request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def post_task_logs(
+    parts: PartsDep, caller: PrincipalDep, entries: Annotated[wire.LogEntries, Body(default_factory=list)]
+) -> Response:
     """The same as a bare array, as older shippers send it."""
-    entries = parse_as(wire.LogEntries, await json_body(request) or [])
     await run_in_threadpool(_store, parts, caller, entries)
     return Response(b'""', 200, media_type="application/json")
 
@@ -182,15 +183,15 @@ def _pattern(text: str) -> PatternSet:
 FilterDep = Annotated[logs.LogFilter, Depends(_filter)]
 
 
-@router.get("/api/v1/trials/{trial_id}/logs")
+@router.get("/api/v1/trials/{trial_id}/logs", response_class=Response, responses=LINES)
 async def trial_logs(
-    trial_id: int,
+    trial_id: TrialId,
     parts: PartsDep,
     user: UserDep,
     wanted: FilterDep,
     limit: int = 0,
-    follow: bool = False,
-    order_by: Annotated[str, Query(alias="orderBy")] = "",
+    follow: Follow = False,
+    order_by: Annotated[str, Query(alias="orderBy", description=ORDER_BY)] = "",
 ) -> Response:
     """Lines of a trial as a stream; with `follow` it stays open until the trial has ended."""
 
@@ -204,31 +205,31 @@ async def trial_logs(
     return stream(lines)
 
 
-@router.get("/api/v1/trials/{trial_id}/logs/fields")
-def trial_log_fields(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+@router.get("/api/v1/trials/{trial_id}/logs/fields", response_class=Response, responses=LINES)
+def trial_log_fields(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """What the lines of a trial can be filtered by, as one line of a stream."""
     with parts.database.read() as session:
         found = logs.fields(session, readable_trial(session, trial_id, user).task_id)
     return Response(encode({"result": found}) + b"\n", media_type="application/json")
 
 
-@router.get("/api/v1/tasks/{task_id}/logs/fields")
-def task_log_fields(task_id: str, parts: PartsDep, user: UserDep) -> Response:
+@router.get("/api/v1/tasks/{task_id}/logs/fields", response_class=Response, responses=LINES)
+def task_log_fields(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     """What the lines of a task can be filtered by, as one line of a stream."""
     with parts.database.read() as session:
         found = logs.fields(session, readable_task(session, task_id, user).task_id)
     return Response(encode({"result": found}) + b"\n", media_type="application/json")
 
 
-@router.get("/api/v1/tasks/{task_id}/logs")
+@router.get("/api/v1/tasks/{task_id}/logs", response_class=Response, responses=LINES)
 async def task_logs(
-    task_id: str,
+    task_id: TaskId,
     parts: PartsDep,
     user: UserDep,
     wanted: FilterDep,
     limit: int = 0,
-    follow: bool = False,
-    order_by: Annotated[str, Query(alias="orderBy")] = "",
+    follow: Follow = False,
+    order_by: Annotated[str, Query(alias="orderBy", description=ORDER_BY)] = "",
 ) -> Response:
     """Lines of a task as a stream; with `follow` it stays open until the task has ended."""
 

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -15,25 +15,26 @@ from starlette.responses import Response
 from api.deps import PartsDep, UserDep
 from api.parts import Parts
 from api.queries.paging import WindowDep, chosen, rows_of
+from api.routing import Route
 from api.schemas import templates as wire
-from api.schemas.base import answer, encode
-from api.schemas.body import body_as, json_object
+from api.schemas.base import ObjectBody, answer, encode
+from api.schemas.parameters import SORT_BY, WORKSPACE_IDS, NamePart
 from api.services import templates
 from database.models import Template
 
-router = APIRouter(tags=["templates"])
+router = APIRouter(route_class=Route, tags=["templates"])
 
 _SORT: dict[str, Any] = {name: func.lower(Template.name) for name in ("", "SORT_BY_UNSPECIFIED", "SORT_BY_NAME")}
 
 
-@router.get("/api/v1/templates")
+@router.get("/api/v1/templates", response_model=wire.TemplatesResponse)
 def list_templates(
     parts: PartsDep,
     user: UserDep,
     window: WindowDep,
-    name: str = "",
-    workspace_ids: Annotated[list[int] | None, Query(alias="workspaceIds")] = None,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    name: NamePart = "",
+    workspace_ids: Annotated[list[int] | None, Query(alias="workspaceIds", description=WORKSPACE_IDS)] = None,
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Templates that the caller may see, by name."""
     column = chosen("sortBy", sort_by, _SORT)
@@ -48,45 +49,41 @@ def list_templates(
     return answer({"templates": [_wire(row[0]) for row in rows], "pagination": pagination})
 
 
-@router.get("/api/v1/templates/{name}")
+@router.get("/api/v1/templates/{name}", response_model=wire.TemplateResponse)
 def get_template(name: str, parts: PartsDep, user: UserDep) -> Response:
     """One template."""
     with parts.database.read() as session:
         return answer({"template": _wire(templates.readable_template(session, name, user))})
 
 
-@router.post("/api/v1/templates/{name}")
-async def create_template(name: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/templates/{name}", response_model=wire.TemplateResponse)
+async def create_template(name: str, parts: PartsDep, user: UserDep, wanted: wire.PostTemplate) -> Response:
     """Make a template."""
-    wanted = await body_as(request, wire.PostTemplate)
     row = await _written(
         parts, lambda session: templates.new_template(session, name, wanted.config, wanted.workspace_id or 1, user)
     )
     return answer({"template": _wire(row)})
 
 
-@router.put("/api/v1/templates/{name}")
-async def put_template(name: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.put("/api/v1/templates/{name}", response_model=wire.TemplateResponse)
+async def put_template(name: str, parts: PartsDep, user: UserDep, wanted: wire.PostTemplate) -> Response:
     """Make a template, or replace its configuration."""
-    wanted = await body_as(request, wire.PostTemplate)
     row = await _written(
         parts, lambda session: templates.put_template(session, name, wanted.config, wanted.workspace_id, user)
     )
     return answer({"template": _wire(row)})
 
 
-@router.patch("/api/v1/templates/{name}")
-async def patch_template(name: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/templates/{name}", response_model=wire.TemplateResponse)
+async def patch_template(name: str, parts: PartsDep, user: UserDep, config: ObjectBody) -> Response:
     """Replace a template's configuration: the body is the new one."""
-    config = await json_object(request)
     row = await _written(parts, lambda session: templates.change_template(session, name, config, user))
     return answer({"template": _wire(row)})
 
 
-@router.patch("/api/v1/template/rename")
-async def rename_template(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/template/rename", response_model=wire.TemplateResponse)
+async def rename_template(parts: PartsDep, user: UserDep, wanted: wire.RenameTemplate) -> Response:
     """Give a template another name."""
-    wanted = await body_as(request, wire.RenameTemplate)
     row = await _written(
         parts, lambda session: templates.rename_template(session, wanted.old_name, wanted.new_name, user)
     )
@@ -119,9 +116,8 @@ def get_raw(name: str, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.put("/templates/{name}")
-async def put_raw(name: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def put_raw(name: str, parts: PartsDep, user: UserDep, config: ObjectBody) -> Response:
     """Make or replace a template, for older clients: the body is its configuration."""
-    config = await json_object(request)
     row = await _written(parts, lambda session: templates.put_template(session, name, config, None, user))
     return answer(_raw(row))
 

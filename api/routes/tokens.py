@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from api.deps import PartsDep, UserDep
 from api.queries.paging import WindowDep, chosen, rows_of
 from api.routes.users import changed
+from api.routing import Route
 from api.schemas import access as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import SORT_BY
 from api.services import tokens
 from database.models import UserToken
 
-router = APIRouter(tags=["access tokens"])
+router = APIRouter(route_class=Route, tags=["access tokens"])
 
 
-@router.get("/api/v1/tokens")
+@router.get("/api/v1/tokens", response_model=wire.AccessTokensResponse)
 def list_tokens(
     parts: PartsDep,
     user: UserDep,
@@ -27,7 +28,7 @@ def list_tokens(
     username: str = "",
     token_ids: Annotated[list[int] | None, Query(alias="tokenIds")] = None,
     show_inactive: Annotated[bool, Query(alias="showInactive")] = False,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """My access tokens; for administrators those of all users. Without revoked and expired ones unless asked."""
     column = chosen("sortBy", sort_by, tokens.SORT)
@@ -38,16 +39,14 @@ def list_tokens(
     return answer({"tokenInfo": [tokens.token_info(row) for (row,) in rows], "pagination": pagination})
 
 
-@router.post("/api/v1/tokens")
-async def create_token(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/tokens", response_model=wire.NewTokenResponse)
+async def create_token(parts: PartsDep, user: UserDep, wanted: wire.PostAccessTokenRequest) -> Response:
     """A new access token; it is told this once."""
-    wanted = await body_as(request, wire.PostAccessTokenRequest)
     token, token_id = await changed(parts, lambda session: tokens.create(session, wanted, user))
     return answer({"token": token, "tokenId": token_id})
 
 
-@router.patch("/api/v1/tokens/{token_id}")
-async def patch_token(token_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/tokens/{token_id}", response_model=wire.TokenInfoResponse)
+async def patch_token(token_id: int, parts: PartsDep, user: UserDep, wanted: wire.PatchAccessTokenRequest) -> Response:
     """Describe or revoke an access token."""
-    wanted = await body_as(request, wire.PatchAccessTokenRequest)
     return answer({"tokenInfo": await changed(parts, lambda session: tokens.patch(session, token_id, wanted, user))})

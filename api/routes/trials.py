@@ -8,9 +8,9 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from sqlalchemy import select, update
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response
@@ -21,21 +21,23 @@ from api.auth.containers import fence, own_trial
 from api.auth.reporters import Reporter, reporter_for
 from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
+from api.ingest.report_lane import of_group
 from api.parts import Parts
 from api.queries import checkpoints, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, chosen, rows_of
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer, encode, number
-from api.schemas.body import body_as, json_body, json_object
-from api.schemas.streaming import stream
+from api.schemas.parameters import TrialId
+from api.schemas.streaming import LINES, stream
 from api.temporal import outbox
 from database.models import Experiment, Trial
 from workflows import names
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import AllocationNotice, OperationReport, ProgressReport
 
-router = APIRouter(tags=["trials"])
+router = APIRouter(route_class=Route, tags=["trials"])
 
 #: Progress is a courtesy: one signal in this time for each trial is enough.
 _PROGRESS_EVERY_S = 2.0
@@ -43,7 +45,7 @@ _PROGRESS_EVERY_S = 2.0
 _WAITS_FOR_START_S = (0.05, 0.1, 0.2, 0.4, *[0.5] * 18)
 
 
-@router.get("/api/v1/trials/metrics/{kind}")
+@router.get("/api/v1/trials/metrics/{kind}", response_class=Response, responses=LINES)
 def stream_metrics(
     kind: str,
     parts: PartsDep,
@@ -74,8 +76,8 @@ def stream_metrics(
     return stream(iterate_in_threadpool(itertools.chain(first, found)))
 
 
-@router.get("/api/v1/trials/{trial_id}")
-def get_trial(trial_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/trials/{trial_id}", response_model=wire.TrialResponse)
+def get_trial(trial_id: TrialId, parts: PartsDep, caller: ReaderDep) -> Response:
     """One trial."""
     if isinstance(caller, AllocationPrincipal):
         own_trial(caller, trial_id)
@@ -84,8 +86,8 @@ def get_trial(trial_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
         return answer({"trial": trials.one(session, trial_id)})
 
 
-@router.get("/api/v1/trials/{trial_id}/checkpoints")
-def list_checkpoints(trial_id: int, parts: PartsDep, caller: ReaderDep, wanted: CheckpointsDep) -> Response:
+@router.get("/api/v1/trials/{trial_id}/checkpoints", response_model=wire.CheckpointsResponse)
+def list_checkpoints(trial_id: TrialId, parts: PartsDep, caller: ReaderDep, wanted: CheckpointsDep) -> Response:
     """Checkpoints of a trial, sorted by an attribute or a validation metric; for its own containers, too."""
     if isinstance(caller, AllocationPrincipal):
         own_trial(caller, trial_id)
@@ -113,7 +115,7 @@ _TYPES: Mapping[str, Collection[str]] = {
 
 @router.get("/api/v1/trials/{trial_id}/workloads")
 def workloads(
-    trial_id: int,
+    trial_id: TrialId,
     parts: PartsDep,
     user: UserDep,
     window: WindowDep,
@@ -142,7 +144,7 @@ def workloads(
 
 
 @router.post("/api/v1/trials/{trial_id}/kill")
-async def kill(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+async def kill(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """End one trial; the search goes on without it. Answers its state: of one that is over, as what it ended."""
     experiment_id, state = await run_in_threadpool(_killable, parts, trial_id, user)
     if not state.is_terminal:
@@ -184,37 +186,42 @@ def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, Tr
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics/batch")
-async def report_batch(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def report_batch(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.MetricReports) -> Response:
     """Ours: several metric reports at once, in order. All are stored, or none."""
-    await parts.reports.store(caller, trial_id, "metrics/batch", await request.body())
+    await parts.reports.store(caller, trial_id, sent.reports)
     return answer()
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics")
-async def report_metrics(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def report_metrics(
+    trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.ReportTrialMetricsRequest
+) -> Response:
     """One metric report of any group. The same report again is a repeat and changes nothing."""
-    await parts.reports.store(caller, trial_id, "metrics", await request.body())
+    await parts.reports.store(caller, trial_id, [of_group(sent.group, sent.metrics)])
     return answer()
 
 
 @router.post("/api/v1/trials/{trial_id}/{kind}_metrics")
 async def report_metrics_of_kind(
-    trial_id: int, kind: Literal["training", "validation"], request: Request, parts: PartsDep, caller: PrincipalDep
+    trial_id: TrialId,
+    kind: Literal["training", "validation"],
+    parts: PartsDep,
+    caller: PrincipalDep,
+    sent: wire.TrialMetrics,
 ) -> Response:
     """One report of training or validation metrics, as older clients send it."""
-    await parts.reports.store(caller, trial_id, f"{kind}_metrics", await request.body())
+    await parts.reports.store(caller, trial_id, [of_group(kind, sent)])
     return answer()
 
 
 @router.post("/api/v1/trials/{trial_id}/progress")
-async def progress(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def progress(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.ProgressBody) -> Response:
     """How far the trial came: a bare number in searcher units, or an object with a fraction."""
     reporter = await reporter_for(parts.database, parts.auth, caller, trial_id)
-    body = await json_body(request)
-    is_fraction = isinstance(body, dict)
-    value = number(cast("dict[str, Any]", body).get("progress") if is_fraction else body)
+    is_fraction = isinstance(sent, wire.Progress)
+    value = number(sent.progress if isinstance(sent, wire.Progress) else sent)
     if value is None or value < 0 or not math.isfinite(value):
-        raise BadRequest(f"progress: {body!r}: expected a number of 0 or more")
+        raise BadRequest(f"progress: {sent!r}: expected a number of 0 or more")
     await run_in_threadpool(_note_progress, parts, reporter, value, is_fraction)
     return answer()
 
@@ -248,10 +255,10 @@ def _note_progress(parts: Parts, reporter: Reporter, value: float, is_fraction: 
 
 
 @router.post("/api/v1/trials/{trial_id}/early_exit")
-async def early_exit(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def early_exit(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.EarlyExit) -> Response:
     """The harness leaves early, with its reason. The process has a moment to leave by itself."""
     allocation = own_trial(caller, trial_id)
-    reason = (await body_as(request, wire.EarlyExit)).reason.removeprefix("EXITED_REASON_").lower()
+    reason = sent.reason.removeprefix("EXITED_REASON_").lower()
     if reason not in ("invalid_hp", "init_invalid_hp", "user_requested_stop"):
         raise BadRequest(
             f"reason: {reason!r}: expected EXITED_REASON_INVALID_HP, _INIT_INVALID_HP or _USER_REQUESTED_STOP"
@@ -270,15 +277,14 @@ async def early_exit(trial_id: int, request: Request, parts: PartsDep, caller: P
 
 
 @router.post("/api/v1/trials/{trial_id}/runner/metadata")
-async def runner_metadata(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def runner_metadata(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.RunnerState) -> Response:
     """A short text about what the trial does now."""
     reporter = await reporter_for(parts.database, parts.auth, caller, trial_id)
-    body = await json_object(request)
 
     def note() -> None:
         with parts.database.write() as session:
             reporter.fence(session)
-            text = str(body.get("state") or "")[:200]
+            text = sent.state[:200]
             session.execute(update(Trial).where(Trial.id == trial_id).values(runner_state=text))
 
     await run_in_threadpool(note)
@@ -286,7 +292,7 @@ async def runner_metadata(trial_id: int, request: Request, parts: PartsDep, call
 
 
 @router.get("/api/v1/trials/{trial_id}/searcher/operation")
-def operation(trial_id: int, parts: PartsDep, caller: PrincipalDep) -> Response:
+def operation(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The open searcher operation, at once; `completed` means that there is none for now."""
     own_trial(caller, trial_id)
     with parts.database.read() as session:
@@ -307,10 +313,11 @@ def operation(trial_id: int, parts: PartsDep, caller: PrincipalDep) -> Response:
 
 
 @router.post("/api/v1/trials/{trial_id}/searcher/completed_operation")
-async def completed_operation(trial_id: int, request: Request, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def completed_operation(
+    trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, body: wire.CompleteOperation
+) -> Response:
     """An operation is complete; answers when the search has decided what follows. A repeat changes nothing."""
     allocation = own_trial(caller, trial_id)
-    body = await body_as(request, wire.CompleteOperation)
     length = body.op.get("length")
     if not isinstance(length, int | str) or not re.fullmatch("[0-9]{1,18}", str(length)):
         raise BadRequest(f"op.length: {length!r}: expected the length of the open operation")

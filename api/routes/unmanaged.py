@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.queries import experiments, trials
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
+from api.schemas.parameters import TrialId
 from api.services import unmanaged
 
-router = APIRouter(tags=["trials"])
+router = APIRouter(route_class=Route, tags=["trials"])
 
 
-@router.put("/api/v1/experiments/by-external-id/{external_id:path}")
-async def put_experiment(external_id: str, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.put("/api/v1/experiments/by-external-id/{external_id:path}", response_model=wire.ExperimentResponse)
+async def put_experiment(
+    external_id: str, parts: PartsDep, user: UserDep, wanted: wire.CreateExperimentRequest
+) -> Response:
     """The unmanaged experiment with this external id: the one that is there, or a new one."""
-    wanted = await body_as(request, wire.CreateExperimentRequest)
 
     def put() -> wire.Experiment:
         created = parts.creator.create_unmanaged(wanted, user, external_id)
@@ -31,16 +33,15 @@ async def put_experiment(external_id: str, request: Request, parts: PartsDep, us
     return answer({"experiment": experiment, "config": experiment.config})
 
 
-@router.post("/api/v1/trials")
-async def create_trial(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/trials", response_model=wire.TrialResponse)
+async def create_trial(parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest) -> Response:
     """A new trial of an unmanaged experiment."""
-    return await _created(parts, user, await body_as(request, wire.CreateTrialRequest), None)
+    return await _created(parts, user, wanted, None)
 
 
-@router.put("/api/v1/trials")
-async def put_trial(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.put("/api/v1/trials", response_model=wire.TrialResponse)
+async def put_trial(parts: PartsDep, user: UserDep, wanted: wire.PutTrialRequest) -> Response:
     """The trial with this external id of an unmanaged experiment: the one that is there, or a new one."""
-    wanted = await body_as(request, wire.PutTrialRequest)
     return await _created(parts, user, wanted.create_trial_request, wanted.external_trial_id)
 
 
@@ -59,9 +60,8 @@ async def _created(
 
 
 @router.post("/api/v1/trials/{trial_id}/start")
-async def start_trial(trial_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def start_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: wire.StartTrialRequest) -> Response:
     """Begin a run of an unmanaged trial, from its latest checkpoint if it is to be resumed."""
-    wanted = await body_as(request, wire.StartTrialRequest)
 
     def start() -> tuple[int, str | None, int]:
         with parts.database.write() as session:
@@ -71,10 +71,9 @@ async def start_trial(trial_id: int, request: Request, parts: PartsDep, user: Us
     return answer({"trialRunId": run_id, "latestCheckpoint": checkpoint, "stepsCompleted": steps})
 
 
-@router.patch("/api/v1/trials/{trial_id}")
-async def patch_trial(trial_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/trials/{trial_id}", response_model=wire.TrialResponse)
+async def patch_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: wire.PatchTrialRequest) -> Response:
     """A sign of life of an unmanaged trial, and its state."""
-    wanted = await body_as(request, wire.PatchTrialRequest)
 
     def change() -> wire.Trial:
         with parts.database.write() as session:

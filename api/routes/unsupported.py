@@ -13,9 +13,11 @@ from starlette.responses import Response
 from api.deps import UserDep
 from api.errors import NotFound, Unsupported
 from api.queries.paging import WindowDep
+from api.routing import Route
 from api.schemas.base import answer
+from api.schemas.parameters import USERS
 
-router = APIRouter(tags=["not served"])
+router = APIRouter(route_class=Route, tags=["not served"])
 
 _KINDS = {"notebooks": "notebook", "shells": "shell", "commands": "command", "tensorboards": "tensorboard"}
 
@@ -24,7 +26,9 @@ def _add_interactive(kind: str, one: str) -> None:
     path = f"/api/v1/{kind}"
     told = f"{kind} are not supported yet: this release runs experiments"
 
-    def listed(user: UserDep, window: WindowDep, users: Annotated[list[str] | None, Query()] = None) -> Response:
+    def listed(
+        user: UserDep, window: WindowDep, users: Annotated[list[str] | None, Query(description=USERS)] = None
+    ) -> Response:
         """None: this release has no such tasks."""
         return answer({kind: [], "pagination": window.pagination(0)})
 

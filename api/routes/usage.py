@@ -17,9 +17,11 @@ from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import usage
 from api.queries.paging import chosen
+from api.routing import Route
 from api.schemas.base import Instant, answer, rfc3339
+from api.schemas.streaming import files
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 
 _PERIODS = {
     "": False,
@@ -54,8 +56,8 @@ def aggregated(
     return answer({"resourceEntries": _aggregated(parts, user, start, end, monthly=monthly)})
 
 
-@router.get("/resources/allocation/raw")
-@router.get("/resources/allocation/allocations-csv")
+@router.get("/resources/allocation/raw", response_class=Response, responses=files("text/csv"))
+@router.get("/resources/allocation/allocations-csv", response_class=Response, responses=files("text/csv"))
 def raw_csv(
     parts: PartsDep,
     user: UserDep,
@@ -73,7 +75,7 @@ def raw_csv(
     return _csv(header, rows)
 
 
-@router.get("/resources/allocation/aggregated")
+@router.get("/resources/allocation/aggregated", response_class=Response, responses=files("text/csv"))
 def aggregated_csv(
     parts: PartsDep,
     user: UserDep,

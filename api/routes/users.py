@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -15,23 +15,23 @@ from api.auth.authentication import UserPrincipal, presented_token
 from api.deps import AdminDep, PartsDep, ReaderDep, UserDep
 from api.parts import Parts
 from api.queries.paging import WindowDep, chosen, few, rows_of
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as, json_body, parse_as
+from api.schemas.parameters import SORT_BY, NamePart, UserId
 from api.services import users
 from api.services.idempotency import Once
 from api.services.roles import holders_of
 from api.services.users import wire_user
 from database.models import User
 
-router = APIRouter(tags=["users"])
+router = APIRouter(route_class=Route, tags=["users"])
 Result = TypeVar("Result")
 
 
-@router.post("/api/v1/auth/login")
-async def login(request: Request, parts: PartsDep) -> Response:
+@router.post("/api/v1/auth/login", response_model=wire.LoginResponse)
+async def login(request: Request, parts: PartsDep, wanted: wire.LoginRequest) -> Response:
     """Log in with name and password; answers a token and sets it as a cookie."""
-    wanted = await body_as(request, wire.LoginRequest)
     token, user = await parts.auth.login(wanted.username, wanted.password, is_hashed=wanted.is_hashed)
     response = answer({"token": token, "user": wire_user(user)})
     set_cookie(request, response, token, parts)
@@ -60,24 +60,24 @@ async def logout(request: Request, parts: PartsDep, user: UserDep) -> Response:
     return response
 
 
-@router.get("/api/v1/me")
-@router.get("/api/v1/auth/user")
+@router.get("/api/v1/me", response_model=wire.UserResponse)
+@router.get("/api/v1/auth/user", response_model=wire.UserResponse)
 def me(parts: PartsDep, caller: ReaderDep) -> Response:
     """Who I am; a container acts for the owner of its experiment."""
     with parts.database.read() as session:
         return answer({"user": wire_user(session.get_one(User, caller.user.user_id))})
 
 
-@router.get("/api/v1/users")
+@router.get("/api/v1/users", response_model=wire.UsersResponse)
 def list_users(
     parts: PartsDep,
     caller: UserDep,
     window: WindowDep,
-    name: str = "",
+    name: NamePart = "",
     active: bool | None = None,
     admin: bool | None = None,
     role_ids: Annotated[list[int] | None, Query(alias="roleIdAssignedDirectlyToUser")] = None,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Users; `roleIdAssignedDirectlyToUser` leaves out roles that somebody has by a group only."""
     column = chosen("sortBy", sort_by, users.SORT)
@@ -90,10 +90,9 @@ def list_users(
     return answer({"users": [wire_user(user) for (user,) in rows], "pagination": pagination})
 
 
-@router.post("/api/v1/users")
-async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+@router.post("/api/v1/users", response_model=wire.UserResponse)
+async def create_user(request: Request, parts: PartsDep, admin: AdminDep, wanted: wire.PostUserRequest) -> Response:
     """Create a user (administrators only)."""
-    wanted = await body_as(request, wire.PostUserRequest)
     once = Once(request, admin)
     hashed = await run_in_threadpool(users.stored_password, wanted.password, is_hashed=wanted.is_hashed)
 
@@ -122,16 +121,14 @@ async def changed(parts: Parts, change: Callable[[Session], Result]) -> Result:
 
 
 @router.patch("/api/v1/users")
-async def patch_users(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def patch_users(parts: PartsDep, admin: AdminDep, wanted: wire.PatchUsersRequest) -> Response:
     """Activate or deactivate many users (administrators only)."""
-    wanted = await body_as(request, wire.PatchUsersRequest)
     return answer({"results": await changed(parts, lambda session: users.activate_users(session, wanted))})
 
 
 @router.patch("/api/v1/users/assignments")
-async def assign_groups(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def assign_groups(parts: PartsDep, admin: AdminDep, wanted: wire.AssignMultipleGroupsRequest) -> Response:
     """Put users into groups and take them out of others (administrators only)."""
-    wanted = await body_as(request, wire.AssignMultipleGroupsRequest)
 
     def assign(session: Session) -> None:
         for group_id in wanted.add_groups:
@@ -143,33 +140,35 @@ async def assign_groups(request: Request, parts: PartsDep, admin: AdminDep) -> R
     return answer()
 
 
-@router.get("/api/v1/users/{username}/by-username")
+@router.get("/api/v1/users/{username}/by-username", response_model=wire.UserResponse)
 def user_by_name(username: str, parts: PartsDep, caller: UserDep) -> Response:
     """One user, by name."""
     with parts.database.read() as session:
         return answer({"user": wire_user(users.user_by_name(session, username))})
 
 
-@router.get("/api/v1/users/{user_id}")
-def one_user(user_id: int, parts: PartsDep, caller: UserDep) -> Response:
+@router.get("/api/v1/users/{user_id}", response_model=wire.UserResponse)
+def one_user(user_id: UserId, parts: PartsDep, caller: UserDep) -> Response:
     """One user, by id."""
     with parts.database.read() as session:
         return answer({"user": wire_user(users.user_by_id(session, user_id))})
 
 
 @router.post("/api/v1/users/{user_id}/password")
-async def set_password(user_id: int, request: Request, parts: PartsDep, caller: UserDep) -> Response:
+async def set_password(
+    user_id: UserId,
+    parts: PartsDep,
+    caller: UserDep,
+    password: Annotated[str, Body(examples=["correct horse battery staple"])] = "",
+) -> Response:
     """Set a password: the body is a JSON string, hashed by the client. Ends every session of that user."""
-    body = await json_body(request)
-    password = parse_as(str, "" if body is None else body)
     await patched(parts, caller, user_id, wire.PatchUser(password=password, is_hashed=True))
     return answer()
 
 
-@router.patch("/api/v1/users/{user_id}")
-async def patch_user(user_id: int, request: Request, parts: PartsDep, caller: UserDep) -> Response:
+@router.patch("/api/v1/users/{user_id}", response_model=wire.UserResponse)
+async def patch_user(user_id: UserId, parts: PartsDep, caller: UserDep, patch: wire.PatchUser) -> Response:
     """Change a user. Users may change their own display name and password, administrators all."""
-    patch = await body_as(request, wire.PatchUser)
     return answer({"user": wire_user(await patched(parts, caller, user_id, patch))})
 
 

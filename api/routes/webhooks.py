@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -16,47 +16,43 @@ from starlette.responses import Response
 from api.deps import PartsDep, ReaderDep, UserDep
 from api.parts import Parts
 from api.queries.paging import WindowDep, rows_of
+from api.routing import Route
 from api.schemas import webhooks as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as, json_object, parse_as
 from api.services import webhooks
 from database.models import WebhookDelivery
 
-router = APIRouter(tags=["webhooks"])
+router = APIRouter(route_class=Route, tags=["webhooks"])
 Result = TypeVar("Result")
 
 #: How long a test waits for its delivery, and how often it looks: longer than a delivery may take for one try.
 _TEST_S, _TICK_S = 20.0, 0.1
 
 
-@router.get("/api/v1/webhooks")
+@router.get("/api/v1/webhooks", response_model=wire.WebhooksResponse)
 def list_webhooks(parts: PartsDep, user: UserDep) -> Response:
     """Webhooks that may tell of what the caller sees."""
     with parts.database.read() as session:
         return answer({"webhooks": webhooks.listed(session, user)})
 
 
-@router.post("/api/v1/webhooks")
-async def create_webhook(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/webhooks", response_model=wire.WebhookResponse)
+async def create_webhook(parts: PartsDep, user: UserDep, wanted: wire.Webhook) -> Response:
     """Make a webhook. The answer tells the secret that its bodies are signed with."""
-    wanted = await body_as(request, wire.Webhook)
     return answer({"webhook": await _written(parts, lambda session: webhooks.new_webhook(session, wanted, user))})
 
 
 @router.post("/api/v1/webhooks/custom")
-async def post_event(request: Request, parts: PartsDep, caller: ReaderDep) -> Response:
+async def post_event(parts: PartsDep, caller: ReaderDep, wanted: wire.PostCustomEvent) -> Response:
     """Tell the webhooks for custom events of an experiment something."""
-    wanted = await body_as(request, wire.PostCustomEvent)
     await _written(parts, lambda session: webhooks.send_custom(session, wanted, caller))
     parts.dispatcher.poke()
     return answer()
 
 
-@router.patch("/api/v1/webhooks/{webhook_id}")
-async def patch_webhook(webhook_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/webhooks/{webhook_id}", response_model=wire.WebhookResponse)
+async def patch_webhook(webhook_id: int, parts: PartsDep, user: UserDep, wanted: wire.PatchWebhook) -> Response:
     """Change address or name."""
-    body = await json_object(request)
-    wanted: wire.PatchWebhook = parse_as(wire.PatchWebhook, body.get("webhook") or body)
     shown = await _written(parts, lambda session: webhooks.change_webhook(session, webhook_id, wanted, user))
     return answer({"webhook": shown})
 
@@ -68,7 +64,7 @@ async def delete_webhook(webhook_id: int, parts: PartsDep, user: UserDep) -> Res
     return answer()
 
 
-@router.post("/api/v1/webhooks/{webhook_id}/test")
+@router.post("/api/v1/webhooks/{webhook_id}/test", response_model=wire.TestedResponse)
 async def test_webhook(webhook_id: int, parts: PartsDep, user: UserDep) -> Response:
     """Send an event that tells of nothing; `completed`: it has arrived. `error`: why the first try failed."""
     delivery_id = await _written(parts, lambda session: webhooks.send_test(session, webhook_id, user))
@@ -92,7 +88,7 @@ def _delivery(parts: Parts, delivery_id: str) -> WebhookDelivery | None:
         return session.get(WebhookDelivery, delivery_id)
 
 
-@router.get("/api/v1/undeterred/webhooks/{webhook_id}/deliveries")
+@router.get("/api/v1/undeterred/webhooks/{webhook_id}/deliveries", response_model=wire.DeliveriesResponse)
 def list_deliveries(webhook_id: int, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
     """What a webhook was told, or is to be told, the newest first."""
     with parts.database.read() as session:

@@ -13,7 +13,9 @@ from api.deps import PartsDep, UserDep
 from api.errors import Unavailable
 from api.parts import Parts
 from api.queries import why
+from api.routing import Route
 from api.schemas.base import answer
+from api.schemas.parameters import ExperimentId, TrialId
 from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
@@ -21,11 +23,11 @@ from workflows.lifecycle.facts import ExperimentFacts, TrialFacts
 from workflows.scheduling.explain import stand
 from workflows.scheduling.pool import Pool
 
-router = APIRouter(tags=["why"])
+router = APIRouter(route_class=Route, tags=["why"])
 
 
 @router.get("/api/v1/undeterred/trials/{trial_id}/why")
-async def why_trial(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
+async def why_trial(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """What a trial waits for, how its runs ended, what is left of its budget and what comes next."""
 
     def gather() -> tuple[TrialFacts, str]:
@@ -39,7 +41,7 @@ async def why_trial(trial_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/undeterred/experiments/{experiment_id}/why")
-async def why_experiment(experiment_id: int, parts: PartsDep, user: UserDep) -> Response:
+async def why_experiment(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """How an experiment stands, and what those of its trials wait for that do not run."""
 
     def gather() -> tuple[ExperimentFacts, str]:

@@ -17,29 +17,31 @@ from api.errors import Unsupported
 from api.parts import Parts
 from api.queries import workspaces
 from api.queries.paging import WindowDep
+from api.routing import Route
 from api.schemas import workspaces as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as, json_object
+from api.schemas.messages import CompletedResponse
+from api.schemas.parameters import SORT_BY, USER_IDS, USERS, Archived, NamePart, WorkspaceId
 from api.services import workspaces as service
 from api.services.idempotency import Once
 from database.models import WorkspacePin
 from database.upsert import insert
 
-router = APIRouter(tags=["workspaces"])
+router = APIRouter(route_class=Route, tags=["workspaces"])
 
 
-@router.get("/api/v1/workspaces")
+@router.get("/api/v1/workspaces", response_model=wire.WorkspacesResponse)
 def list_workspaces(
     parts: PartsDep,
     caller: ReaderDep,
     window: WindowDep,
-    name: str = "",
+    name: NamePart = "",
     name_case_sensitive: Annotated[str, Query(alias="nameCaseSensitive")] = "",
-    archived: bool | None = None,
+    archived: Archived = None,
     pinned: bool | None = None,
-    users: Annotated[list[str] | None, Query()] = None,
-    user_ids: Annotated[list[int] | None, Query(alias="userIds")] = None,
-    sort_by: Annotated[str, Query(alias="sortBy")] = "",
+    users: Annotated[list[str] | None, Query(description=USERS)] = None,
+    user_ids: Annotated[list[int] | None, Query(alias="userIds", description=USER_IDS)] = None,
+    sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Workspaces that the caller may see and that match every filter. A name is matched as a whole, in any case."""
     wanted = workspaces.Filter(name, name_case_sensitive, archived, pinned, users or (), user_ids or ())
@@ -48,10 +50,9 @@ def list_workspaces(
     return answer({"workspaces": found, "pagination": pagination})
 
 
-@router.post("/api/v1/workspaces")
-async def create_workspace(request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.post("/api/v1/workspaces", response_model=wire.WorkspaceResponse)
+async def create_workspace(request: Request, parts: PartsDep, user: UserDep, wanted: wire.PostWorkspace) -> Response:
     """Make a workspace. Its maker is its administrator; others see it once they have a role in it."""
-    wanted = await body_as(request, wire.PostWorkspace)
 
     once = Once(request, user)
 
@@ -66,17 +67,18 @@ async def create_workspace(request: Request, parts: PartsDep, user: UserDep) -> 
     return answer(await run_in_threadpool(write))
 
 
-@router.get("/api/v1/workspaces/{workspace_id}")
-def get_workspace(workspace_id: int, parts: PartsDep, caller: ReaderDep) -> Response:
+@router.get("/api/v1/workspaces/{workspace_id}", response_model=wire.WorkspaceResponse)
+def get_workspace(workspace_id: WorkspaceId, parts: PartsDep, caller: ReaderDep) -> Response:
     """One workspace."""
     with parts.database.read() as session:
         return answer({"workspace": workspaces.workspace(session, workspace_id, caller.user)})
 
 
-@router.patch("/api/v1/workspaces/{workspace_id}")
-async def patch_workspace(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+@router.patch("/api/v1/workspaces/{workspace_id}", response_model=wire.WorkspaceResponse)
+async def patch_workspace(
+    workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, wanted: wire.PatchWorkspace
+) -> Response:
     """Change name, storage, default pools, or what everybody may do in it."""
-    wanted = await body_as(request, wire.PatchWorkspace)
 
     def change() -> wire.Workspace:
         with parts.database.write() as session:
@@ -86,8 +88,8 @@ async def patch_workspace(workspace_id: int, request: Request, parts: PartsDep, 
     return answer({"workspace": await run_in_threadpool(change), "namespaceBindings": {}})
 
 
-@router.delete("/api/v1/workspaces/{workspace_id}")
-async def delete_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+@router.delete("/api/v1/workspaces/{workspace_id}", response_model=CompletedResponse)
+async def delete_workspace(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Delete a workspace with its projects and their experiments; these in the background."""
 
     def remove() -> bool:
@@ -100,7 +102,7 @@ async def delete_workspace(workspace_id: int, parts: PartsDep, user: UserDep) ->
 
 
 @router.post("/api/v1/workspaces/{workspace_id}/archive")
-def archive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+def archive_workspace(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Put a workspace away: it takes nothing new."""
     with parts.database.write() as session:
         service.archive_workspace(session, workspace_id, user, True)
@@ -108,7 +110,7 @@ def archive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Resp
 
 
 @router.post("/api/v1/workspaces/{workspace_id}/unarchive")
-def unarchive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+def unarchive_workspace(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Take a workspace out again."""
     with parts.database.write() as session:
         service.archive_workspace(session, workspace_id, user, False)
@@ -116,7 +118,7 @@ def unarchive_workspace(workspace_id: int, parts: PartsDep, user: UserDep) -> Re
 
 
 @router.post("/api/v1/workspaces/{workspace_id}/pin")
-def pin(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+def pin(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Have a workspace among one's pinned ones."""
     with parts.database.write() as session:
         require_role(session, user, workspace_id, Role.VIEWER)
@@ -126,7 +128,7 @@ def pin(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/workspaces/{workspace_id}/unpin")
-def unpin(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+def unpin(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Have it there no more."""
     with parts.database.write() as session:
         require_role(session, user, workspace_id, Role.VIEWER)
@@ -139,32 +141,33 @@ def unpin(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.get("/api/v1/workspaces/{workspace_id}/list-namespace-bindings")
-def list_namespaces(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+def list_namespaces(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Namespaces of Kubernetes that the workspace is bound to: none."""
     _check_role(parts, user, workspace_id, Role.VIEWER)
     return answer({"namespaceBindings": {}})
 
 
 @router.get("/api/v1/workspaces/{workspace_id}/get-k8s-resource-quotas")
-def list_quotas(workspace_id: int, parts: PartsDep, user: UserDep) -> Response:
+def list_quotas(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
     """Quotas of the workspace in Kubernetes: none."""
     _check_role(parts, user, workspace_id, Role.VIEWER)
     return answer({"resourceQuotas": {}})
 
 
 @router.post("/api/v1/workspaces/{workspace_id}/namespace-bindings")
-async def set_namespaces(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def set_namespaces(
+    workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, wanted: wire.NamespaceBindings
+) -> Response:
     """Bind namespaces: not supported, unless there are none to bind."""
-    body = await json_object(request)
     await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
-    if body.get("clusterNamespaceMeta") or body.get("cluster_namespace_meta"):
+    if wanted.cluster_namespace_meta:
         raise Unsupported(service.NO_KUBERNETES)
     return answer({"namespaceBindings": {}})
 
 
 @router.delete("/api/v1/workspaces/{workspace_id}/namespace-bindings")
 def delete_namespaces(
-    workspace_id: int,
+    workspace_id: WorkspaceId,
     parts: PartsDep,
     user: UserDep,
     cluster_names: Annotated[list[str] | None, Query(alias="clusterNames")] = None,
@@ -177,11 +180,10 @@ def delete_namespaces(
 
 
 @router.post("/api/v1/workspaces/{workspace_id}/set-resource-quota")
-async def set_quota(workspace_id: int, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def set_quota(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, wanted: wire.ResourceQuotas) -> Response:
     """Set quotas: not supported, unless there are none to set."""
-    body = await json_object(request)
     await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
-    if body.get("clusterQuotaPairs") or body.get("cluster_quota_pairs"):
+    if wanted.cluster_quota_pairs:
         raise Unsupported(service.NO_KUBERNETES)
     return answer()
 

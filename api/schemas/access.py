@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from api.schemas.base import Timestamp, Wire
+from api.schemas.base import Pagination, Timestamp, Wire, example
 
 # -- groups --------------------------------------------------------------------------------------------------------
 
 
-class CreateGroupRequest(Wire):
+class CreateGroupRequest(Wire, json_schema_extra=example({"name": "vision", "addUsers": [3]})):
     """v1CreateGroupRequest."""
 
     name: str = ""
     add_users: list[int] = Field(default_factory=list[int])
 
 
-class UpdateGroupRequest(Wire):
+class UpdateGroupRequest(Wire, json_schema_extra=example({"addUsers": [4], "removeUsers": [3]})):
     """v1UpdateGroupRequest: absent fields stay."""
 
     name: str | None = None
@@ -24,14 +24,14 @@ class UpdateGroupRequest(Wire):
     remove_users: list[int] = Field(default_factory=list[int])
 
 
-class Search(Wire):
+class Search(Wire, json_schema_extra=example({"limit": 100})):
     """Where a page of a search lies. Its limits are those of lists."""
 
     limit: int = Field(default=0, ge=-(2**31), lt=2**31)
     offset: int = Field(default=0, ge=-(2**31), lt=2**31)
 
 
-class GetGroupsRequest(Search):
+class GetGroupsRequest(Search, json_schema_extra=example({"limit": 100})):
     """v1GetGroupsRequest."""
 
     name: str = ""
@@ -69,20 +69,25 @@ class GroupRoleAssignment(Wire):
     role_assignment: RoleAssignment
 
 
-class RoleAssignments(Wire):
+class RoleAssignments(
+    Wire,
+    json_schema_extra=example(
+        {"userRoleAssignments": [{"userId": 3, "roleAssignment": {"role": {"roleId": 5}, "scopeWorkspaceId": 2}}]}
+    ),
+):
     """v1AssignRolesRequest, v1RemoveAssignmentsRequest."""
 
     user_role_assignments: list[UserRoleAssignment] = Field(default_factory=list[UserRoleAssignment])
     group_role_assignments: list[GroupRoleAssignment] = Field(default_factory=list[GroupRoleAssignment])
 
 
-class GetRolesByIdRequest(Wire):
+class GetRolesByIdRequest(Wire, json_schema_extra=example({"roleIds": [5]})):
     """v1GetRolesByIDRequest."""
 
     role_ids: list[int] = Field(default_factory=list[int])
 
 
-class AssignableRolesRequest(Search):
+class AssignableRolesRequest(Search, json_schema_extra=example({"workspaceId": 1})):
     """v1SearchRolesAssignableToScopeRequest."""
 
     workspace_id: int = 0
@@ -91,7 +96,7 @@ class AssignableRolesRequest(Search):
 # -- access tokens -------------------------------------------------------------------------------------------------
 
 
-class PostAccessTokenRequest(Wire):
+class PostAccessTokenRequest(Wire, json_schema_extra=example({"lifespan": "720h", "description": "nightly runs"})):
     """v1PostAccessTokenRequest. `scope` is ours: "full" or "read-only". A negative lifespan: until it is revoked."""
 
     user_id: int = 0
@@ -100,7 +105,7 @@ class PostAccessTokenRequest(Wire):
     scope: str = "full"
 
 
-class PatchAccessTokenRequest(Wire):
+class PatchAccessTokenRequest(Wire, json_schema_extra=example({"setRevoked": True})):
     """v1PatchAccessTokenRequest."""
 
     description: str | None = None
@@ -119,3 +124,23 @@ class TokenInfo(Wire):
     token_type: str = "TOKEN_TYPE_ACCESS_TOKEN"
     scope: str = "full"
     last_used_at: Timestamp | None = None
+
+
+class AccessTokensResponse(Wire):
+    """A page of access tokens."""
+
+    token_info: list[TokenInfo]
+    pagination: Pagination
+
+
+class NewTokenResponse(Wire):
+    """A new access token, which is shown this once."""
+
+    token: str
+    token_id: int
+
+
+class TokenInfoResponse(Wire):
+    """Token info, as recorded."""
+
+    token_info: TokenInfo

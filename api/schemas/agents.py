@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints
 
-from api.schemas.base import Timestamp, Wire
+from api.schemas.base import Timestamp, Wire, example
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 _Short = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -42,7 +42,16 @@ class Welcome(Wire):
     temporal_namespace: str
 
 
-class JoinAgent(Wire):
+class JoinAgent(
+    Wire,
+    json_schema_extra=example(
+        {
+            "token": "…",
+            "agentId": "rack-7-host-1",
+            "credential": "agent-0000000000000000000000000000000000000000000000000000000000000000",
+        }
+    ),
+):
     """A host wants to become an agent. It makes its credential itself, so that asking twice is asking once."""
 
     token: str
@@ -50,7 +59,9 @@ class JoinAgent(Wire):
     credential: Annotated[str, StringConstraints(pattern=r"^agent-[0-9a-f]{64}$")]
 
 
-class PostJoinToken(Wire):
+class PostJoinToken(
+    Wire, json_schema_extra=example({"pool": "default", "uses": 4, "lifespan": "24h", "description": "rack 7"})
+):
     """A join token is wanted."""
 
     pool: str = ""  # none: the pool that experiments without one go to
@@ -70,3 +81,22 @@ class JoinToken(Wire):
     created_at: Timestamp
     expires_at: Timestamp
     is_revoked: bool
+
+
+class Drain(Wire, json_schema_extra=example({"drain": True})):
+    """Whether what runs there may stay until it ends, or at least for so many seconds."""
+
+    drain: StrictBool = False
+    grace_seconds: float | None = Field(default=None, ge=0, le=30 * 24 * 3600, strict=True)
+
+
+class Enabled(Wire, json_schema_extra=example({"enabled": True})):
+    """Whether it is in service."""
+
+    enabled: StrictBool
+
+
+class Allocations(Wire, json_schema_extra=example({"allocations": ["7.2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44.1"]})):
+    """Allocations, by id."""
+
+    allocations: list[str]

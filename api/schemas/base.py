@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
 import orjson
+from fastapi import Body
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     WithJsonSchema,
     model_validator,
@@ -26,7 +28,12 @@ WIRE_VERSION = "0.38.1"
 class Wire(BaseModel):
     """Base of all messages. Requests may use either spelling; unknown keys are ignored, as clients rely on."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        json_schema_serialization_defaults_required=True,  # every key is present in what is sent
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -35,6 +42,11 @@ class Wire(BaseModel):
         if not isinstance(data, dict):
             return data
         return {key: value for key, value in cast(dict[str, Any], data).items() if value is not None}
+
+
+def example(value: Any) -> dict[str, Any]:
+    """What the OpenAPI page shows as an example of a message: `class Message(Wire, json_schema_extra=example(...))`."""
+    return {"examples": [value]}
 
 
 def rfc3339(value: datetime) -> str:
@@ -56,6 +68,16 @@ def _null_as_empty(value: Any) -> Any:
 Raw = Annotated[Any, WithJsonSchema({"type": "object"})]
 I64 = Annotated[int, PlainSerializer(str, return_type=str)]
 Timestamp = Annotated[datetime, PlainSerializer(rfc3339, return_type=str)]
+#: A number as it is sent: NaN and infinities are strings.
+Real = Annotated[
+    float,
+    WithJsonSchema(
+        {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"], "type": "string"}]},
+        mode="serialization",
+    ),
+]
+#: A body that is any object; none is an empty one.
+ObjectBody = Annotated[dict[str, Any], Body(default_factory=dict)]
 Instant = Annotated[datetime, AfterValidator(as_utc)]
 Map = Annotated[dict[str, Any], BeforeValidator(_null_as_empty)]
 
@@ -132,3 +154,27 @@ class Pagination(Wire):
     start_index: int = 0
     end_index: int = 0
     total: int = 0
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong, as newer clients read it."""
+
+    code: int = Field(description="the gRPC code")
+    reason: str = Field(description="its name")
+    error: str = Field(description="what is wrong, in a sentence")
+
+
+class Error(BaseModel):
+    """The one shape of errors: newer clients read `error.error`, older ones `message`."""
+
+    model_config = ConfigDict(
+        json_schema_extra=example(
+            {
+                "error": {"code": 5, "reason": "NotFound", "error": "experiment 7 not found"},
+                "message": "experiment 7 not found",
+            }
+        )
+    )
+
+    error: ErrorDetail
+    message: str = Field(description="the same sentence")

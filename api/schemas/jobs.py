@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from api.schemas.base import Wire
+from api.schemas.base import Pagination, Wire, example
+from workflows.scheduling.settings import PoolSettings
 
 
 class QueueControl(Wire):
@@ -20,7 +21,9 @@ class QueueControl(Wire):
     weight: float | None = None
 
 
-class UpdateJobQueue(Wire):
+class UpdateJobQueue(
+    Wire, json_schema_extra=example({"updates": [{"jobId": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44", "priority": 10}]})
+):
     """v1UpdateJobQueueRequest."""
 
     updates: list[QueueControl] = Field(default_factory=list[QueueControl])
@@ -34,7 +37,12 @@ class PatchResources(Wire):
     weight: float | None = None
 
 
-class PostPool(Wire):
+class PostPool(
+    Wire,
+    json_schema_extra=example(
+        {"name": "a100", "description": "eight of them a host", "settings": {"preemption": True}}
+    ),
+):
     """A new resource pool. `settings`: as of `PatchPoolSettings`."""
 
     name: str
@@ -42,7 +50,7 @@ class PostPool(Wire):
     settings: dict[str, Any] | None = None
 
 
-class PatchPool(Wire):
+class PatchPool(Wire, json_schema_extra=example({"defaultAuxPool": True})):
     """What of a pool is to change beside its settings: absent fields stay."""
 
     description: str | None = None
@@ -50,7 +58,22 @@ class PatchPool(Wire):
     default_aux_pool: bool | None = None
 
 
-class PatchPoolSettings(Wire):
+class PatchPoolSettings(
+    Wire, json_schema_extra=example({"settings": {"preemption": True, "quotas": {"users": {"*": 4}}}})
+):
     """A JSON merge patch of a pool's settings, whose keys are those of a document: `default_priority`."""
 
     settings: dict[str, Any]
+
+
+class WorkspaceIdsResponse(Wire):
+    """A page of workspaces, by id."""
+
+    workspace_ids: list[int]
+    pagination: Pagination
+
+
+class PoolSettingsResponse(Wire):
+    """Pool settings, as recorded."""
+
+    settings: PoolSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.schemas import messages as wire
-from api.schemas.base import Wire
+from api.schemas.base import Wire, example
 
 
 class OldAgentUserGroup(Wire):
@@ -19,7 +19,7 @@ class OldAgentUserGroup(Wire):
         return wire.AgentUserGroup(agent_uid=self.uid, agent_user=self.user, agent_gid=self.gid, agent_group=self.group)
 
 
-class OldUser(Wire):
+class OldUser(Wire, json_schema_extra=example({"username": "ada", "admin": False, "active": True})):
     """A user that is made or changed. Passwords come hashed by the client."""
 
     username: str | None = None
@@ -30,7 +30,7 @@ class OldUser(Wire):
     agent_user_group: OldAgentUserGroup | None = None
 
 
-class OldLogin(Wire):
+class OldLogin(Wire, json_schema_extra=example({"username": "ada", "password": "a hash of it"})):
     """Name and password, hashed by the client."""
 
     username: str

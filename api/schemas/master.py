@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.schemas.base import Instant, Timestamp, Wire
+from api.schemas.base import Instant, Timestamp, Wire, example
 
 
 class LogConfig(Wire):
@@ -24,14 +24,22 @@ class FieldMask(Wire):
     paths: list[str] | None = None
 
 
-class PatchMasterConfigRequest(Wire):
+class PatchMasterConfigRequest(
+    Wire,
+    json_schema_extra=example({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}, "fieldMask": {"paths": ["log.level"]}}),
+):
     """v1PatchMasterConfigRequest. The mask is a list of paths, or as protobuf spells it in JSON: "a.b,a.c"."""
 
     config: MasterConfig | None = None
     field_mask: FieldMask | str | None = None
 
 
-class SetClusterMessageRequest(Wire):
+class SetClusterMessageRequest(
+    Wire,
+    json_schema_extra=example(
+        {"message": "maintenance at noon", "startTime": "2026-01-31T08:00:00Z", "duration": "8h"}
+    ),
+):
     """v1SetClusterMessageRequest."""
 
     message: str = ""
@@ -56,3 +64,9 @@ class LogEntry(Wire):
     message: str
     timestamp: Timestamp
     level: str
+
+
+class ClusterMessageResponse(Wire):
+    """What administrators have to say to everybody, if anything."""
+
+    cluster_message: ClusterMessage | None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from fastapi import Body
+from pydantic import Field, StrictFloat, StrictInt
 
-from api.schemas.base import I64, Instant, Map, Raw, Timestamp, Wire
+from api.schemas.base import I64, Instant, Map, Pagination, Raw, Real, Timestamp, Wire, example
 from api.schemas.jobs import PatchResources
 
 # -- users ---------------------------------------------------------------------------------------------------------
+
+_UUID = "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"
 
 
 class AgentUserGroup(Wire):
@@ -35,7 +38,7 @@ class User(Wire):
     agent_user_group: AgentUserGroup | None = None
 
 
-class LoginRequest(Wire):
+class LoginRequest(Wire, json_schema_extra=example({"username": "ada", "password": "correct horse"})):
     """v1LoginRequest. The password is hashed by the client unless `is_hashed` is absent or false."""
 
     username: str
@@ -54,7 +57,7 @@ class NewUser(Wire):
     agent_user_group: AgentUserGroup | None = None
 
 
-class PostUserRequest(Wire):
+class PostUserRequest(Wire, json_schema_extra=example({"user": {"username": "ada"}, "password": "correct horse"})):
     """v1PostUserRequest."""
 
     user: NewUser = Field(default_factory=NewUser)
@@ -62,7 +65,7 @@ class PostUserRequest(Wire):
     is_hashed: bool = False
 
 
-class PatchUser(Wire):
+class PatchUser(Wire, json_schema_extra=example({"displayName": "Ada Lovelace"})):
     """v1PatchUser: absent fields stay."""
 
     username: str | None = None
@@ -82,7 +85,7 @@ class UserFilters(Wire):
     admin: bool | None = None
 
 
-class PatchUsersRequest(Wire):
+class PatchUsersRequest(Wire, json_schema_extra=example({"userIds": [3], "activate": False})):
     """v1PatchUsersRequest: of those named, or of those that the filters find if none is named."""
 
     user_ids: list[int] = Field(default_factory=list[int])
@@ -90,7 +93,7 @@ class PatchUsersRequest(Wire):
     filters: UserFilters | None = None
 
 
-class AssignMultipleGroupsRequest(Wire):
+class AssignMultipleGroupsRequest(Wire, json_schema_extra=example({"userIds": [3], "addGroups": [1]})):
     """v1AssignMultipleGroupsRequest."""
 
     user_ids: list[int]
@@ -106,7 +109,9 @@ class UserWebSetting(Wire):
     value: str = ""
 
 
-class PostUserSettingRequest(Wire):
+class PostUserSettingRequest(
+    Wire, json_schema_extra=example({"settings": [{"storagePath": "table", "key": "columns", "value": "[]"}]})
+):
     """v1PostUserSettingRequest: a list, or one of them as 0.21 sends it."""
 
     settings: list[UserWebSetting] = Field(default_factory=list[UserWebSetting])
@@ -129,7 +134,16 @@ class File(Wire):
     gid: int = 0
 
 
-class CreateExperimentRequest(Wire):
+class CreateExperimentRequest(
+    Wire,
+    json_schema_extra=example(
+        {
+            "config": "name: mnist\nentrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n",
+            "modelDefinition": [{"path": "train.py", "type": 48, "content": "cHJpbnQoMSkK", "mode": 33188}],
+            "activate": True,
+        }
+    ),
+):
     """v1CreateExperimentRequest."""
 
     config: str = ""
@@ -142,7 +156,7 @@ class CreateExperimentRequest(Wire):
     unmanaged: bool | None = None
 
 
-class ForkExperimentRequest(Wire):
+class ForkExperimentRequest(Wire, json_schema_extra=example({"at": 12})):
     """Ours. `at`: the last decision that is shared, default the last one. `config`: default the parent's."""
 
     at: int | None = None
@@ -150,14 +164,14 @@ class ForkExperimentRequest(Wire):
     activate: bool = True
 
 
-class ContinueExperimentRequest(Wire):
+class ContinueExperimentRequest(Wire, json_schema_extra=example({"id": 7})):
     """v1ContinueExperimentRequest."""
 
     id: int
     override_config: str = ""
 
 
-class AmendSearch(Wire):
+class AmendSearch(Wire, json_schema_extra=example({"maxTrials": 64})):
     """Ours: what of a running search is to change; absent fields stay."""
 
     max_trials: int | None = None
@@ -166,7 +180,12 @@ class AmendSearch(Wire):
     hyperparameters: Map | None = None
 
 
-class PreviewSearchRequest(Wire):
+class PreviewSearchRequest(
+    Wire,
+    json_schema_extra=example(
+        {"config": {"name": "x", "searcher": {"name": "random", "metric": "loss", "max_trials": 8, "max_length": 10}}}
+    ),
+):
     """v1PreviewHPSearchRequest."""
 
     config: Map = Field(default_factory=dict[str, Any])
@@ -179,7 +198,9 @@ class SearcherEventRef(Wire):
     id: int
 
 
-class PostSearcherOperations(Wire):
+class PostSearcherOperations(
+    Wire, json_schema_extra=example({"searcherOperations": [{"shutDown": {}}], "triggeredByEvent": {"id": 3}})
+):
     """v1PostSearcherOperationsRequest."""
 
     searcher_operations: list[Map] = Field(default_factory=list[dict[str, Any]])
@@ -194,7 +215,7 @@ class PatchCheckpointStorage(Wire):
     save_trial_latest: int | None = None
 
 
-class PatchExperiment(Wire):
+class PatchExperiment(Wire, json_schema_extra=example({"description": "a better one", "labels": ["mnist"]})):
     """v1PatchExperiment: absent fields stay."""
 
     name: str | None = None
@@ -218,7 +239,7 @@ class BulkFilters(Wire):
     excluded_experiment_ids: list[int] = Field(default_factory=list[int])
 
 
-class BulkExperiments(Wire):
+class BulkExperiments(Wire, json_schema_extra=example({"experimentIds": [7, 8]})):
     """v1ActivateExperimentsRequest and its siblings."""
 
     experiment_ids: list[int] = Field(default_factory=list[int])
@@ -244,7 +265,7 @@ class Experiment(Wire):
     duration: int = 0
     num_trials: int = 0
     trial_ids: list[int] = Field(default_factory=list[int])
-    progress: float | None = None
+    progress: Real | None = None
     project_id: int = 1
     project_name: str = "Uncategorized"
     project_owner_id: int = 1
@@ -256,7 +277,7 @@ class Experiment(Wire):
     searcher_type: str = ""
     searcher_metric: str = ""
     best_trial_id: int | None = None
-    best_trial_searcher_metric: float | None = None
+    best_trial_searcher_metric: Real | None = None
     checkpoint_count: int = 0
     checkpoint_size: I64 = 0
     model_definition_size: int = 0
@@ -321,14 +342,14 @@ class Trial(Wire):
     best_validation: MetricsWorkload | None = None
     latest_validation: MetricsWorkload | None = None
     best_checkpoint: CheckpointWorkload | None = None
-    searcher_metric_value: float | None = None
+    searcher_metric_value: Real | None = None
     summary_metrics: dict[str, Any] | None = None
     checkpoint_count: int = 0
     total_checkpoint_size: I64 = 0
     runner_state: str = ""
     task_id: str = ""
     task_ids: list[str] = Field(default_factory=list[str])
-    wall_clock_time: float = 0.0
+    wall_clock_time: Real = 0.0
     warm_start_checkpoint_uuid: str | None = None
     metadata: dict[str, Any] | None = None
     log_policy_matched: str | None = None
@@ -350,13 +371,24 @@ class MetricReport(Wire):
     metrics: Metrics
 
 
-class MetricReports(Wire):
+class MetricReports(
+    Wire,
+    json_schema_extra=example(
+        {
+            "reports": [
+                {"group": "training", "trialRunId": 1, "stepsCompleted": 100, "metrics": {"avgMetrics": {"loss": 0.25}}}
+            ]
+        }
+    ),
+):
     """Ours: several reports of one trial, in order."""
 
     reports: list[MetricReport]
 
 
-class TrialMetrics(Wire):
+class TrialMetrics(
+    Wire, json_schema_extra=example({"trialRunId": 1, "stepsCompleted": 100, "metrics": {"avgMetrics": {"loss": 0.25}}})
+):
     """v1TrialMetrics, as the older routes bind it."""
 
     trial_run_id: int
@@ -365,27 +397,35 @@ class TrialMetrics(Wire):
     metrics: Metrics
 
 
-class ReportTrialMetricsRequest(Wire):
+class ReportTrialMetricsRequest(
+    Wire,
+    json_schema_extra=example(
+        {
+            "group": "validation",
+            "metrics": {"trialRunId": 1, "stepsCompleted": 100, "metrics": {"avgMetrics": {"loss": 0.25}}},
+        }
+    ),
+):
     """v1ReportTrialMetricsRequest."""
 
     group: str
     metrics: TrialMetrics
 
 
-class CompleteOperation(Wire):
+class CompleteOperation(Wire, json_schema_extra=example({"op": {"length": "100"}, "searcherMetric": 0.25})):
     """v1CompleteValidateAfterOperation."""
 
     op: Map
     searcher_metric: Any = None
 
 
-class EarlyExit(Wire):
+class EarlyExit(Wire, json_schema_extra=example({"reason": "EXITED_REASON_INVALID_HP"})):
     """v1TrialEarlyExit."""
 
     reason: str
 
 
-class CreateTrialRequest(Wire):
+class CreateTrialRequest(Wire, json_schema_extra=example({"experimentId": 7, "unmanaged": True})):
     """v1CreateTrialRequest."""
 
     experiment_id: int
@@ -393,20 +433,23 @@ class CreateTrialRequest(Wire):
     unmanaged: bool = False
 
 
-class PutTrialRequest(Wire):
+class PutTrialRequest(
+    Wire,
+    json_schema_extra=example({"externalTrialId": "a", "createTrialRequest": {"experimentId": 7, "unmanaged": True}}),
+):
     """v1PutTrialRequest."""
 
     create_trial_request: CreateTrialRequest
     external_trial_id: str
 
 
-class StartTrialRequest(Wire):
+class StartTrialRequest(Wire, json_schema_extra=example({"resume": True})):
     """v1StartTrialRequest."""
 
     resume: bool = False
 
 
-class PatchTrialRequest(Wire):
+class PatchTrialRequest(Wire, json_schema_extra=example({"state": "STATE_COMPLETED"})):
     """v1PatchTrialRequest."""
 
     state: str | None = None
@@ -431,7 +474,20 @@ class ProfilerBatch(Wire):
     batches: list[int] = Field(default_factory=list[int])
 
 
-class ProfilerBatches(Wire):
+class ProfilerBatches(
+    Wire,
+    json_schema_extra=example(
+        {
+            "batches": [
+                {
+                    "labels": {"trialId": 9, "name": "cpu_util_simple"},
+                    "values": [12.5],
+                    "timestamps": ["2026-01-31T12:00:00Z"],
+                }
+            ]
+        }
+    ),
+):
     """v1PostTrialProfilerMetricsBatchRequest."""
 
     batches: list[ProfilerBatch] = Field(default_factory=list[ProfilerBatch])
@@ -449,7 +505,7 @@ class CheckpointTraining(Wire):
     hparams: dict[str, Any] | None = None
     training_metrics: Metrics | None = None
     validation_metrics: Metrics | None = None
-    searcher_metric: float | None = None
+    searcher_metric: Real | None = None
 
 
 #: Of an experiment's own storage, which all of its checkpoints are in.
@@ -470,7 +526,16 @@ class Checkpoint(Wire):
     storage_id: int | None = None
 
 
-class ReportCheckpoint(Wire):
+class ReportCheckpoint(
+    Wire,
+    json_schema_extra=example(
+        {
+            "uuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44",
+            "resources": {"model.pt": 1048576},
+            "metadata": {"steps_completed": 100},
+        }
+    ),
+):
     """v1Checkpoint as the harness sends it."""
 
     uuid: str
@@ -482,7 +547,12 @@ class ReportCheckpoint(Wire):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class RemoveCheckpointFiles(Wire):
+class RemoveCheckpointFiles(
+    Wire,
+    json_schema_extra=example(
+        {"checkpointUuids": ["2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"], "checkpointGlobs": ["optimizer/**"]}
+    ),
+):
     """v1CheckpointsRemoveFilesRequest."""
 
     checkpoint_uuids: list[str] = Field(default_factory=list[str])
@@ -502,7 +572,16 @@ class PatchCheckpoint(Wire):
     resources: CheckpointResources | None = None
 
 
-class PatchCheckpoints(Wire):
+class PatchCheckpoints(
+    Wire,
+    json_schema_extra=example(
+        {
+            "checkpoints": [
+                {"uuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44", "resources": {"resources": {"model.pt": 1048576}}}
+            ]
+        }
+    ),
+):
     """v1PatchCheckpointsRequest."""
 
     checkpoints: list[PatchCheckpoint] = Field(default_factory=list[PatchCheckpoint])
@@ -532,7 +611,247 @@ MOST_LINES = 10_000
 LogEntries = Annotated[list[LogEntry], Field(max_length=MOST_LINES)]
 
 
-class LogBatch(Wire):
+class LogBatch(
+    Wire,
+    json_schema_extra=example(
+        {
+            "logs": [
+                {
+                    "taskId": "7.2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44",
+                    "timestamp": "2026-01-31T12:00:00Z",
+                    "level": "INFO",
+                    "log": "epoch 1\n",
+                    "rankId": 0,
+                }
+            ]
+        }
+    ),
+):
     """v1PostTaskLogsRequest."""
 
     logs: LogEntries
+
+
+class RunId(Wire, json_schema_extra=example({"runId": 9})):
+    """Which trial."""
+
+    run_id: int
+
+
+class Metadata(Wire, json_schema_extra=example({"metadata": {"dataset": "v2"}})):
+    """What is noted."""
+
+    metadata: dict[str, Any]
+
+
+class CheckpointMetadata(
+    Wire, json_schema_extra=example({"checkpoint": {"metadata": {"steps_completed": 100, "quality": "good"}}})
+):
+    """A checkpoint, as far as it is changed."""
+
+    checkpoint: Metadata
+
+
+class CheckpointFile(Wire):
+    """A file of a checkpoint: its size in bytes, and its XXH3 hash, "" where none is known."""
+
+    size: int
+    xxh3: str
+
+
+class CheckpointUuids(Wire, json_schema_extra=example({"checkpointUuids": [_UUID]})):
+    """Which checkpoints."""
+
+    checkpoint_uuids: list[str]
+
+
+class LogRetention(Wire, json_schema_extra=example({"numDays": 90})):
+    """How long logs are kept; -1: without end."""
+
+    num_days: StrictInt
+
+
+class FilePath(Wire, json_schema_extra=example({"path": "train.py"})):
+    """Which file."""
+
+    path: str = Field(min_length=1)
+
+
+class Gather(Wire, json_schema_extra=example({"numPeers": 1, "data": {"address": "10.0.0.1"}})):
+    """How many containers there are, and what this one says."""
+
+    num_peers: int = 0
+    data: Map = Field(default_factory=dict[str, Any])
+
+
+class Accelerators(
+    Wire, json_schema_extra=example({"acceleratorData": {"acceleratorType": "H100", "acceleratorUuids": []}})
+):
+    """What a container found."""
+
+    accelerator_data: Map = Field(default_factory=dict[str, Any])
+
+
+class Progress(Wire, json_schema_extra=example({"progress": 0.5})):
+    """How far a trial came, as a fraction."""
+
+    progress: StrictInt | StrictFloat
+
+
+#: Older harnesses send a number, in the units of the search.
+ProgressBody = Annotated[StrictInt | StrictFloat | Progress, Body(examples=[{"progress": 0.5}])]
+
+
+class RunnerState(Wire, json_schema_extra=example({"state": "TRAINING"})):
+    """What the trial does now."""
+
+    state: str = ""
+
+
+class LoginResponse(Wire):
+    """A session and its user."""
+
+    token: str
+    user: User
+
+
+class TokenResponse(Wire):
+    """A session."""
+
+    token: str
+
+
+class UserResponse(Wire):
+    """User, as recorded."""
+
+    user: User
+
+
+class UsersResponse(Wire):
+    """A page of users."""
+
+    users: list[User]
+    pagination: Pagination
+
+
+class UserSettingsResponse(Wire):
+    """User settings, as recorded."""
+
+    settings: list[UserWebSetting]
+
+
+class ExperimentsResponse(Wire):
+    """A page of experiments."""
+
+    experiments: list[Experiment]
+    pagination: Pagination
+
+
+class NewExperimentResponse(Wire):
+    """A new experiment, and what its user should know about it."""
+
+    experiment: Experiment
+    config: dict[str, Any]
+    warnings: list[str]
+    notices: list[str]
+
+
+class ExperimentResponse(Wire):
+    """An experiment and its configuration."""
+
+    experiment: Experiment
+    config: dict[str, Any]
+
+
+class ExperimentWithJobResponse(Wire):
+    """An experiment, its configuration, and its place in the queue."""
+
+    experiment: Experiment
+    config: dict[str, Any]
+    job_summary: JobSummary | None
+
+
+class OneExperimentResponse(Wire):
+    """One experiment, as recorded."""
+
+    experiment: Experiment
+
+
+class TrialsResponse(Wire):
+    """A page of trials."""
+
+    trials: list[Trial]
+    pagination: Pagination
+
+
+class CheckpointsResponse(Wire):
+    """A page of checkpoints."""
+
+    checkpoints: list[Checkpoint]
+    pagination: Pagination
+
+
+class ContextResponse(Wire):
+    """A context as a tar.gz in base64."""
+
+    b64_tgz: str = Field(alias="b64Tgz")
+
+
+class FileResponse(Wire):
+    """A file in base64."""
+
+    file: str
+
+
+class LabelsResponse(Wire):
+    """Labels, as recorded."""
+
+    labels: list[str]
+
+
+class TrialResponse(Wire):
+    """Trial, as recorded."""
+
+    trial: Trial
+
+
+class RemainingDaysResponse(Wire):
+    """How many days the logs are still kept; -1: without end."""
+
+    remaining_days: int
+
+
+class MetadataResponse(Wire):
+    """Metadata, as recorded."""
+
+    metadata: dict[str, Any]
+
+
+class StartRunResponse(Wire):
+    """Where a run keeps its checkpoints; 0: as its configuration says."""
+
+    storage_id: int
+
+
+class PreemptionResponse(Wire):
+    """Whether to leave at the next checkpoint."""
+
+    preempt: bool
+
+
+class CheckpointResponse(Wire):
+    """Checkpoint, as recorded."""
+
+    checkpoint: Checkpoint
+
+
+class CheckpointFilesResponse(Wire):
+    """The files of a checkpoint, by path."""
+
+    files: dict[str, CheckpointFile]
+
+
+class CompletedResponse(Wire):
+    """Whether it is done; if not, it goes on in the background."""
+
+    completed: bool

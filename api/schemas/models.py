@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api.schemas.base import Timestamp, Wire
+from api.schemas.base import Pagination, Timestamp, Wire, example
 from api.schemas.messages import Checkpoint
 
 
@@ -46,7 +46,7 @@ class ModelVersion(Wire):
     last_updated_time: Timestamp
 
 
-class PatchModel(Wire):
+class PatchModel(Wire, json_schema_extra=example({"description": "digits"})):
     """v1PatchModel: absent fields stay; labels and metadata are replaced as a whole."""
 
     name: str | None = None
@@ -58,13 +58,13 @@ class PatchModel(Wire):
     workspace_name: str | None = None
 
 
-class PostModel(PatchModel):
+class PostModel(PatchModel, json_schema_extra=example({"name": "mnist", "labels": ["vision"], "workspaceId": 1})):
     """v1PostModelRequest."""
 
     name: str | None = ""
 
 
-class MoveModel(Wire):
+class MoveModel(Wire, json_schema_extra=example({"destinationWorkspaceId": 2})):
     """v1MoveModelRequest."""
 
     destination_workspace_id: int
@@ -76,7 +76,7 @@ class CheckpointRef(Wire):
     uuid: str = ""
 
 
-class PatchModelVersion(Wire):
+class PatchModelVersion(Wire, json_schema_extra=example({"comment": "in production"})):
     """v1PatchModelVersion: absent fields stay."""
 
     name: str | None = None
@@ -87,7 +87,9 @@ class PatchModelVersion(Wire):
     checkpoint: CheckpointRef | None = None
 
 
-class PostModelVersion(PatchModelVersion):
+class PostModelVersion(
+    PatchModelVersion, json_schema_extra=example({"checkpointUuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"})
+):
     """v1PostModelVersionRequest."""
 
     checkpoint_uuid: str = ""
@@ -103,7 +105,39 @@ class TrialSourceInfo(Wire):
     model_version: int | None = None
 
 
-class ReportTrialSourceInfo(Wire):
+class ReportTrialSourceInfo(
+    Wire,
+    json_schema_extra=example(
+        {"trialSourceInfo": {"trialId": 9, "checkpointUuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"}}
+    ),
+):
     """v1ReportTrialSourceInfoRequest."""
 
     trial_source_info: TrialSourceInfo
+
+
+class ModelsResponse(Wire):
+    """A page of models."""
+
+    models: list[Model]
+    pagination: Pagination
+
+
+class ModelResponse(Wire):
+    """Model, as recorded."""
+
+    model: Model
+
+
+class ModelVersionsResponse(Wire):
+    """A model and a page of its versions."""
+
+    model: Model
+    model_versions: list[ModelVersion]
+    pagination: Pagination
+
+
+class ModelVersionResponse(Wire):
+    """Model version, as recorded."""
+
+    model_version: ModelVersion

@@ -17,6 +17,19 @@ from starlette.responses import Response, StreamingResponse
 log = structlog.get_logger()
 Result = TypeVar("Result")
 
+#: What routes declare that answer with lines.
+LINES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A stream: one object a line", "content": {"application/json": {}}}
+}
+NDJSON: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A stream: one object a line", "content": {"application/x-ndjson": {}}}
+}
+
+
+def files(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """What a route declares that answers with a file of one of these content types."""
+    return {200: {"description": "The file", "content": {kind: {} for kind in kinds}}}
+
 
 async def while_there(request: Request, poll: Coroutine[Any, Any, Result]) -> Result:
     """The result of a long poll. It is cancelled when the client goes away. Raises: ClientDisconnect."""

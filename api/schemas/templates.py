@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api.schemas.base import Map, Wire
+from api.schemas.base import Map, Pagination, Wire, example
 
 
 class Template(Wire):
@@ -17,7 +17,7 @@ class Template(Wire):
     workspace_id: int
 
 
-class PostTemplate(Wire):
+class PostTemplate(Wire, json_schema_extra=example({"name": "large", "config": {"resources": {"slots_per_trial": 4}}})):
     """v1Template, as it is sent. The path names it as well."""
 
     name: str = ""
@@ -25,8 +25,21 @@ class PostTemplate(Wire):
     workspace_id: int | None = None
 
 
-class RenameTemplate(Wire):
+class RenameTemplate(Wire, json_schema_extra=example({"oldName": "large", "newName": "huge"})):
     """v1PatchTemplateNameRequest."""
 
     old_name: str
     new_name: str
+
+
+class TemplatesResponse(Wire):
+    """A page of templates."""
+
+    templates: list[Template]
+    pagination: Pagination
+
+
+class TemplateResponse(Wire):
+    """Template, as recorded."""
+
+    template: Template

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from api.schemas.base import Map, Timestamp, Wire
+from api.schemas.base import Map, Pagination, Timestamp, Wire, example
 
 
 class Trigger(Wire):
@@ -18,7 +18,17 @@ class Trigger(Wire):
     webhook_id: int = 0
 
 
-class Webhook(Wire):
+class Webhook(
+    Wire,
+    json_schema_extra=example(
+        {
+            "url": "https://hooks.example.com/x",
+            "name": "ends",
+            "webhookType": "WEBHOOK_TYPE_DEFAULT",
+            "triggers": [{"triggerType": "TRIGGER_TYPE_EXPERIMENT_STATE_CHANGE", "condition": {"state": "COMPLETED"}}],
+        }
+    ),
+):
     """v1Webhook. `url` is empty for who may not change it: it may hold a key. `secret` is ours: it signs bodies."""
 
     id: int = 0
@@ -31,11 +41,16 @@ class Webhook(Wire):
     secret: str = ""
 
 
-class PatchWebhook(Wire):
-    """v1PatchWebhook: absent fields stay."""
+class PatchWebhook(Wire, json_schema_extra=example({"url": "https://hooks.example.com/y"})):
+    """v1PatchWebhook: absent fields stay. Newer clients send it within `webhook`."""
 
     url: str | None = None
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unwrapped(cls, data: Any) -> Any:
+        return cast("dict[str, Any]", data).get("webhook", cast(Any, data)) if isinstance(data, dict) else data
 
 
 class CustomEvent(Wire):
@@ -46,7 +61,9 @@ class CustomEvent(Wire):
     level: str = "LOG_LEVEL_UNSPECIFIED"
 
 
-class PostCustomEvent(Wire):
+class PostCustomEvent(
+    Wire, json_schema_extra=example({"experimentId": 7, "data": {"title": "converged", "level": "LOG_LEVEL_INFO"}})
+):
     """v1PostWebhookEventDataRequest."""
 
     data: CustomEvent
@@ -66,3 +83,29 @@ class Delivery(Wire):
     created_at: Timestamp
     attempted_at: Timestamp | None = None
     payload: dict[str, Any]
+
+
+class WebhooksResponse(Wire):
+    """Webhooks, as recorded."""
+
+    webhooks: list[Webhook]
+
+
+class WebhookResponse(Wire):
+    """Webhook, as recorded."""
+
+    webhook: Webhook
+
+
+class TestedResponse(Wire):
+    """Whether a webhook could be reached, and why not."""
+
+    completed: bool
+    error: str
+
+
+class DeliveriesResponse(Wire):
+    """A page of deliveries."""
+
+    deliveries: list[Delivery]
+    pagination: Pagination

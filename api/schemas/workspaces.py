@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api.schemas.base import Timestamp, Wire
+from api.schemas.base import Map, Pagination, Timestamp, Wire, example
 from api.schemas.messages import AgentUserGroup
 
 
@@ -33,7 +33,7 @@ class Workspace(Wire):
     everyone: str = ""  # ours: the role that every user has in it
 
 
-class PatchWorkspace(Wire):
+class PatchWorkspace(Wire, json_schema_extra=example({"defaultComputePool": "default"})):
     """v1PatchWorkspace: absent fields stay; empty ones are taken away. The older names of the pools are understood.
 
     `everyone` is ours: viewer, contributor, editor, or empty for nobody.
@@ -51,20 +51,22 @@ class PatchWorkspace(Wire):
     everyone: str | None = None
 
 
-class PostWorkspace(PatchWorkspace):
+class PostWorkspace(PatchWorkspace, json_schema_extra=example({"name": "vision", "everyone": "viewer"})):
     """v1PostWorkspaceRequest."""
 
     name: str | None = ""
 
 
-class Note(Wire):
+class Note(Wire, json_schema_extra=example({"name": "results", "contents": "the larger batch is better"})):
     """v1Note."""
 
     name: str = ""
     contents: str = ""
 
 
-class Notes(Wire):
+class Notes(
+    Wire, json_schema_extra=example({"notes": [{"name": "results", "contents": "the larger batch is better"}]})
+):
     """v1PutProjectNotesRequest."""
 
     notes: list[Note] = Field(default_factory=list[Note])
@@ -92,7 +94,7 @@ class Project(Wire):
     error_message: str = ""
 
 
-class PostProject(Wire):
+class PostProject(Wire, json_schema_extra=example({"name": "digits"})):
     """v1PostProjectRequest."""
 
     name: str = ""
@@ -100,7 +102,7 @@ class PostProject(Wire):
     key: str | None = None
 
 
-class PatchProject(Wire):
+class PatchProject(Wire, json_schema_extra=example({"description": "handwritten"})):
     """v1PatchProject: absent fields stay."""
 
     name: str | None = None
@@ -108,19 +110,24 @@ class PatchProject(Wire):
     key: str | None = None
 
 
-class MoveExperiment(Wire):
+class MoveExperiment(Wire, json_schema_extra=example({"destinationProjectId": 2})):
     """v1MoveExperimentRequest."""
 
     destination_project_id: int
 
 
-class MoveProject(Wire):
+class MoveProject(Wire, json_schema_extra=example({"destinationWorkspaceId": 2})):
     """v1MoveProjectRequest."""
 
     destination_workspace_id: int
 
 
-class Activity(Wire):
+class Activity(
+    Wire,
+    json_schema_extra=example(
+        {"activityType": "ACTIVITY_TYPE_GET", "entityType": "ENTITY_TYPE_PROJECT", "entityId": 1}
+    ),
+):
     """v1PostUserActivityRequest."""
 
     activity_type: str = ""
@@ -128,8 +135,52 @@ class Activity(Wire):
     entity_id: int = 0
 
 
-class PoolBindings(Wire):
+class PoolBindings(Wire, json_schema_extra=example({"workspaceIds": [2]})):
     """v1BindRPToWorkspaceRequest, and those that overwrite and unbind."""
 
     workspace_ids: list[int] = Field(default_factory=list[int])
     workspace_names: list[str] = Field(default_factory=list[str])
+
+
+class NamespaceBindings(Wire):
+    """Namespaces of Kubernetes, by cluster."""
+
+    cluster_namespace_meta: Map = Field(default_factory=dict[str, Any])
+
+
+class ResourceQuotas(Wire):
+    """Quotas in Kubernetes, by cluster."""
+
+    cluster_quota_pairs: Map = Field(default_factory=dict[str, Any])
+
+
+class WorkspacesResponse(Wire):
+    """A page of workspaces."""
+
+    workspaces: list[Workspace]
+    pagination: Pagination
+
+
+class WorkspaceResponse(Wire):
+    """Workspace, as recorded."""
+
+    workspace: Workspace
+
+
+class ProjectsResponse(Wire):
+    """A page of projects."""
+
+    projects: list[Project]
+    pagination: Pagination
+
+
+class ProjectResponse(Wire):
+    """Project, as recorded."""
+
+    project: Project
+
+
+class NotesResponse(Wire):
+    """Notes, as recorded."""
+
+    notes: list[Note]

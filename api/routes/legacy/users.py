@@ -12,14 +12,14 @@ from starlette.responses import Response
 from api.deps import AdminDep, PartsDep, UserDep
 from api.parts import Parts
 from api.routes.users import created, patched, set_cookie
+from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
-from api.schemas.body import body_as
 from api.schemas.legacy import OldLogin, OldUser
 from api.services import users
 from database.models import User
 
-router = APIRouter(tags=["users (older clients)"])
+router = APIRouter(route_class=Route, tags=["users (older clients)"])
 
 
 def _shown(user: User) -> dict[str, Any]:
@@ -35,10 +35,9 @@ def _shown(user: User) -> dict[str, Any]:
     }
 
 
-@router.post("/login")
-async def login(request: Request, parts: PartsDep, cookie: bool = False) -> Response:
+@router.post("/login", response_model=wire.TokenResponse)
+async def login(request: Request, parts: PartsDep, wanted: OldLogin, cookie: bool = False) -> Response:
     """Log in; `?cookie=true` sets the token as a cookie as well."""
-    wanted = await body_as(request, OldLogin)
     token, _ = await parts.auth.login(wanted.username, wanted.password, is_hashed=True)
     response = answer({"token": token})
     if cookie:
@@ -61,9 +60,8 @@ def me(parts: PartsDep, caller: UserDep) -> Response:
 
 
 @router.post("/users")
-async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Response:
+async def create_user(parts: PartsDep, admin: AdminDep, sent: OldUser) -> Response:
     """Create a user (administrators only)."""
-    sent = await body_as(request, OldUser)
     wanted = wire.NewUser(
         username=sent.username or "",
         display_name=sent.display_name,
@@ -75,9 +73,8 @@ async def create_user(request: Request, parts: PartsDep, admin: AdminDep) -> Res
 
 
 @router.patch("/users/{username}")
-async def patch_user(username: str, request: Request, parts: PartsDep, caller: UserDep) -> Response:
+async def patch_user(username: str, parts: PartsDep, caller: UserDep, sent: OldUser) -> Response:
     """Change a user."""
-    sent = await body_as(request, OldUser)
     patch = wire.PatchUser(
         display_name=sent.display_name,
         admin=sent.admin,
@@ -91,9 +88,8 @@ async def patch_user(username: str, request: Request, parts: PartsDep, caller: U
 
 @router.patch("/users/{username}/username")
 @router.put("/users/{username}/username")
-async def rename_user(username: str, request: Request, parts: PartsDep, caller: UserDep) -> Response:
+async def rename_user(username: str, parts: PartsDep, caller: UserDep, sent: OldUser) -> Response:
     """Give a user another name."""
-    sent = await body_as(request, OldUser)
     user_id = await _id_of(parts, username)
     return answer(_shown(await patched(parts, caller, user_id, wire.PatchUser(username=sent.username or ""))))
 

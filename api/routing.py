@@ -1,0 +1,114 @@
+"""Routes: a body is what its parameter's type says, and the OpenAPI page is what FastAPI reads from the signatures.
+
+Clients of every age send bodies with any content type or none, and no body at all for an empty message. Who may not
+call is refused before the body is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, cast
+
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic_core import from_json
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.deps import get_caller
+from api.errors import BadRequest
+from api.schemas.base import Error
+from database.audit import asking
+
+#: What every route may answer besides its success.
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Error, "description": "Refused: the message says why"},
+    "5XX": {"model": Error, "description": "Not possible now: the message says why"},
+}
+
+
+class Route(APIRoute):
+    """A route that reads its body as clients send it."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        told = (endpoint.__doc__ or endpoint.__name__).strip()
+        options["summary"] = told.split("\n")[0].split(". ")[0].rstrip(".")
+        super().__init__(path, endpoint, **options)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own, with the body read beforehand."""
+        handle = super().get_route_handler()
+        field = self.body_field
+        if field is None:
+            return handle
+        kind = field.field_info.annotation
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        is_for_callers = get_caller in _calls(self.dependant)
+
+        async def serve(request: Request) -> Response:
+            if is_for_callers:
+                await get_caller(request)
+            return await handle(_Read(request, await _read(request, model)))
+
+        return serve
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of an operation, by which clients that are made from the page call it: method and path."""
+    method = min(route.methods or {"GET"})
+    return re.sub(r"[^a-z0-9]+", "_", f"{method} {route.path_format}".lower()).strip("_")
+
+
+class _Read(Request):
+    """A request whose body was read, whatever its content type."""
+
+    def __init__(self, request: Request, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._value = value
+        self._without_type = Headers(raw=[item for item in request.headers.raw if item[0] != b"content-type"])
+
+    @property
+    def headers(self) -> Headers:
+        return self._without_type
+
+    async def body(self) -> bytes:
+        return b"read"
+
+    async def json(self) -> Any:
+        return self._value
+
+
+async def _read(request: Request, model: type[BaseModel] | None) -> Any:
+    """The body as JSON; an empty message if there is none. How large it may be: `api.middleware.bodies`.
+
+    Raises: BadRequest, TooLarge.
+    """
+    raw = await request.body()
+    if not raw:
+        return None if model is None else {}
+    try:
+        value: Any = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"the body is no JSON: {error}") from None
+    if model is not None:
+        _note_fields(model, value)
+    return value
+
+
+def _note_fields(model: type[BaseModel], value: Any) -> None:
+    """For the audit log: what was sent, by name."""
+    current = asking.get()
+    if current is not None and isinstance(value, dict):
+        sent = {name for name, item in cast("dict[str, Any]", value).items() if item is not None}
+        fields = model.model_fields.items()
+        current.fields = tuple(sorted(name for name, field in fields if name in sent or field.alias in sent))
+
+
+def _calls(dependant: Dependant) -> Iterable[Callable[..., Any]]:
+    for each in dependant.dependencies:
+        if each.call is not None:
+            yield each.call
+        yield from _calls(each)
