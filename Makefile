@@ -62,7 +62,7 @@ $(UV):
 # Byte code is compiled now: every start of `det`, of the API and of a trial would pay for it otherwise.
 $(VENV)/.installed: $(UV) pyproject.toml harness/pyproject.toml constraints.txt
 	@echo "installing Undeterred into $(VENV) …"
-	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e .
+	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e '.[server]'
 	@$(VENV)/bin/python -m compileall -q workflows activities database api cli workers harness/determined
 	@touch $@
 

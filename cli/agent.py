@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli import join_token as join_tokens
-from cli import lookup, render, session
+from cli import lookup, render, server, session
 from cli.group import new_app
 from cli.options import lists
 from cli.render import Form
@@ -137,6 +137,7 @@ def run(
 
     Containers outlive it: started again, it goes on with them.
     """
+    server.require("det agent run")
     words = {
         "--master": session.master_url(),
         "--join-token": join_token,
@@ -152,7 +153,7 @@ def run(
     given = [word for option, value in words.items() if value is not None for word in (option, str(value))]
     labels = [word for text in label or [] for word in ("--label", text)]
     # in our place: signals reach it, and its exit code is ours
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.join", *given, *labels])
+    os.execv(sys.executable, server.python("workers.join", [*given, *labels]))
 
 
 def _wanted(agent_id: str | None, all_: bool) -> list[str]:

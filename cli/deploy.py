@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import render
+from cli import render, server
 from cli.group import new_app
 from cli.later import not_there
 
@@ -117,7 +117,7 @@ def reset_password(
     username: Annotated[str, typer.Argument(metavar="[USERNAME]", help="Whose.", show_default=True)] = "admin",
 ) -> None:
     """Give a user of the cluster on this machine a new password, which is shown once; all his sessions end."""
-    _module("workers.password", [username])
+    _module("det deploy reset-password", "workers.password", [username])
 
 
 def home() -> Path:
@@ -130,12 +130,13 @@ def home() -> Path:
 
 def _embedded(verb: str, words: Sequence[str]) -> None:
     """Run it in our terminal; its exit code is ours. Ctrl-C reaches it too, so that it can clean up."""
-    _module("workers.embedded", [verb, *words])
+    _module(f"det {verb}", "workers.embedded", [verb, *words])
 
 
-def _module(name: str, words: Sequence[str]) -> None:
+def _module(command: str, name: str, words: Sequence[str]) -> None:
+    server.require(command)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", name, *words],
+        server.python(name, words),
         preexec_fn=_end_with_us if sys.platform == "linux" else None,
     )
     while True:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cli import render, session
+from cli import render, server, session
 from cli.deploy import PARTS, home
 from cli.group import new_app
 from cli.options import Json
@@ -148,10 +148,12 @@ def _disk(folder: Path) -> Finding:
 
 def _inside(*, is_running: bool) -> Iterator[Finding]:
     """What a process with the server's code finds: Temporal, database, storage."""
-    command = [sys.executable, "-P", "-m", "workers.check"]
+    if absent := server.missing():
+        what = f"the cluster can't be looked into from this Python: {absent} is not installed"
+        yield Finding("inside", "warning", what, f"run `det doctor` with the cluster's Python, or {server.INSTALL}")
+        return
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        found: list[dict[str, Any]] = json.loads(server.run("workers.check", timeout_s=30))
     except (subprocess.TimeoutExpired, ValueError) as error:
         last = "it took over 30 s" if isinstance(error, subprocess.TimeoutExpired) else "it failed"
         fix = "run `python -m workers.check` with this Python to see why"

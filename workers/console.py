@@ -1,0 +1,45 @@
+"""The console scripts of a cluster's processes: `undeterred-api` and its like.
+
+They are installed with `pip install undeterred` as well, which leaves out the libraries that they need: each then
+says in one sentence what to install.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+_OWN = ("activities", "api", "cli", "database", "determined", "workers", "workflows")
+
+
+def api() -> None:
+    """Run `undeterred-api`."""
+    _run("api")
+
+
+def orchestrator() -> None:
+    """Run `undeterred-orchestrator`."""
+    _run("orchestrator")
+
+
+def agent() -> None:
+    """Run `undeterred-agent`."""
+    _run("agent")
+
+
+def gateway() -> None:
+    """Run `undeterred-gateway`."""
+    _run("gateway")
+
+
+def _run(name: str) -> None:
+    try:
+        module = importlib.import_module(f"workers.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in _OWN:
+            raise
+        sys.exit(
+            f"undeterred-{name} needs the server's libraries, and {error.name} is not installed: "
+            "pip install 'undeterred[server]'"
+        )
+    module.run()
