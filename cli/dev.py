@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,16 +46,10 @@ def curl(
     words = ["curl", *context.args, url]
     if shown:
         render.note(shlex.join(["curl", "-H", "Authorization: Bearer …", *words[1:]]))
-    # By a pipe: everybody on this machine could read a token among a process' arguments.
-    reader, writer = os.pipe()
-    os.write(writer, f'header = "Authorization: Bearer {token}"\n'.encode())
-    os.close(writer)
     try:
-        code = subprocess.run([*words[:1], "--config", f"/dev/fd/{reader}", *words[1:]], pass_fds=[reader]).returncode
+        code = _run_curl(words[1:], f'header = "Authorization: Bearer {token}"\n'.encode())
     except FileNotFoundError:
         raise ValueError("the program curl is not installed; install it, or use `det dev auth-token`.") from None
-    finally:
-        os.close(reader)
     raise typer.Exit(code)
 
 
@@ -80,6 +76,19 @@ def simulate_pool(
     from cli import simulate
 
     simulate.run(trace, compare or [], plot, as_json)
+
+
+def _run_curl(words: Sequence[str], config: bytes) -> int:
+    """Hand the token over by a pipe: every user of this machine could read it among a process' arguments."""
+    if sys.platform == "win32":  # only the three standard streams are handed on there
+        return subprocess.run(["curl", "--config", "-", *words], input=config).returncode
+    reader, writer = os.pipe()
+    os.write(writer, config)
+    os.close(writer)
+    try:
+        return subprocess.run(["curl", "--config", f"/dev/fd/{reader}", *words], pass_fds=[reader]).returncode
+    finally:
+        os.close(reader)
 
 
 def _token() -> str:

@@ -112,7 +112,7 @@ def _pid(folder: Path, part: str) -> int | None:
     """Of a process of the cluster, if it runs; a zombie or a later process with its number does not count."""
     saved = _read_json(folder / "run" / f"{part}.pid") or {}
     pid = int(saved.get("pid") or 0)
-    if not pid:
+    if not pid or sys.platform == "win32":  # no cluster runs there, and os.kill() would be more than a question
         return None
     try:
         if not Path("/proc/self/stat").exists():  # no Linux: that there is such a process must do
@@ -281,6 +281,8 @@ def _docker(*, is_needed: bool) -> Finding:
 def _docker_silence() -> str | None:
     """Why no Docker engine answers on this machine; None if one does."""
     address = urlsplit(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
+    if address.scheme not in ("unix", "tcp", "http") or (address.scheme == "unix" and not hasattr(socket, "AF_UNIX")):
+        return f"{address.geturl()} can't be asked from this system"
     try:
         if address.scheme == "unix":
             probe = socket.socket(socket.AF_UNIX)

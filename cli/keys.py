@@ -8,9 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 #: Waits up to so many seconds for a key; "" if there was none.
 NextKey = Callable[[float], str]
+
+_LOOK_S = 0.05
 
 
 @contextmanager
@@ -21,6 +24,9 @@ def single_keys() -> Generator[NextKey]:
     """
     if not sys.stdin.isatty():
         yield _no_key
+        return
+    if sys.platform == "win32":
+        yield _console_key
         return
     import termios
     import tty
@@ -42,6 +48,19 @@ def single_keys() -> Generator[NextKey]:
         yield next_key
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _console_key(timeout_s: float) -> str:
+    """A key of the console of Windows, whose input can't be waited for: looked at 20 times a second."""
+    import msvcrt
+
+    console: Any = msvcrt  # this module is typed for Windows only
+    until = time.monotonic() + timeout_s
+    while not console.kbhit():
+        if time.monotonic() >= until:
+            return ""
+        time.sleep(_LOOK_S)
+    return console.getwch()
 
 
 def _no_key(timeout_s: float) -> str:

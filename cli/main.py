@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The console script."""
+    if sys.platform == "win32":
+        _prepare_windows()
     try:
         code = main()
         sys.stdout.flush()
@@ -60,6 +62,18 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
     sys.exit(code)
+
+
+def _prepare_windows() -> None:
+    """Write UTF-8 into pipes and files too: the encoding of the system lacks half of what tables are drawn with."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None and not stream.isatty():
+            reconfigure(encoding="utf-8")
+    if sys.stdout.isatty() or sys.stderr.isatty():
+        from colorama import just_fix_windows_console  # pyright: ignore  # typer brings it there
+
+        just_fix_windows_console()
 
 
 def _run(entry: commands.Entry, words: list[str], options: dict[str, str]) -> int:

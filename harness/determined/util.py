@@ -157,9 +157,8 @@ def force_create_symlink(src: str, dst: str) -> None:
 @contextlib.contextmanager
 def forward_signals(p: subprocess.Popen[Any], *signums: signal.Signals) -> Generator[None, None, None]:
     """Within the block, hand signals on to a process: those named, else those that ask to end and the user's."""
-    wanted: Iterable[signal.Signals] = signums or (
-        *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
-    )
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+    wanted: Iterable[signal.Signals] = signums or [signal.Signals[name] for name in names if hasattr(signal, name)]
     before = {number: signal.signal(number, lambda received, _: p.send_signal(received)) for number in wanted}
     try:
         yield

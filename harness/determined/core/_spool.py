@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import time
 
 TYPE_CHECKING = False
@@ -37,6 +38,8 @@ LIMIT_BYTES = 2 << 30
 
 _FIRST_LINE = b'["spool",1]\n'
 _PIECE = 1 << 18
+# O_BINARY is Windows', O_CLOEXEC is that of all others.
+_FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Spool:
@@ -131,11 +134,14 @@ class Spool:
         """Let go of the file. It stays if entries wait in it."""
         if self._fd < 0:
             return
+        fd, self._fd = self._fd, -1
+        if sys.platform == "win32":  # a file that is open can't be removed there
+            os.close(fd)
         if not self.waiting:
             with contextlib.suppress(FileNotFoundError):  # the whole folder may be gone
                 os.unlink(self._path)
-        os.close(self._fd)
-        self._fd = -1
+        if sys.platform != "win32":
+            os.close(fd)
 
     # -- the file
 
@@ -146,7 +152,7 @@ class Spool:
         while True:
             path = os.path.join(self._folder, f"{time.time_ns():020d}-{os.getpid()}{SUFFIX}")
             # for this user only: metrics are nobody else's business
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
             if _lock(fd) and os.fstat(fd).st_nlink:
                 break
             os.close(fd)  # somebody who looked for leftovers came between
@@ -198,7 +204,7 @@ class Spool:
             end = buffer.find(b"\n", start) + 1
             if not end:
                 buffer, start = buffer[start:], 0
-                piece = os.pread(self._fd, _PIECE, at + len(buffer))
+                piece = _read(self._fd, _PIECE, at + len(buffer))
                 if not piece:
                     return
                 buffer += piece
@@ -209,7 +215,7 @@ class Spool:
 
     def _take_up(self, path: str) -> bool:
         """Become a spool that is there already. False if its process lives, or nothing waits in it."""
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, _FLAGS | os.O_NOFOLLOW)
         if not _lock(fd):
             os.close(fd)
             return False
@@ -241,15 +247,20 @@ def spool_folder() -> tuple[str, bool]:
         return os.path.join(run_dir, "spool"), False
     import tempfile
 
-    return os.path.join(tempfile.gettempdir(), f"determined-spool-{os.getuid()}-{os.getpid()}"), False
+    user = os.getuid() if hasattr(os, "getuid") else ""  # Windows has a temporary folder for each user
+    return os.path.join(tempfile.gettempdir(), f"determined-spool-{user}-{os.getpid()}"), False
 
 
 def leftovers(folder: str) -> list[Spool]:
     """What earlier processes of this container left behind, oldest first. Each is this process's now.
 
+    None where the system has no locks, which is Windows: who still writes could not be told from who has ended.
+
     Raises:
         OSError: The folder or one of its files can't be read.
     """
+    if not hasattr(os, "O_NOFOLLOW"):
+        return []
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
     except FileNotFoundError:
@@ -287,10 +298,19 @@ def is_entry(line: bytes) -> bool:
     return len(value) == 2 and value[0] not in ("spool", "done")
 
 
+def _read(fd: int, count: int, at: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(fd, count, at)
+    os.lseek(fd, at, os.SEEK_SET)  # writing is not disturbed: O_APPEND
+    return os.read(fd, count)
+
+
 def _lock(fd: int) -> bool:
     """Hold the file for as long as it is open. False if another process holds it."""
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError:  # Windows: nobody takes up another's file there
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

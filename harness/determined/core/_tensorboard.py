@@ -6,6 +6,7 @@ import enum
 import os
 import pathlib
 import queue
+import sys
 import threading
 import time
 
@@ -100,7 +101,9 @@ def _local_base() -> str:
     from determined._info import DEFAULT_RUN_DIR
 
     run_dir = os.environ.get("DET_RUN_DIR") or DEFAULT_RUN_DIR
-    return run_dir if run_dir != DEFAULT_RUN_DIR else os.environ.get("TMPDIR") or "/tmp"
+    if run_dir != DEFAULT_RUN_DIR:
+        return run_dir
+    return os.environ.get("TMPDIR") or (os.environ.get("TEMP", ".") if sys.platform == "win32" else "/tmp")
 
 
 class TensorboardSync:

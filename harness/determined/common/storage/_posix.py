@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 
 from determined import errors
 from determined.common.storage._manifest import (
@@ -259,11 +260,12 @@ class PosixStorage(Storage):
         path = self.root
         while not os.path.exists(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
+        import shutil
+
         try:
-            stat = os.statvfs(path)
+            return shutil.disk_usage(path).free
         except OSError:
             return None
-        return stat.f_bavail * stat.f_frsize
 
     def _temporary(self, storage_id: str) -> str:
         return os.path.join(self.root, f".{checked_id(storage_id)}.tmp")
@@ -335,15 +337,20 @@ class PosixStorage(Storage):
             raise errors.CheckpointStorageError(
                 f"the checkpoint storage {self.root} can't be used: {e.strerror} ({e.filename}); check "
                 "checkpoint_storage in the experiment's configuration, that the folder is mounted here, and that "
-                f"user {os.getuid()} may write to it"
+                f"user {_user()} may write to it"
             ) from e
+
+
+def _user() -> str:
+    """Number of the user who runs this process; on Windows the name."""
+    return str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
 
 
 def _hash_and_sync(path: str) -> FileEntry:
     from determined.common.storage._files import hash_file
 
     entry = hash_file(path)
-    _sync(path, os.O_RDONLY)
+    _sync(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)  # Windows syncs only what may be written
     return entry
 
 
@@ -404,6 +411,8 @@ def _sync(path: str, flags: int) -> None:
 
 
 def _sync_dir(path: str) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows, where folders can't be opened
     try:
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as e:

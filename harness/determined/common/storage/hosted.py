@@ -79,8 +79,9 @@ class Hosted(Protocol):
 
 
 _PIECE = 1 << 18
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these: there the module is imported, and no more
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _KINDS = ("shared_fs", "directory")
 
 
@@ -330,7 +331,7 @@ def _walked(number: int, parts: Sequence[str]) -> Generator[int, None, None]:
     """The folder that `parts` lead to from an open one, which is closed."""
     try:
         for part in parts:
-            below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=number)
+            below = os.open(part, _FOLDER | _NO_LINK, dir_fd=number)
             os.close(number)
             number = below
         yield number
