@@ -266,20 +266,6 @@ def test_no_colour_means_plain_lines(cluster: Cluster) -> None:
         terminal.close()
 
 
-@pytest.mark.parametrize(
-    ("at", "in_bytes", "expected"),
-    [
-        (None, True, "up [   ###                  ] 1 s"),
-        ((0.0, 0.0), True, "up [   ###                  ] 1 s"),
-        ((5_000_000, 10_000_000), True, "up [############            ] 50% 5.0 MB of 10.0 MB, 1 s"),
-        ((0.25, 1.0), False, "up [######                  ] 25%, 1 s"),
-        ((11.0, 10.0), False, "up [########################] 100%, 1 s"),
-    ],
-)
-def test_bar(at: tuple[float, float] | None, in_bytes: bool, expected: str) -> None:
-    assert progress.line("up", at, 0.7, in_bytes) == expected
-
-
 class _Tty(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -288,7 +274,13 @@ class _Tty(io.StringIO):
         raise OSError
 
 
-def test_bar_appears_when_it_takes_long_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("reported", "in_bytes", "expected"),
+    [((1, 4), False, " 25%"), ((5e6, 1e7), True, "5.0/10.0 MB"), ((11, 10), False, "100%"), ((0, 0), False, "0:00:00")],
+)
+def test_bar_appears_when_it_takes_long_and_goes(
+    monkeypatch: pytest.MonkeyPatch, reported: tuple[float, float], in_bytes: bool, expected: str
+) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "_AFTER_S", 0.02)
@@ -296,13 +288,15 @@ def test_bar_appears_when_it_takes_long_and_goes(monkeypatch: pytest.MonkeyPatch
     shown_on = _Tty()
     monkeypatch.setattr("sys.stderr", shown_on)
     meter = progress.Meter()
-    meter(1, 4)
-    with progress.progress("getting", meter.at):
+    meter(*reported)
+    with progress.progress("getting [x]", meter.at, in_bytes=in_bytes):
         deadline = time.monotonic() + 10
-        while "25%" not in shown_on.getvalue() and time.monotonic() < deadline:
+        while expected not in shown_on.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert "\rgetting [######" in shown_on.getvalue()
-    assert shown_on.getvalue().endswith("\r\x1b[K")
+    assert expected in shown_on.getvalue()
+    assert "getting [x]" in shown_on.getvalue()
+    assert ("MB" in shown_on.getvalue()) == in_bytes
+    assert shown_on.getvalue().endswith("\x1b[2K"), "the line is gone"
 
 
 @pytest.mark.parametrize(("stderr", "variable"), [(io.StringIO(), None), (_Tty(), "1")])
