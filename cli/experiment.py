@@ -8,21 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from cli import cleanup, experiment_change, experiment_table, paging, render, search, session
+from cli.bundles import bundled
 from cli.group import new_app
 from cli.options import (
-    After,
-    Agents,
-    Before,
-    Containers,
     ExperimentId,
-    Head,
     Json,
-    Level,
+    LogLines,
     Quiet,
-    Ranks,
-    Sources,
-    Stdtypes,
-    Tail,
     Yes,
     lists,
     paged,
@@ -223,28 +215,12 @@ def list_checkpoints(
 
 
 @app.command("logs")
-def logs(
-    experiment_id: ExperimentId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines until it ends.")] = False,
-    head: Head = None,
-    tail: Tail = None,
-    as_json: Json = False,
-    level: Level = None,
-    agent_id: Agents = None,
-    container_id: Containers = None,
-    rank_id: Ranks = None,
-    stdtype: Stdtypes = None,
-    source: Sources = None,
-    timestamp_before: Before = None,
-    timestamp_after: After = None,
-) -> None:
+@bundled
+def logs(experiment_id: ExperimentId, lines: LogLines) -> None:
     """Print the log of an experiment's first trial."""
     from cli.log_output import print_logs
 
-    filters = {"container_ids": container_id, "rank_ids": rank_id, "stdtypes": stdtype, "sources": source}
-    filters |= {"agent_ids": agent_id, "timestamp_before": timestamp_before, "timestamp_after": timestamp_after}
-    trial_id = _first_trial(experiment_id, wait=follow)
-    print_logs(trial_id, follow=follow, head=head, tail=tail, as_json=as_json, level=level, filters=filters)
+    print_logs(_first_trial(experiment_id, wait=lines.follow), lines)
 
 
 @app.command("download")
@@ -399,7 +375,7 @@ def _print_first_trial(experiment_id: int) -> None:
         render.note(f"Waiting for the first trial of experiment {experiment_id} …")
         trial_id = _first_trial(experiment_id, wait=True)
         render.note(f"Following the log of trial {trial_id}")
-        print_logs(trial_id, follow=True)
+        print_logs(trial_id, LogLines(follow=True))
     except KeyboardInterrupt:
         render.note(f"the experiment goes on; follow it again with `det experiment follow {experiment_id}`")
         raise

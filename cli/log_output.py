@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
 from cli import render, session
-from cli.options import at_most_one
+from cli.options import LogLines, at_most_one
 from determined.common.api._url import api_path
-
-_NAMES = {
-    "allocation_ids": "allocationIds",
-    "agent_ids": "agentIds",
-    "container_ids": "containerIds",
-    "rank_ids": "rankIds",
-    "stdtypes": "stdtypes",
-    "sources": "sources",
-    "timestamp_before": "timestampBefore",
-    "timestamp_after": "timestampAfter",
-}
 
 #: A follower hears nothing while the task is quiet. After so long it asks anew, so that a connection that died without
 #: a word (a laptop that slept) is noticed.
@@ -31,31 +20,27 @@ _PAUSE_S = 0.5
 
 def print_logs(
     number: int | str,
+    lines: LogLines,
     *,
     kind: Literal["trial", "task"] = "trial",
-    follow: bool = False,
-    head: int | None = None,
-    tail: int | None = None,
-    as_json: bool = False,
-    level: str | None = None,
-    filters: Mapping[str, Any] | None = None,
+    allocations: Sequence[str] | None = None,
 ) -> None:
-    """Print the lines of a trial, or of a task. With `follow`, Ctrl-C ends the watching and nothing else.
+    """Print the lines of a trial, or of a task. Where it follows, Ctrl-C ends the watching and nothing else.
 
     Raises: BadParameter if both `head` and `tail` are given; ValueError if there is no such level.
     """
-    at_most_one(head=head, tail=tail)
-    params = {_NAMES[key]: value for key, value in (filters or {}).items() if value}
-    if level is not None:
-        params["levels"] = _levels(level)
+    at_most_one(head=lines.head, tail=lines.tail)
+    params = lines.filters() | ({"allocationIds": allocations} if allocations else {})
+    if lines.level is not None:
+        params["levels"] = _levels(lines.level)
     path = api_path(f"{kind}s", number, "logs")
-    if not follow:
-        for line in read(path, params, head=head, tail=tail):
-            _write(line, as_json)
+    if not lines.follow:
+        for line in read(path, params, head=lines.head, tail=lines.tail):
+            _write(line, lines.as_json)
         return
     try:
-        for line in islice(_growing(path, params, tail), head):
-            _write(line, as_json)
+        for line in islice(_growing(path, params, lines.tail), lines.head):
+            _write(line, lines.as_json)
             sys.stdout.flush()
     except KeyboardInterrupt:
         again = f"det {kind} logs -f {number}"

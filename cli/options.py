@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
+from cli.bundles import Bundle
 from cli.render import Form
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
@@ -24,10 +26,6 @@ ProjectName = Annotated[str, typer.Argument(metavar="PROJECT_NAME", help="The pr
 InWorkspace = Annotated[
     str | None, typer.Option("--workspace-name", "-w", help="In this workspace.", show_default=False)
 ]
-AgentUid = Annotated[int | None, typer.Option("--agent-uid", min=0, help="Number of the user that tasks run as.")]
-AgentUser = Annotated[str | None, typer.Option("--agent-user", help="Name of the user that tasks run as.")]
-AgentGid = Annotated[int | None, typer.Option("--agent-gid", min=0, help="Number of the group that tasks run as.")]
-AgentGroup = Annotated[str | None, typer.Option("--agent-group", help="Name of the group that tasks run as.")]
 Days = Annotated[
     int | None, typer.Option("--days", min=-1, max=32767, help="So many days after the end; -1: for ever.")
 ]
@@ -37,18 +35,66 @@ ExperimentId = Annotated[
 ]
 TrialId = Annotated[int, typer.Argument(metavar="TRIAL_ID", help="The trial's number.", show_default=False)]
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines until the trial ends.")]
-Head = Annotated[int | None, typer.Option("--head", min=1, help="Only so many lines from the start.")]
-Tail = Annotated[int | None, typer.Option("--tail", min=1, help="Only so many lines from the end.")]
-Allocations = Annotated[list[str] | None, typer.Option("--allocation-id", help="Only of this allocation.")]
-Agents = Annotated[list[str] | None, typer.Option("--agent-id", help="Only of this agent.")]
-Containers = Annotated[list[str] | None, typer.Option("--container-id", help="Only of this container.")]
-Ranks = Annotated[list[int] | None, typer.Option("--rank-id", help="Only of this rank.")]
-Stdtypes = Annotated[list[str] | None, typer.Option("--stdtype", help="stdout or stderr.")]
-Sources = Annotated[list[str] | None, typer.Option("--source", help="Only from this source.")]
-Level = Annotated[str | None, typer.Option("--level", help="This level and above: TRACE … CRITICAL.")]
-Before = Annotated[str | None, typer.Option("--timestamp-before", help="Only before this time (RFC 3339).")]
-After = Annotated[str | None, typer.Option("--timestamp-after", help="Only after this time (RFC 3339).")]
+
+@dataclass(frozen=True)
+class TaskUser(Bundle):
+    """As whom tasks run on the agents."""
+
+    agent_uid: Annotated[
+        int | None, typer.Option("--agent-uid", min=0, help="Number of the user that tasks run as.")
+    ] = None
+    agent_user: Annotated[str | None, typer.Option("--agent-user", help="Name of the user that tasks run as.")] = None
+    agent_gid: Annotated[
+        int | None, typer.Option("--agent-gid", min=0, help="Number of the group that tasks run as.")
+    ] = None
+    agent_group: Annotated[str | None, typer.Option("--agent-group", help="Name of the group that tasks run as.")] = (
+        None
+    )
+
+    def agent_user_group(self) -> dict[str, Any] | None:
+        """As the API has it; None if nothing of it was given."""
+        given = {
+            "agentUid": self.agent_uid,
+            "agentUser": self.agent_user,
+            "agentGid": self.agent_gid,
+            "agentGroup": self.agent_group,
+        }
+        return {name: value for name, value in given.items() if value is not None} or None
+
+
+@dataclass(frozen=True)
+class LogLines(Bundle):
+    """Which lines of a log are wanted, and in which form."""
+
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines until it ends.")] = False
+    head: Annotated[int | None, typer.Option("--head", min=1, help="Only so many lines from the start.")] = None
+    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only so many lines from the end.")] = None
+    as_json: Json = False
+    level: Annotated[str | None, typer.Option("--level", help="This level and above: TRACE … CRITICAL.")] = None
+    agent_id: Annotated[list[str] | None, typer.Option("--agent-id", help="Only of this agent.")] = None
+    container_id: Annotated[list[str] | None, typer.Option("--container-id", help="Only of this container.")] = None
+    rank_id: Annotated[list[int] | None, typer.Option("--rank-id", help="Only of this rank.")] = None
+    stdtype: Annotated[list[str] | None, typer.Option("--stdtype", help="stdout or stderr.")] = None
+    source: Annotated[list[str] | None, typer.Option("--source", help="Only from this source.")] = None
+    timestamp_before: Annotated[
+        str | None, typer.Option("--timestamp-before", help="Only before this time (RFC 3339).")
+    ] = None
+    timestamp_after: Annotated[
+        str | None, typer.Option("--timestamp-after", help="Only after this time (RFC 3339).")
+    ] = None
+
+    def filters(self) -> dict[str, Any]:
+        """The parameters of a request that keep other lines away."""
+        named = {
+            "agentIds": self.agent_id,
+            "containerIds": self.container_id,
+            "rankIds": self.rank_id,
+            "stdtypes": self.stdtype,
+            "sources": self.source,
+            "timestampBefore": self.timestamp_before,
+            "timestampAfter": self.timestamp_after,
+        }
+        return {name: value for name, value in named.items() if value}
 
 
 def lists(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,12 +124,6 @@ def retention(days: int | None, forever: bool) -> int:
     if (days is not None) == forever:
         raise typer.BadParameter("expected either --days or --forever.")
     return -1 if days is None else days
-
-
-def agent_user_group(uid: int | None, user: str | None, gid: int | None, group: str | None) -> dict[str, Any] | None:
-    """As whom tasks run on the agents, as the API has it; None if nothing of it was given."""
-    given = {"agentUid": uid, "agentUser": user, "agentGid": gid, "agentGroup": group}
-    return {name: value for name, value in given.items() if value is not None} or None
 
 
 def _option(type_: Any, default: Any, name: str, help: str, **more: Any) -> inspect.Parameter:

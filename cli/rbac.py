@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from cli import lookup, paging, render, session
+from cli.bundles import Bundle, bundled
 from cli.group import new_app
 from cli.options import at_most_one, lists, paged
 from cli.render import Form
@@ -15,13 +17,44 @@ from cli.render import Form
 app = new_app("Who may what, and where.", default="list-roles")
 
 RoleName = Annotated[str, typer.Argument(metavar="ROLE_NAME", help="The role.", show_default=False)]
-Where = Annotated[
-    str | None, typer.Option("--workspace-name", "-w", help="In this workspace (default: in all).", show_default=False)
-]
-ToUser = Annotated[str | None, typer.Option("--username-to-assign", "-u", help="The user.", show_default=False)]
-ToGroup = Annotated[str | None, typer.Option("--group-name-to-assign", "-g", help="The group.", show_default=False)]
-
 _EVERYWHERE = "everywhere"
+
+
+@dataclass(frozen=True)
+class Assignment(Bundle):
+    """Which role, who has it, and where."""
+
+    role_name: RoleName
+    workspace_name: Annotated[
+        str | None,
+        typer.Option("--workspace-name", "-w", help="In this workspace (default: in all).", show_default=False),
+    ] = None
+    username_to_assign: Annotated[
+        str | None, typer.Option("--username-to-assign", "-u", help="The user.", show_default=False)
+    ] = None
+    group_name_to_assign: Annotated[
+        str | None, typer.Option("--group-name-to-assign", "-g", help="The group.", show_default=False)
+    ] = None
+
+    @property
+    def place(self) -> str:
+        """Where, for a sentence."""
+        return _EVERYWHERE if self.workspace_name is None else f"in workspace '{self.workspace_name}'"
+
+    def request(self) -> tuple[dict[str, Any], str]:
+        """The request's body, and who is meant. Raises: BadParameter, NotFoundException."""
+        user, group = self.username_to_assign, self.group_name_to_assign
+        at_most_one(username_to_assign=user, group_name_to_assign=group)
+        given: dict[str, Any] = {"role": {"roleId": lookup.role(self.role_name)["roleId"]}}
+        if self.workspace_name is not None:
+            given["scopeWorkspaceId"] = lookup.workspace(self.workspace_name)["id"]
+        if user is not None:
+            mine = {"userId": lookup.user(user)["id"], "roleAssignment": given}
+            return {"userRoleAssignments": [mine]}, f"user '{user}'"
+        if group is not None:
+            theirs = {"groupId": lookup.group(group)["groupId"], "roleAssignment": given}
+            return {"groupRoleAssignments": [theirs]}, f"user group '{group}'"
+        raise typer.BadParameter("expected --username-to-assign or --group-name-to-assign.")
 
 
 def command() -> Any:
@@ -119,49 +152,21 @@ def list_groups_roles(
 
 
 @app.command("assign-role")
-def assign_role(
-    role_name: RoleName,
-    workspace_name: Where = None,
-    username_to_assign: ToUser = None,
-    group_name_to_assign: ToGroup = None,
-) -> None:
+@bundled
+def assign_role(assignment: Assignment) -> None:
     """Give a role to a user or a group, in a workspace or in all."""
-    body, who = _assignment(role_name, workspace_name, username_to_assign, group_name_to_assign)
+    body, who = assignment.request()
     session.get().post("/api/v1/roles/add-assignments", body)
-    render.say(f"Assigned role '{role_name}' to {who} {_in(workspace_name)}")
+    render.say(f"Assigned role '{assignment.role_name}' to {who} {assignment.place}")
 
 
 @app.command("unassign-role")
-def unassign_role(
-    role_name: RoleName,
-    workspace_name: Where = None,
-    username_to_assign: ToUser = None,
-    group_name_to_assign: ToGroup = None,
-) -> None:
+@bundled
+def unassign_role(assignment: Assignment) -> None:
     """Take a role back from a user or a group."""
-    body, who = _assignment(role_name, workspace_name, username_to_assign, group_name_to_assign)
+    body, who = assignment.request()
     session.get().post("/api/v1/roles/remove-assignments", body)
-    render.say(f"Took role '{role_name}' from {who} {_in(workspace_name)}")
-
-
-def _assignment(
-    role_name: str, workspace_name: str | None, user: str | None, group: str | None
-) -> tuple[dict[str, Any], str]:
-    at_most_one(username_to_assign=user, group_name_to_assign=group)
-    given: dict[str, Any] = {"role": {"roleId": lookup.role(role_name)["roleId"]}}
-    if workspace_name is not None:
-        given["scopeWorkspaceId"] = lookup.workspace(workspace_name)["id"]
-    if user is not None:
-        mine = {"userId": lookup.user(user)["id"], "roleAssignment": given}
-        return {"userRoleAssignments": [mine]}, f"user '{user}'"
-    if group is not None:
-        theirs = {"groupId": lookup.group(group)["groupId"], "roleAssignment": given}
-        return {"groupRoleAssignments": [theirs]}, f"user group '{group}'"
-    raise typer.BadParameter("expected --username-to-assign or --group-name-to-assign.")
-
-
-def _in(workspace_name: str | None) -> str:
-    return _EVERYWHERE if workspace_name is None else f"in workspace '{workspace_name}'"
+    render.say(f"Took role '{assignment.role_name}' from {who} {assignment.place}")
 
 
 def _permissions(role: dict[str, Any]) -> str:

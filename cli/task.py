@@ -8,22 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from cli import render, session
+from cli.bundles import bundled
 from cli.group import new_app
 from cli.later import not_there
 from cli.options import (
-    After,
-    Agents,
-    Allocations,
-    Before,
-    Containers,
-    Follow,
-    Head,
-    Json,
-    Level,
-    Ranks,
-    Sources,
-    Stdtypes,
-    Tail,
+    LogLines,
     lists,
 )
 from cli.render import Form
@@ -59,29 +48,16 @@ def list_tasks(form: Form) -> None:
 
 
 @app.command("logs")
+@bundled
 def logs(
     task_id: Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)],
-    follow: Follow = False,
-    head: Head = None,
-    tail: Tail = None,
-    as_json: Json = False,
-    level: Level = None,
-    allocation_id: Allocations = None,
-    agent_id: Agents = None,
-    container_id: Containers = None,
-    rank_id: Ranks = None,
-    stdtype: Stdtypes = None,
-    source: Sources = None,
-    timestamp_before: Before = None,
-    timestamp_after: After = None,
+    lines: LogLines,
+    allocation_id: Annotated[list[str] | None, typer.Option("--allocation-id", help="Only of this allocation.")] = None,
 ) -> None:
     """Print a task's log."""
     from cli.log_output import print_logs
 
-    filters = {"allocation_ids": allocation_id, "agent_ids": agent_id, "container_ids": container_id}
-    filters |= {"rank_ids": rank_id, "stdtypes": stdtype, "sources": source}
-    filters |= {"timestamp_before": timestamp_before, "timestamp_after": timestamp_after}
-    print_logs(task_id, kind="task", follow=follow, head=head, tail=tail, as_json=as_json, level=level, filters=filters)
+    print_logs(task_id, lines, kind="task", allocations=allocation_id)
 
 
 @app.command("cleanup-logs")

@@ -8,23 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from cli import paging, render, session
+from cli.bundles import bundled
 from cli.group import new_app
 from cli.options import (
-    After,
-    Agents,
-    Before,
-    Containers,
     Days,
-    Follow,
     Forever,
-    Head,
     Json,
-    Level,
+    LogLines,
     Quiet,
-    Ranks,
-    Sources,
-    Stdtypes,
-    Tail,
     TrialId,
     paged,
     retention,
@@ -89,27 +80,12 @@ def why(trial_id: TrialId, as_json: Json = False) -> None:
 
 
 @app.command("logs")
-def logs(
-    trial_id: TrialId,
-    follow: Follow = False,
-    head: Head = None,
-    tail: Tail = None,
-    as_json: Json = False,
-    level: Level = None,
-    agent_id: Agents = None,
-    container_id: Containers = None,
-    rank_id: Ranks = None,
-    stdtype: Stdtypes = None,
-    source: Sources = None,
-    timestamp_before: Before = None,
-    timestamp_after: After = None,
-) -> None:
+@bundled
+def logs(trial_id: TrialId, lines: LogLines) -> None:
     """Print a trial's log."""
     from cli.log_output import print_logs
 
-    filters = {"container_ids": container_id, "rank_ids": rank_id, "stdtypes": stdtype, "sources": source}
-    filters |= {"agent_ids": agent_id, "timestamp_before": timestamp_before, "timestamp_after": timestamp_after}
-    print_logs(trial_id, follow=follow, head=head, tail=tail, as_json=as_json, level=level, filters=filters)
+    print_logs(trial_id, lines)
 
 
 @app.command("download")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli import lookup, render, session
+from cli.bundles import bundled
 from cli.group import new_app
-from cli.options import AgentGid, AgentGroup, AgentUid, AgentUser, agent_user_group, lists
+from cli.options import TaskUser, lists
 from cli.render import Form
 from determined.common.api._url import api_path
 
@@ -170,19 +171,14 @@ def edit(
 
 
 @app.command("link-with-agent-user")
-def link_with_agent_user(
-    det_username: Username,
-    agent_uid: AgentUid = None,
-    agent_user: AgentUser = None,
-    agent_gid: AgentGid = None,
-    agent_group: AgentGroup = None,
-) -> None:
+@bundled
+def link_with_agent_user(det_username: Username, owner: TaskUser) -> None:
     """Say as whom a user's tasks run on the agents."""
-    group = agent_user_group(agent_uid, agent_user, agent_gid, agent_group)
+    group = owner.agent_user_group()
     if group is None or len(group) < 4:
         raise typer.BadParameter("expected all of --agent-uid, --agent-user, --agent-gid and --agent-group.")
     _patch(det_username, {"agentUserGroup": group})
-    render.say(f"Linked user '{det_username}' with '{agent_user}' on the agents")
+    render.say(f"Linked user '{det_username}' with '{owner.agent_user}' on the agents")
 
 
 @app.command("rename")

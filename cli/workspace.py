@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli import lookup, paging, render, session
+from cli.bundles import bundled
 from cli.group import new_app
 from cli.options import (
-    AgentGid,
-    AgentGroup,
-    AgentUid,
-    AgentUser,
     Json,
     OrderBy,
     SortByName,
+    TaskUser,
     WorkspaceName,
     Yes,
-    agent_user_group,
     at_most_one,
     lists,
     paged,
@@ -50,17 +48,38 @@ _HEADERS = [
     "Everyone",
 ]
 
-Storage = Annotated[
-    str | None, typer.Option("--checkpoint-storage-config", help="Where checkpoints go, as YAML or JSON.")
-]
-StorageFile = Annotated[
-    Path | None, typer.Option("--checkpoint-storage-config-file", help="The same, in a file.", show_default=False)
-]
-ComputePool = Annotated[str | None, typer.Option("--default-compute-pool", help="The pool of its experiments.")]
-AuxPool = Annotated[str | None, typer.Option("--default-aux-pool", help="The pool of tasks without slots.")]
-Everyone = Annotated[
-    str | None, typer.Option("--everyone", help="Role of all users: viewer, contributor, editor, or '' for none.")
-]
+
+@dataclass(frozen=True)
+class Settings(TaskUser):
+    """What a workspace is created with and can be changed."""
+
+    checkpoint_storage_config: Annotated[
+        str | None, typer.Option("--checkpoint-storage-config", help="Where checkpoints go, as YAML or JSON.")
+    ] = None
+    checkpoint_storage_config_file: Annotated[
+        Path | None, typer.Option("--checkpoint-storage-config-file", help="The same, in a file.", show_default=False)
+    ] = None
+    default_compute_pool: Annotated[
+        str | None, typer.Option("--default-compute-pool", help="The pool of its experiments.")
+    ] = None
+    default_aux_pool: Annotated[
+        str | None, typer.Option("--default-aux-pool", help="The pool of tasks without slots.")
+    ] = None
+    everyone: Annotated[
+        str | None, typer.Option("--everyone", help="Role of all users: viewer, contributor, editor, or '' for none.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """What was given, as the API has it. Raises: BadParameter, ValueError for the storage."""
+        return _given(
+            agentUserGroup=self.agent_user_group(),
+            checkpointStorageConfig=_storage(self.checkpoint_storage_config, self.checkpoint_storage_config_file),
+            defaultComputePool=self.default_compute_pool,
+            defaultAuxPool=self.default_aux_pool,
+            everyone=self.everyone,
+        )
+
+
 ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="A Kubernetes cluster.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="A Kubernetes namespace.")]
 AutoNamespace = Annotated[bool, typer.Option("--auto-create-namespace", help="Make a Kubernetes namespace.")]
@@ -122,17 +141,10 @@ def list_members(form: Form, workspace_name: WorkspaceName) -> None:
 
 
 @app.command("create")
+@bundled
 def create(
     name: WorkspaceName,
-    agent_uid: AgentUid = None,
-    agent_user: AgentUser = None,
-    agent_gid: AgentGid = None,
-    agent_group: AgentGroup = None,
-    checkpoint_storage_config: Storage = None,
-    checkpoint_storage_config_file: StorageFile = None,
-    default_compute_pool: ComputePool = None,
-    default_aux_pool: AuxPool = None,
-    everyone: Everyone = None,
+    settings: Settings,
     cluster_name: ClusterName = None,
     namespace: Namespace = None,
     auto_create_namespace: AutoNamespace = False,
@@ -141,12 +153,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a workspace; its maker is its administrator."""
-    body: dict[str, Any] = {"name": name} | _given(
-        agentUserGroup=agent_user_group(agent_uid, agent_user, agent_gid, agent_group),
-        checkpointStorageConfig=_storage(checkpoint_storage_config, checkpoint_storage_config_file),
-        defaultComputePool=default_compute_pool,
-        defaultAuxPool=default_aux_pool,
-        everyone=everyone,
+    body = {"name": name, **settings.given()} | _given(
         clusterNamespaceMeta=_namespaces(
             cluster_name, namespace, auto_create_namespace, auto_create_namespace_all_clusters
         ),
@@ -156,29 +163,16 @@ def create(
 
 
 @app.command("edit")
+@bundled
 def edit(
     workspace_name: WorkspaceName,
+    *,
     name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
-    agent_uid: AgentUid = None,
-    agent_user: AgentUser = None,
-    agent_gid: AgentGid = None,
-    agent_group: AgentGroup = None,
-    checkpoint_storage_config: Storage = None,
-    checkpoint_storage_config_file: StorageFile = None,
-    default_compute_pool: ComputePool = None,
-    default_aux_pool: AuxPool = None,
-    everyone: Everyone = None,
+    settings: Settings,
     as_json: Json = False,
 ) -> None:
     """Change a workspace; what is not given stays."""
-    changes = _given(
-        name=name,
-        agentUserGroup=agent_user_group(agent_uid, agent_user, agent_gid, agent_group),
-        checkpointStorageConfig=_storage(checkpoint_storage_config, checkpoint_storage_config_file),
-        defaultComputePool=default_compute_pool,
-        defaultAuxPool=default_aux_pool,
-        everyone=everyone,
-    )
+    changes = _given(name=name) | settings.given()
     if not changes:
         raise typer.BadParameter("nothing to change was given; see `det workspace edit --help`.")
     _show_one(session.get().patch(_path(workspace_name), changes).json()["workspace"], as_json)
