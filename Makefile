@@ -5,8 +5,10 @@ TRIAL := .venv-trial
 TORCH := .venv-torch
 COMPAT := .venv-compat-0.38.1 .venv-compat-0.21.0
 UV := $(VENV)/bin/uv
+# Of the commits since 72 characters were agreed upon.
+LONG_SUBJECTS = git log --since=2026-11-24 --format=%s 2> /dev/null | grep -E '.{73}'
 
-.PHONY: demo test soak check bench bench-data install install-dev format docs site clean
+.PHONY: demo test soak check bench bench-data install install-dev format docs site changelog clean
 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
@@ -28,6 +30,8 @@ check: install-dev
 	$(VENV)/bin/python -m harness.twins --check
 	$(VENV)/bin/python -m docs.generate --check
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@$(VENV)/bin/towncrier build --draft --version next > /dev/null
+	@! $(LONG_SUBJECTS) || { echo "the subject of a commit has more than 72 characters: say less there, and more below"; exit 1; }
 
 bench: install-dev
 	$(VENV)/bin/python -m bench
@@ -43,6 +47,10 @@ docs: install-dev
 # The documentation as pages: build/site/index.html
 site: docs
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+# What changelog.d comes to.
+changelog: install-dev
+	@$(VENV)/bin/towncrier build --draft --version next
 
 format: install-dev
 	$(VENV)/bin/python -m harness.twins
