@@ -15,7 +15,7 @@ from cli.options import lists
 from cli.render import Form
 from determined.common.api._url import api_path
 
-app = new_app("The hosts that run trials.", aliases={"ls": "list"}, default="list")
+app = new_app("Agents: the hosts that run trials.", aliases={"ls": "list"}, default="list")
 
 app.add_typer(join_tokens.app, name="join-token")
 
@@ -65,7 +65,7 @@ def list_agents(form: Form) -> None:
 
 @app.command("enable")
 def enable(agent_id: AgentId = None, all_: All = False) -> None:
-    """Put an agent back into service, with all of its slots."""
+    """Enable an agent with all of its slots."""
     for name in _wanted(agent_id, all_):
         with lookup.nearest(name, lookup.agent_names):
             session.get().post(api_path("agents", name, "enable"))
@@ -80,10 +80,10 @@ def disable(
     all_: All = False,
     drain: Annotated[bool, typer.Option("--drain", help="Let what runs there run to its end.")] = False,
     grace: Annotated[
-        int | None, typer.Option("--grace", min=0, help="With --drain: for so many seconds, and no longer.")
+        int | None, typer.Option("--grace", min=0, help="With --drain: wait at most this many seconds.")
     ] = None,
 ) -> None:
-    """Take an agent out of service: what runs there goes elsewhere, or with --drain may stay until it ends."""
+    """Disable an agent: its trials move to other agents or, with --drain, run to their end."""
     if grace is not None and not drain:
         raise typer.BadParameter("--grace: expected only with --drain.")
     names = _wanted(agent_id, all_)
@@ -105,7 +105,7 @@ def remove(
     agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="The agent's id.", show_default=False)],
     force: Annotated[bool, typer.Option("--force", help="Even if it is connected.")] = False,
 ) -> None:
-    """Forget an agent that is gone for good: its credential is void, its trials go on elsewhere."""
+    """Remove an agent for good: its credential is revoked, its trials resume elsewhere."""
     with lookup.nearest(agent_id, lookup.agent_names):
         session.get().delete(api_path("undeterred", "agents", agent_id), params={"force": str(force).lower()})
     render.say(f"Removed agent '{agent_id}'")

@@ -12,7 +12,7 @@ from cli.group import new_app
 from cli.options import Json, paged
 from cli.render import Form
 
-app = new_app("Who changed what; for administrators.", aliases={"ls": "list"}, default="list")
+app = new_app("The audit log: who changed what; for administrators.", aliases={"ls": "list"}, default="list")
 
 
 def command() -> Any:
@@ -53,7 +53,7 @@ def list_entries(
 
 @app.command("verify")
 def verify(as_json: Json = False) -> None:
-    """Check that nobody changed the audit log. Exit code 0 only if it is whole."""
+    """Verify that the audit log was not altered. Exit code 0 only if it is intact."""
     found: dict[str, Any] = session.fetch("undeterred/audit/verify")
     if as_json:
         render.json_out(found)

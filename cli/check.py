@@ -46,7 +46,7 @@ def check_config(text: str, origin: str, *, template: str | None = None, has_pos
 
 
 def findings(text: str, template: Mapping[str, Any] | None = None) -> list[Problem]:
-    """What is wrong with a configuration, as far as can be told without the cluster; the first line first."""
+    """What is wrong with a configuration, as far as this client can see; the first line first."""
     from workflows.config import ClusterDefaults, ConfigError, parse_experiment_config
 
     # The cluster fills in where checkpoints go. What is written of it can be judged only if it says its type.

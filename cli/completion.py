@@ -1,7 +1,10 @@
 """Shell completion: `det completion SHELL` prints a script, which asks `det __complete` at each Tab.
 
 Commands and options come from the commands themselves. Ids and names come from the cluster by one request, whose answer
-is good for ten seconds; when the cluster is away there are none, and nothing is said.
+is valid for ten seconds; while the cluster does not answer there are none, without a message.
+
+typer's own completion is left alone. It renders each help text by rich, which costs more than all the rest of a Tab; it
+completes no file names in bash; and what resolves a half-typed line is private to typer since it carries click within.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ _MOST_TRIALS = 500
 _GLOBAL_OPTIONS = (
     ("-m", "the cluster"),
     ("--master", "the cluster"),
-    ("-u", "as whom"),
-    ("--user", "as whom"),
+    ("-u", "the user"),
+    ("--user", "the user"),
     ("-v", "the version of this client"),
     ("--version", "the version of this client"),
     ("-h", "help"),

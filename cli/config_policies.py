@@ -11,7 +11,7 @@ from cli import files, lookup, render, session
 from cli.group import new_app
 from cli.options import InWorkspace, Json, Yaml, at_most_one
 
-app = new_app("Rules for configurations, of the cluster or of a workspace.", default="describe")
+app = new_app("Policies: defaults and limits for configurations, of the cluster or a workspace.", default="describe")
 
 Workload = Annotated[
     Literal["experiment", "tasks"], typer.Argument(metavar="experiment|tasks", help="Of what.", show_default=False)
@@ -27,7 +27,7 @@ def command() -> Any:
 def describe(
     workload_type: Workload, workspace_name: InWorkspace = None, as_json: Json = False, as_yaml: Yaml = False
 ) -> None:
-    """Print the rules: YAML, or JSON."""
+    """Print the policies: YAML, or JSON."""
     at_most_one(json=as_json, yaml=as_yaml)
     answer = session.get().get(_path(workload_type, workspace_name)).json()
     render.document(answer.get("configPolicies"), as_json=as_json)
@@ -39,7 +39,7 @@ def set_policies(
     config_file: Annotated[Path, typer.Argument(help="The rules, a YAML file.", show_default=False)],
     workspace_name: InWorkspace = None,
 ) -> None:
-    """Set rules."""
+    """Set policies."""
     text = files.read_text(config_file)
     files.mapping_of(text, str(config_file))
     session.get().put(_path(workload_type, workspace_name), {"configPolicies": text})
@@ -48,7 +48,7 @@ def set_policies(
 
 @app.command("delete")
 def delete(workload_type: Workload, workspace_name: InWorkspace = None) -> None:
-    """Delete the rules."""
+    """Delete the policies."""
     session.get().delete(_path(workload_type, workspace_name))
     render.say(f"Deleted the rules for {workload_type} {_where(workspace_name)}")
 

@@ -61,7 +61,7 @@ def up(
     cluster_name: ClusterName = None,
     initial_user_password: Password = None,
 ) -> None:
-    """Start a cluster on this machine, or what of it does not run."""
+    """Start the cluster on this machine, or those of its processes that are down."""
     words = {
         "--master-port": master_port,
         "--slots": slots,
@@ -76,14 +76,14 @@ def up(
 @app.command("down")
 @local_app.command("cluster-down")
 def down() -> None:
-    """Stop the cluster on this machine; running trials go on from their checkpoints when it is started again."""
+    """Stop the cluster on this machine; trials resume from their checkpoints at the next start."""
     _embedded("down", [])
 
 
 @app.command("status")
 @local_app.command("status")
 def status() -> None:
-    """Show what of the cluster on this machine runs."""
+    """Show which processes of the cluster on this machine run."""
     _embedded("status", [])
 
 
@@ -92,7 +92,7 @@ def status() -> None:
 def logs(
     part: Part,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines.")] = False,
-    tail: Annotated[int, typer.Option("--tail", min=1, help="So many lines from the end.")] = 100,
+    tail: Annotated[int, typer.Option("--tail", min=1, help="Print only this many lines from the end.")] = 100,
 ) -> None:
     """Show the log of one of the cluster's processes on this machine."""
     if part not in PARTS:
@@ -116,7 +116,7 @@ def logs(
 def reset_password(
     username: Annotated[str, typer.Argument(metavar="[USERNAME]", help="Whose.", show_default=True)] = "admin",
 ) -> None:
-    """Give a user of the cluster on this machine a new password, which is shown once; all his sessions end."""
+    """Give a user of the cluster on this machine a new password, which is shown once; all sessions of this user end."""
     _module("det deploy reset-password", "workers.password", [username])
 
 
@@ -148,7 +148,7 @@ def _module(command: str, name: str, words: Sequence[str]) -> None:
 
 
 def _end_with_us() -> None:
-    """Whoever kills us means what we run as well, which would work on with the lock of the data folder."""
+    """A kill of this process ends the one that it runs too, which would keep the lock of the data folder."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

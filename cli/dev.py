@@ -1,4 +1,4 @@
-"""`det dev`: for who works with the API itself."""
+"""`det dev`: tools for work with the API itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cli.group import new_app
 from cli.later import not_there
 from cli.options import Json
 
-app = new_app("For who works with the API itself.", shortest={"curl": "c"})
+app = new_app("Tools for work with the API itself.", shortest={"curl": "c"})
 not_there(app, "`det dev curl` calls the API, and its page /docs/rest-api describes it", "bindings")
 
 

@@ -31,8 +31,8 @@ _LITTLE_DISK, _NO_DISK = 5_000_000_000, 500_000_000
 _SKEW_WARNING_S, _SKEW_PROBLEM_S = 3.0, 60.0
 #: What the access modes of a cluster mean to its users.
 _ACCESS = {
-    "basic": "everybody sees and uses all workspaces; owners and administrators change things",
-    "rbac": "who has no role in a workspace does not see it",
+    "basic": "all users see and use all workspaces; owners and administrators may change them",
+    "rbac": "users without a role in a workspace don't see it",
 }
 _COLORS: Mapping[Status, str] = {"ok": "32", "note": "2", "warning": "33", "problem": "31"}
 
@@ -208,7 +208,7 @@ def _versions(cluster: str) -> Finding:
 
 
 def _clock(date: str, local: float) -> Finding:
-    """By the second in which the answer was made; so less than a second can't be told."""
+    """By the second in which the answer was made; so a difference of less than a second can't be seen."""
     from email.utils import parsedate_to_datetime
 
     off = local - (parsedate_to_datetime(date).timestamp() + 0.5)

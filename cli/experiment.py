@@ -24,12 +24,12 @@ from cli.plan import plan
 from cli.render import Form
 
 app = new_app(
-    "Create, list, follow and command experiments.",
+    "Create, list, watch and control experiments.",
     aliases={"ls": "list", "lt": "list-trials", "lc": "list-checkpoints", "unpause": "activate"},
     default="list",
 )
 label_app = new_app("Change an experiment's labels.")
-set_app = new_app("Change what an experiment says of itself.")
+set_app = new_app("Change the settings of an experiment.")
 app.add_typer(label_app, name="label")
 app.add_typer(set_app, name="set")
 
@@ -56,7 +56,7 @@ set_app.command("log-retention")(experiment_change.set_log_retention)
 @paged
 def list_experiments(
     form: Form,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also archived ones, and everybody's.")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Include archived ones and those of all users.")] = False,
     show_project: Annotated[
         bool, typer.Option("--show_project", "--show-project", help="Show workspace and project.")
     ] = False,
@@ -122,7 +122,7 @@ def create(
 
 @app.command("follow")
 def follow_experiment(experiment_id: ExperimentId) -> None:
-    """Watch an experiment's trials until it ends. Exit code 0 only if it is COMPLETED."""
+    """Watch the trials of an experiment until it ends. Exit code 0 only if it is COMPLETED."""
     _end_with(_follow(experiment_id))
 
 
@@ -154,7 +154,7 @@ def describe(
     metrics: Annotated[bool, typer.Option("--metrics", help="Show training metrics too.")] = False,
     outdir: Annotated[Path | None, typer.Option("--outdir", help="Write the tables as CSV files into it.")] = None,
 ) -> None:
-    """Show experiments, their trials, and what these did. --columns is about the table of the experiments."""
+    """Show experiments, their trials and workloads. --columns is about the table of the experiments."""
     from cli.describe import describe_experiments
 
     ids = [_number(word) for word in experiment_ids.split(",")]
@@ -204,7 +204,7 @@ def list_trials(form: Form, experiment_id: ExperimentId) -> None:
 def list_checkpoints(
     form: Form,
     experiment_id: ExperimentId,
-    best: Annotated[int | None, typer.Option("--best", min=1, help="Only so many of the best.")] = None,
+    best: Annotated[int | None, typer.Option("--best", min=1, help="Only this many of the best.")] = None,
 ) -> None:
     """List an experiment's checkpoints."""
     from cli.describe import CHECKPOINT_HEADERS, checkpoint_row
@@ -227,7 +227,9 @@ def logs(experiment_id: ExperimentId, lines: LogLines) -> None:
 def download(
     experiment_id: ExperimentId,
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Where to put them.")] = Path("checkpoints"),
-    top_n: Annotated[int, typer.Option("--top-n", min=1, help="So many trials' best.")] = 1,
+    top_n: Annotated[
+        int, typer.Option("--top-n", min=1, help="The number of trials whose best checkpoints to download.")
+    ] = 1,
     sort_by: Annotated[str | None, typer.Option("--sort-by", help="By this metric (default: the searcher's).")] = None,
     smaller_is_better: Annotated[bool | None, typer.Option(help="Goes with --sort-by.")] = None,
     quiet: Quiet = False,
@@ -254,25 +256,25 @@ def download_model_def(
 
 @app.command("pause")
 def pause(experiment_id: ExperimentId) -> None:
-    """Let the trials save checkpoints, and give their slots back."""
+    """Pause an experiment: its trials store checkpoints and free their slots."""
     _do(experiment_id, "pause", "Paused")
 
 
 @app.command("activate")
 def activate(experiment_id: ExperimentId) -> None:
-    """Let an experiment go on after a pause."""
+    """Resume an experiment after a pause."""
     _do(experiment_id, "activate", "Activated")
 
 
 @app.command("cancel")
 def cancel(experiment_id: ExperimentId) -> None:
-    """Let the trials save checkpoints, and end the experiment."""
+    """Cancel an experiment: its trials store checkpoints, then it ends."""
     _do(experiment_id, "cancel", "Canceled")
 
 
 @app.command("kill")
 def kill(experiment_id: ExperimentId) -> None:
-    """End an experiment at once."""
+    """Kill an experiment at once, without waiting for checkpoints."""
     _do(experiment_id, "kill", "Killed")
 
 
@@ -284,7 +286,7 @@ def archive(experiment_id: ExperimentId) -> None:
 
 @app.command("unarchive")
 def unarchive(experiment_id: ExperimentId) -> None:
-    """Show it in lists again."""
+    """Show an archived experiment in lists again."""
     _do(experiment_id, "unarchive", "Unarchived")
 
 

@@ -55,7 +55,7 @@ def set_log_retention(experiment_id: ExperimentId, days: Days = None, forever: F
     """Change how long the logs of an experiment's trials are kept after their end."""
     count = retention(days, forever)
     session.get().put(f"/api/v1/experiments/{experiment_id}/retain_logs", {"numDays": count})
-    render.say(f"The logs of experiment {experiment_id} are kept " + ("for ever" if count < 0 else f"{count} days"))
+    render.say(f"The logs of experiment {experiment_id} are kept " + ("indefinitely" if count < 0 else f"{count} days"))
 
 
 @lists

@@ -1,4 +1,4 @@
-"""What somebody may have meant who gave the number of an experiment or a trial that there is none of."""
+"""Suggestions for the number of an experiment or a trial that does not exist."""
 
 from __future__ import annotations
 

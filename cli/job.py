@@ -12,7 +12,7 @@ from cli.group import new_app
 from cli.options import at_most_one, paged
 from cli.render import Form
 
-app = new_app("The queue of a resource pool.", aliases={"ls": "list"}, shortest={"update": "u"}, default="list")
+app = new_app("Jobs in the queue of a resource pool.", aliases={"ls": "list"}, shortest={"update": "u"}, default="list")
 
 _FIELDS = {"priority": int, "weight": float, "resource-pool": str}
 _NAMES = {"priority": "priority", "weight": "weight", "resource-pool": "resourcePool"}

@@ -13,7 +13,7 @@ from cli.options import paged
 from cli.render import Form
 from determined.common.api._url import api_path
 
-app = new_app("What hosts become agents by.", aliases={"ls": "list"}, default="list")
+app = new_app("Tokens by which hosts join as agents.", aliases={"ls": "list"}, default="list")
 
 _PATH = "undeterred/agent-join-tokens"
 _HEADERS = ["ID", "Pool", "Description", "Uses Left", "Created By", "Created At", "Expires At", "Revoked"]
@@ -22,11 +22,13 @@ _HEADERS = ["ID", "Pool", "Description", "Uses Left", "Created By", "Created At"
 @app.command("create")
 def create(
     pool: Annotated[str, typer.Option("--pool", help="Of this resource pool (the default one).")] = "",
-    uses: Annotated[int | None, typer.Option("--uses", min=1, help="For so many hosts (any number).")] = None,
-    lifespan: Annotated[str, typer.Option("--lifespan", help="Such as 24h; -1 for ever.")] = "24h",
+    uses: Annotated[
+        int | None, typer.Option("--uses", min=1, help="The number of hosts that may join by it (any).")
+    ] = None,
+    lifespan: Annotated[str, typer.Option("--lifespan", help="Such as 24h; -1: it never expires.")] = "24h",
     description: Annotated[str, typer.Option("--description", help="For people.")] = "",
 ) -> None:
-    """Make a token by which hosts join. It is shown this once."""
+    """Create a token by which hosts join. It is shown only once."""
     body = {"pool": pool, "description": description, "lifespan": lifespan, "uses": uses}
     made = session.get().post(f"/api/v1/{_PATH}", body).json()
     render.note(f"join token {made['tokenId']}; on the new host:")
@@ -47,7 +49,7 @@ def list_tokens(form: Form) -> None:
 def revoke(
     token_id: Annotated[int, typer.Argument(metavar="TOKEN_ID", help="The token's number.", show_default=False)],
 ) -> None:
-    """Let nobody join by a token any more; who did, stays."""
+    """Revoke a token; hosts that joined by it stay."""
     session.get().delete(api_path("undeterred", "agent-join-tokens", str(token_id)))
     render.say(f"Revoked join token {token_id}")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-#: Waits up to so many seconds for a key; "" if there was none.
+#: Waits up to this many seconds for a key; "" if there was none.
 NextKey = Callable[[float], str]
 
 _LOOK_S = 0.05

@@ -105,7 +105,7 @@ def nearest(name: str, names: Callable[[], Iterable[str]]) -> Generator[None]:
     except errors.NotFoundException as error:
         try:
             near = _nearest(name, names())
-        except errors.APIException:  # who may not see the names is told what was wrong, as without this
+        except errors.APIException:  # without the right to see the names, the original error stands
             raise error from None
         raise _not_found(error.message, near) from None
 

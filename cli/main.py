@@ -58,7 +58,7 @@ def run() -> None:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        # `det … | head`: whoever read our output has enough. Without this, Python complains when it flushes at the end.
+        # `det … | head`: the reader has enough. Without this, Python complains when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
     sys.exit(code)
@@ -138,7 +138,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, OSError):
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", code)
     return _fail(
-        f"{type(error).__name__}: {error}. This is a mistake of ours: run it again with DET_DEBUG=1 and report it.",
+        f"{type(error).__name__}: {error}. This is a bug: run it again with DET_DEBUG=1 and report the traceback.",
         code,
     )
 

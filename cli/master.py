@@ -13,7 +13,7 @@ from cli.options import Json, Yaml, at_most_one
 
 app = new_app("The cluster's own information.")
 config_app = new_app("The cluster's configuration.", default="show")
-message_app = new_app("What administrators have to say to everybody.")
+message_app = new_app("The message of the administrators to all users.")
 app.add_typer(config_app, name="config")
 app.add_typer(message_app, name="cluster-message")
 
@@ -25,7 +25,7 @@ def command() -> Any:
 
 @app.command("info")
 def info(as_json: Json = False, as_yaml: Yaml = False) -> None:
-    """Print what the cluster says of itself: YAML, or JSON."""
+    """Print information on the cluster: YAML, or JSON."""
     at_most_one(json=as_json, yaml=as_yaml)
     render.document(session.anonymous().get("/api/v1/master").json(), as_json=as_json)
 
@@ -60,7 +60,7 @@ def set_config(
 @app.command("logs")
 def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only so many lines from the end.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Print only this many lines from the end.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print the log of the API; only administrators may read it."""
@@ -80,7 +80,7 @@ def logs(
 
 @message_app.command("get")
 def get_message(as_json: Json = False, as_yaml: Yaml = False) -> None:
-    """Print the message, also if its time is yet to come: YAML, or JSON."""
+    """Print the message, even before its start time: YAML, or JSON."""
     at_most_one(json=as_json, yaml=as_yaml)
     render.document(session.fetch("master/cluster_message").get("clusterMessage"), as_json=as_json)
 
@@ -94,7 +94,7 @@ def set_message(
     end: Annotated[str | None, typer.Option("--end", "-e", help="Up to this time (RFC 3339).")] = None,
     duration: Annotated[str | None, typer.Option("--duration", "-d", help="For so long, such as 24h.")] = None,
 ) -> None:
-    """Tell everybody something, as long as it is not taken back or over."""
+    """Show a message to all users until it is cleared or expires."""
     at_most_one(end=end, duration=duration)
     body: dict[str, Any] = {"message": message, "startTime": _now() if start in (None, "now") else start}
     body |= {"endTime": end} if end is not None else {}
@@ -107,7 +107,7 @@ def set_message(
 def clear_message(
     clear: Annotated[bool, typer.Option("--clear", "-c", help="The same; for scripts that give it.")] = False,
 ) -> None:
-    """Take the message back."""
+    """Clear the message."""
     session.get().delete("/api/v1/master/cluster_message")
     render.say("Cleared the cluster's message")
 

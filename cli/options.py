@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print as CSV.")]
 Yaml = Annotated[bool, typer.Option("--yaml", help="Print as YAML.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")]
 OrderBy = Annotated[Literal["asc", "desc"], typer.Option("--order-by", help="Upwards or downwards.")]
 SortByName = Annotated[Literal["id", "name"], typer.Option("--sort-by", help="In which order.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the path only.")]
@@ -27,9 +27,9 @@ InWorkspace = Annotated[
     str | None, typer.Option("--workspace-name", "-w", help="In this workspace.", show_default=False)
 ]
 Days = Annotated[
-    int | None, typer.Option("--days", min=-1, max=32767, help="So many days after the end; -1: for ever.")
+    int | None, typer.Option("--days", min=-1, max=32767, help="The days after the end; -1: never remove them.")
 ]
-Forever = Annotated[bool, typer.Option("--forever", help="For ever.")]
+Forever = Annotated[bool, typer.Option("--forever", help="Keep them indefinitely.")]
 ExperimentId = Annotated[
     int, typer.Argument(metavar="EXPERIMENT_ID", help="The experiment's number.", show_default=False)
 ]
@@ -38,7 +38,7 @@ TrialId = Annotated[int, typer.Argument(metavar="TRIAL_ID", help="The trial's nu
 
 @dataclass(frozen=True)
 class TaskUser(Bundle):
-    """As whom tasks run on the agents."""
+    """The user and group that tasks run as on the agents."""
 
     agent_uid: Annotated[
         int | None, typer.Option("--agent-uid", min=0, help="Number of the user that tasks run as.")
@@ -67,8 +67,8 @@ class LogLines(Bundle):
     """Which lines of a log are wanted, and in which form."""
 
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines until it ends.")] = False
-    head: Annotated[int | None, typer.Option("--head", min=1, help="Only so many lines from the start.")] = None
-    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only so many lines from the end.")] = None
+    head: Annotated[int | None, typer.Option("--head", min=1, help="Print only this many lines from the start.")] = None
+    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Print only this many lines from the end.")] = None
     as_json: Json = False
     level: Annotated[str | None, typer.Option("--level", help="This level and above: TRACE … CRITICAL.")] = None
     agent_id: Annotated[list[str] | None, typer.Option("--agent-id", help="Only of this agent.")] = None
@@ -120,7 +120,7 @@ def at_most_one(**given: object) -> None:
 
 
 def retention(days: int | None, forever: bool) -> int:
-    """For how many days logs are to be kept, -1 for ever. Raises: BadParameter."""
+    """The retention of logs in days, -1 without a limit. Raises: BadParameter."""
     if (days is not None) == forever:
         raise typer.BadParameter("expected either --days or --forever.")
     return -1 if days is None else days
@@ -144,10 +144,10 @@ _FORM: Mapping[str, inspect.Parameter] = {
     )
 }
 _LIMIT: Mapping[str, inspect.Parameter] = {
-    "limit": _option(int | None, None, "limit", "At most so many.", min=1),
+    "limit": _option(int | None, None, "limit", "Show at most this many.", min=1),
 }
 _PAGES: Mapping[str, inspect.Parameter] = {
-    "offset": _option(int, 0, "offset", "Leave out so many from the start.", min=0),
+    "offset": _option(int, 0, "offset", "Skip this many from the start.", min=0),
     "pages": _option(
         Literal["1", "all"] | None, None, "pages", "1: one page of --limit, or of 200; all: everything, page by page."
     ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SINGULAR = {"batches": "batch", "records": "record", "epochs": "epoch", "units": "unit"}
 
-app = new_app("What a search will do, before anything runs.")
+app = new_app("The trials and the cost of a search, before it runs.")
 
 
 def command() -> Any:

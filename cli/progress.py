@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _AFTER_S = 1.0
 _EVERY_S = 0.2
 
-#: What is done and what there is to do, in bytes or as a ratio; None as long as that can't be told.
+#: What is done and what there is to do, in bytes or as a ratio; None as long as it is unknown.
 Measure = Callable[[], tuple[float, float] | None]
 
 

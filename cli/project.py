@@ -12,13 +12,13 @@ from cli.group import new_app
 from cli.options import Json, OrderBy, ProjectName, SortByName, WorkspaceName, Yes, paged, shows
 from cli.render import Form
 
-app = new_app("Groups of experiments within a workspace.", aliases={"ls": "list"})
+app = new_app("Projects: experiments within a workspace.", aliases={"ls": "list"})
 
 _HEADERS = ["ID", "Key", "Name", "Description", "# Experiments", "# Active Experiments"]
 
 Description = Annotated[str | None, typer.Option("--description", help="What it is about.")]
 Key = Annotated[str | None, typer.Option("--key", help="Up to 5 capital letters and digits.")]
-All = Annotated[bool, typer.Option("--all", "-a", help="Also archived experiments, and everybody's.")]
+All = Annotated[bool, typer.Option("--all", "-a", help="Include archived experiments and those of all users.")]
 
 
 def command() -> Any:
@@ -98,7 +98,7 @@ def edit(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Change a project; what is not given stays."""
+    """Change a project; fields that are not given stay."""
     changes = _given(description, key) | ({"name": new_name} if new_name is not None else {})
     if not changes:
         raise typer.BadParameter("nothing to change was given: expected --new_name, --description or --key.")
@@ -116,14 +116,14 @@ def delete(workspace_name: WorkspaceName, project_name: ProjectName, yes: Yes = 
 
 @app.command("archive")
 def archive(workspace_name: WorkspaceName, project_name: ProjectName) -> None:
-    """Put a project away: it takes nothing new."""
+    """Archive a project: it accepts no new experiments."""
     session.get().post(f"{_path(workspace_name, project_name)}/archive")
     render.say(f"Archived project '{project_name}'")
 
 
 @app.command("unarchive")
 def unarchive(workspace_name: WorkspaceName, project_name: ProjectName) -> None:
-    """Take a project out again."""
+    """Unarchive a project."""
     session.get().post(f"{_path(workspace_name, project_name)}/unarchive")
     render.say(f"Unarchived project '{project_name}'")
 

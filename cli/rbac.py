@@ -1,4 +1,4 @@
-"""`det rbac`: who may what, and where."""
+"""`det rbac`: roles and permissions, by workspace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.group import new_app
 from cli.options import at_most_one, lists, paged
 from cli.render import Form
 
-app = new_app("Who may what, and where.", default="list-roles")
+app = new_app("Roles and permissions, by workspace.", default="list-roles")
 
 RoleName = Annotated[str, typer.Argument(metavar="ROLE_NAME", help="The role.", show_default=False)]
 _EVERYWHERE = "everywhere"
@@ -65,7 +65,7 @@ def command() -> Any:
 @app.command("my-permissions")
 @lists
 def my_permissions(form: Form) -> None:
-    """List what I may do, and where."""
+    """List my permissions, by workspace."""
     answer = session.fetch("permissions/summary")
     spaces = lookup.workspaces_by_id()
     names = {role["roleId"]: role for role in render.parts(answer, "roles")}
@@ -85,7 +85,7 @@ def list_roles(
         bool, typer.Option("--exclude-global-roles", help="Without those that go for the whole cluster only.")
     ] = False,
 ) -> None:
-    """List roles and what they allow."""
+    """List roles and their permissions."""
 
     def read(size: int, start: int) -> dict[str, Any]:
         return session.get().post("/api/v1/roles/search", {"limit": size, "offset": start}).json()
@@ -121,7 +121,7 @@ def describe_role(form: Form, role_name: RoleName) -> None:
 def list_users_roles(
     form: Form, username: Annotated[str, typer.Argument(metavar="USERNAME", help="The user.", show_default=False)]
 ) -> None:
-    """List the roles of a user, his own and those by groups."""
+    """List the roles of a user: direct ones, and those of the user's groups."""
     found = render.parts(session.fetch(f"roles/search/by-user/{lookup.user(username)['id']}"), "roles")
     groups = {each["group"]["groupId"]: each["group"]["name"] for each in lookup.groups()}
     spaces = lookup.workspaces_by_id()
@@ -163,7 +163,7 @@ def assign_role(assignment: Assignment) -> None:
 @app.command("unassign-role")
 @bundled
 def unassign_role(assignment: Assignment) -> None:
-    """Take a role back from a user or a group."""
+    """Remove a role from a user or a group."""
     body, who = assignment.request()
     session.get().post("/api/v1/roles/remove-assignments", body)
     render.say(f"Took role '{assignment.role_name}' from {who} {assignment.place}")

@@ -46,7 +46,7 @@ class Form:
 
     @property
     def most(self) -> int | None:
-        """So many items at most; None: all. With `--pages all` the limit is the size of a page."""
+        """The most items to show; None: all. With `--pages all` the limit is the size of a page."""
         return None if self.pages == "all" else self.limit
 
 

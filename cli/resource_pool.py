@@ -13,7 +13,7 @@ from cli.options import Json, lists
 from cli.render import Form
 from determined.common.api._url import api_path
 
-app = new_app("Where trials queue.", aliases={"ls": "list"}, default="list")
+app = new_app("Resource pools: agents that share a queue.", aliases={"ls": "list"}, default="list")
 bindings_app = new_app("Which workspaces a pool is for; one that is bound to none is for all.")
 app.add_typer(bindings_app, name="bindings")
 
@@ -79,7 +79,7 @@ def create(
         str | None, typer.Option("--scheduler", help="priority (the default), fair_share or round_robin.")
     ] = None,
 ) -> None:
-    """Make a resource pool; what its settings can be, `det resource-pool settings` shows."""
+    """Create a resource pool; `det resource-pool settings` shows its possible settings."""
     wanted = _patch(changes)
     if scheduler is not None:
         wanted["scheduler"] = scheduler
@@ -100,7 +100,7 @@ def remove_pool(pool_name: PoolName) -> None:
 def set_description(
     pool_name: PoolName, description: Annotated[str, typer.Argument(help="What it is for.", show_default=False)]
 ) -> None:
-    """Say what a resource pool is for."""
+    """Set the description of a resource pool."""
     with lookup.nearest(pool_name, lookup.pool_names):
         session.get().patch(_ours(pool_name), json={"description": description})
     render.say(f"Described resource pool '{pool_name}'")
@@ -112,7 +112,7 @@ def set_default(
     compute: Annotated[bool, typer.Option("--compute", help="Of experiments with slots.")] = False,
     aux: Annotated[bool, typer.Option("--aux", help="Of experiments without slots.")] = False,
 ) -> None:
-    """Have experiments go to a pool if neither they nor their workspace name one."""
+    """Make a pool the default for experiments and workspaces that name none."""
     if not (compute or aux):
         raise typer.BadParameter("expected --compute, --aux or both.")
     wanted = {"defaultComputePool": compute or None, "defaultAuxPool": aux or None}
@@ -131,7 +131,7 @@ def settings(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a pool shares its slots, or change it: policy, preemption, quotas, nodes. It holds at once."""
+    """Show how a pool shares its slots, or change it at once: policy, preemption, quotas, nodes."""
     patch = _patch(changes)
     if provider is not None:
         patch["provider"] = files.read_mapping(provider)

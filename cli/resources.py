@@ -13,7 +13,7 @@ from cli.group import new_app
 from cli.options import lists
 from cli.render import Form
 
-app = new_app("How slots were used, as CSV.", shortest={"allocations": "alloc", "aggregated": "agg"})
+app = new_app("Report how slots were used, as CSV.", shortest={"allocations": "alloc", "aggregated": "agg"})
 
 TimeAfter = Annotated[
     str, typer.Argument(metavar="TIMESTAMP_AFTER", help="From this time on (RFC 3339).", show_default=False)
@@ -52,7 +52,7 @@ def aggregated(
     end_date: EndDate,
     monthly: Annotated[bool, typer.Option("--monthly", help="By month instead of by day.")] = False,
 ) -> None:
-    """List slot-seconds by day or month, and whose they were."""
+    """List slot-seconds by day or month, and by user."""
     period = f"RESOURCE_ALLOCATION_AGGREGATION_PERIOD_{'MONTHLY' if monthly else 'DAILY'}"
     if form.as_json or form.as_yaml:
         wanted = {"startDate": start_date, "endDate": end_date, "period": period}

@@ -31,7 +31,7 @@ def rungs(
     target: Target,
     every: Annotated[bool, typer.Option("--all", "-a", help="Each trial of each rung.")] = False,
 ) -> None:
-    """Show brackets and rungs: who stands where, who went on, and by which threshold."""
+    """Show brackets and rungs: the rank of each trial, the promoted ones, and the thresholds."""
     export = history.load(target)
     views = _replayed(export).rungs()
     if not views:
@@ -74,7 +74,7 @@ def replay(
         Path | None, typer.Option("--export", help="Write a file that replays without a cluster.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the decisions of a search in order, verify them, or take them along as a file.
+    """Print the decisions of a search in order, verify them, or export them to a file.
 
     Exit code 1 if a decision is not what its event leads to.
     """

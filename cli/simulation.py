@@ -124,7 +124,7 @@ def _waits_by(requests: Iterable[Progress], key: Callable[[Progress], int]) -> d
 
 
 def _percentile(ascending: Sequence[float], percent: int) -> float | None:
-    """The smallest value that so many percent of them don't exceed."""
+    """The smallest value that this percentage of them does not exceed."""
     return ascending[max(0, -(-len(ascending) * percent // 100) - 1)] if ascending else None
 
 

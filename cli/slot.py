@@ -12,7 +12,7 @@ from cli.options import lists
 from cli.render import Form
 from determined.common.api._url import api_path
 
-app = new_app("What trials run on.", aliases={"ls": "list"}, default="list")
+app = new_app("Slots: the GPUs or cores of agents.", aliases={"ls": "list"}, default="list")
 
 _HEADERS = [
     "Agent ID",
@@ -38,7 +38,7 @@ def command() -> Any:
 @app.command("list")
 @lists
 def list_slots(form: Form) -> None:
-    """List slots, and who has them."""
+    """List slots and the allocations that hold them."""
     tasks: dict[str, Any] = session.fetch("tasks").get("allocationIdToSummary") or {}
     found: list[dict[str, Any]] = []
     for agent in session.fetch_all("agents", "agents"):
@@ -64,7 +64,7 @@ def list_slots(form: Form) -> None:
 
 @app.command("enable")
 def enable(agent_id: AgentId, slot_id: SlotId) -> None:
-    """Put a slot back into service."""
+    """Enable a slot."""
     with lookup.nearest(agent_id, lookup.agent_names):
         session.get().post(api_path("agents", agent_id, "slots", slot_id, "enable"))
     render.say(f"Enabled slot {slot_id} of agent '{agent_id}'")
@@ -76,7 +76,7 @@ def disable(
     slot_id: SlotId,
     drain: Annotated[bool, typer.Option("--drain", help="Let what runs there run to its end.")] = False,
 ) -> None:
-    """Take a slot out of service."""
+    """Disable a slot."""
     with lookup.nearest(agent_id, lookup.agent_names):
         session.get().post(api_path("agents", agent_id, "slots", slot_id, "disable"), {"drain": drain})
     render.say(f"Disabled slot {slot_id} of agent '{agent_id}'")

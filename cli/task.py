@@ -17,7 +17,7 @@ from cli.options import (
 )
 from cli.render import Form
 
-app = new_app("What runs at present, and its log.", aliases={"ls": "list"}, default="list")
+app = new_app("Running tasks and their logs.", aliases={"ls": "list"}, default="list")
 not_there(app, "tasks are trials of experiments here", "create", "config", "fork", "kill", "pause", "unpause")
 
 HEADERS = [
@@ -41,7 +41,7 @@ def command() -> Any:
 @app.command("list")
 @lists
 def list_tasks(form: Form) -> None:
-    """List what runs, by allocation."""
+    """List running tasks, by allocation."""
     found: dict[str, Any] = session.fetch("tasks").get("allocationIdToSummary") or {}
     kept = dict(list(found.items())[: form.limit])
     render.listing(HEADERS, [row(summary) for summary in kept.values()], form, raw=kept)
@@ -62,7 +62,7 @@ def logs(
 
 @app.command("cleanup-logs")
 def cleanup_logs() -> None:
-    """Remove the logs whose time is over now; only administrators may."""
+    """Remove logs that are past their retention; for administrators only."""
     count = session.get().post("/api/v1/cleanup_logs").json().get("removedCount")
     render.say(f"Removed {count} log lines")
 

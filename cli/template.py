@@ -14,7 +14,7 @@ from cli.render import Form
 from determined.common.api._url import api_path
 
 app = new_app(
-    "Parts of configurations that experiments can be filled up from.",
+    "Templates: defaults for the configurations of experiments.",
     aliases={"ls": "list", "rm": "remove"},
     default="list",
 )

@@ -13,7 +13,7 @@ from cli.options import Json, Yaml, at_most_one, lists, paged
 from cli.render import Form
 from determined import errors
 
-app = new_app("Access tokens, which programs log in with.", aliases={"ls": "list"})
+app = new_app("Access tokens, by which programs log in.", aliases={"ls": "list"})
 
 _HEADERS = ["ID", "User ID", "Description", "Created At", "Expires At", "Revoked", "Token Type", "Scope", "Last Used"]
 
@@ -65,7 +65,7 @@ def create(
     as_json: Json = False,
     as_yaml: Yaml = False,
 ) -> None:
-    """Create an access token. It is shown this once."""
+    """Create an access token. It is shown only once."""
     at_most_one(json=as_json, yaml=as_yaml)
     user = lookup.user(username) if username else session.fetch("me")["user"]
     body: dict[str, Any] = {"userId": user["id"], "scope": scope}
@@ -86,7 +86,7 @@ def edit(
     as_json: Json = False,
     as_yaml: Yaml = False,
 ) -> None:
-    """Describe an access token."""
+    """Change the description of an access token."""
     at_most_one(json=as_json, yaml=as_yaml)
     if description is None:
         raise typer.BadParameter("nothing to change was given: expected --description.")
@@ -99,7 +99,7 @@ def edit(
 
 @app.command("revoke")
 def revoke(token_id: TokenId) -> None:
-    """End an access token."""
+    """Revoke an access token."""
     session.get().patch(f"/api/v1/tokens/{token_id}", {"setRevoked": True})
     render.say(f"Revoked access token {token_id}")
 

@@ -22,8 +22,8 @@ from cli.options import (
 )
 from cli.render import Form
 
-app = new_app("Describe trials, read their logs.")
-set_app = new_app("Change what is kept of a trial.")
+app = new_app("Describe trials and read their logs.")
+set_app = new_app("Change how long data of a trial is stored.")
 app.add_typer(set_app, name="set")
 
 
@@ -115,7 +115,7 @@ _OVER = ("CANCELED", "COMPLETED", "ERROR")
 
 @app.command("kill")
 def kill(trial_id: TrialId) -> None:
-    """End a trial at once; the search goes on without it."""
+    """Kill a trial at once; the search continues without it."""
     from determined.experimental import Trial
 
     trial = Trial(trial_id, session.get())
@@ -133,7 +133,7 @@ def support_bundle(
     trial_id: TrialId,
     output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Where to put it.")] = Path(),
 ) -> None:
-    """Pack a trial's log, configuration and records into one file, for who is to find out what went wrong."""
+    """Pack a trial's log, configuration and records into one file, for support."""
     from cli.support_bundle import pack
 
     render.say(str(pack(trial_id, output_dir)))
@@ -144,4 +144,4 @@ def set_log_retention(trial_id: TrialId, days: Days = None, forever: Forever = F
     """Change how long a trial's log is kept after its end."""
     count = retention(days, forever)
     session.get().put(f"/api/v1/trials/{trial_id}/retain_logs", {"numDays": count})
-    render.say(f"The log of trial {trial_id} is kept " + ("for ever" if count < 0 else f"{count} days"))
+    render.say(f"The log of trial {trial_id} is kept " + ("indefinitely" if count < 0 else f"{count} days"))

@@ -17,7 +17,7 @@ from determined.common.api._url import api_path
 if TYPE_CHECKING:
     from determined.common.api import Session
 
-app = new_app("Log in and out, manage users.", aliases={"ls": "list"}, default="list")
+app = new_app("Log in and out; manage users.", aliases={"ls": "list"}, default="list")
 
 Username = Annotated[str, typer.Argument(metavar="USERNAME", help="The name.", show_default=False)]
 
@@ -68,7 +68,7 @@ def logout(all_: Annotated[bool, typer.Option("--all", "-a", help="Every user of
 
 @app.command("whoami")
 def whoami() -> None:
-    """Say who is logged in."""
+    """Print the name of the logged-in user."""
     render.say(f"You are logged in as user '{session.fetch('me')['user']['username']}'")
 
 
@@ -99,7 +99,7 @@ def create(
     password: Annotated[str | None, typer.Option("--password", help="Better let it be asked for.")] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Has no password here, and no session by one.")] = False,
 ) -> None:
-    """Create a user; only administrators may."""
+    """Create a user; for administrators only."""
     from determined.experimental import Determined
 
     secret = password if password is not None or remote else _new_password(username)
@@ -159,7 +159,7 @@ def edit(
         Literal["true", "false"] | None, typer.Option("--admin", help="Whether it may do everything.")
     ] = None,
 ) -> None:
-    """Change a user; what is not given stays."""
+    """Change a user; fields that are not given stay."""
     changes: dict[str, Any] = {"displayName": display_name, "username": username}
     for name, word in (("remote", remote), ("active", active), ("admin", admin)):
         changes[name] = None if word is None else word == "true"
@@ -173,7 +173,7 @@ def edit(
 @app.command("link-with-agent-user")
 @bundled
 def link_with_agent_user(det_username: Username, owner: TaskUser) -> None:
-    """Say as whom a user's tasks run on the agents."""
+    """Set the user and group that a user's tasks run as on the agents."""
     group = owner.agent_user_group()
     if group is None or len(group) < 4:
         raise typer.BadParameter("expected all of --agent-uid, --agent-user, --agent-gid and --agent-group.")

@@ -67,7 +67,7 @@ def create(
 
 @app.command("delete")
 def delete(group_name: GroupName, yes: Yes = False) -> None:
-    """Delete a group, and with it what its members may by it."""
+    """Delete a group, and the permissions that its members had through it."""
     path = _path(group_name)
     render.confirm(f"Delete user group '{group_name}'?", yes)
     session.get().delete(path)
@@ -76,14 +76,14 @@ def delete(group_name: GroupName, yes: Yes = False) -> None:
 
 @app.command("add-user")
 def add_user(group_name: GroupName, usernames: Usernames) -> None:
-    """Put users into a group."""
+    """Add users to a group."""
     session.get().put(_path(group_name), {"addUsers": _ids(usernames.split(","))})
     render.say(f"Added to user group '{group_name}': {usernames}")
 
 
 @app.command("remove-user")
 def remove_user(group_name: GroupName, usernames: Usernames) -> None:
-    """Take users out of a group."""
+    """Remove users from a group."""
     session.get().put(_path(group_name), {"removeUsers": _ids(usernames.split(","))})
     render.say(f"Removed from user group '{group_name}': {usernames}")
 
@@ -93,7 +93,7 @@ def change_name(
     old_group_name: GroupName,
     new_group_name: Annotated[str, typer.Argument(metavar="NEW_GROUP_NAME", show_default=False)],
 ) -> None:
-    """Give a group another name."""
+    """Rename a group."""
     session.get().put(_path(old_group_name), {"name": new_group_name})
     render.say(f"User group '{old_group_name}' is now '{new_group_name}'")
 

@@ -1,4 +1,4 @@
-"""`det webhook`: whom the cluster tells what happens."""
+"""`det webhook`: send events to other systems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cli.options import InWorkspace, Json, Yes, lists, paged
 from cli.render import Form
 from determined import errors
 
-app = new_app("Whom the cluster tells what happens.", aliases={"ls": "list"}, default="list")
+app = new_app("Send events to other systems.", aliases={"ls": "list"}, default="list")
 
 _HEADERS = ["ID", "Name", "URL", "Type", "Mode", "Workspace ID", "Triggers"]
 
@@ -45,9 +45,7 @@ def create(
         list[str] | None, typer.Option("--log-pattern", help="When a line of a log matches this pattern.")
     ] = None,
     custom: Annotated[bool, typer.Option("--custom", help="When training code says so.")] = False,
-    kind: Annotated[
-        Literal["default", "slack"], typer.Option("--type", help="For whom events are written.")
-    ] = "default",
+    kind: Annotated[Literal["default", "slack"], typer.Option("--type", help="The format of the events.")] = "default",
     mode: Annotated[
         Literal["workspace", "specific"],
         typer.Option("--mode", help="Of all experiments, or of those whose configuration names it."),
@@ -87,7 +85,7 @@ def edit(
 
 @app.command("delete")
 def delete(webhook_id: WebhookId, yes: Yes = False) -> None:
-    """Delete a webhook; what waits for it is not sent any more."""
+    """Delete a webhook; its pending deliveries are dropped."""
     render.confirm(f"Delete webhook {webhook_id}?", yes)
     session.get().delete(f"/api/v1/webhooks/{webhook_id}")
     render.say(f"Deleted webhook {webhook_id}")
@@ -95,7 +93,7 @@ def delete(webhook_id: WebhookId, yes: Yes = False) -> None:
 
 @app.command("test")
 def test(webhook_id: WebhookId) -> None:
-    """Send an event that tells of nothing. Exit code 0 only if it arrived."""
+    """Send a test event. Exit code 0 only if it was accepted."""
     answer = session.get().post(f"/api/v1/webhooks/{webhook_id}/test").json()
     if not answer.get("completed"):
         raise errors.DeterminedException(
@@ -107,7 +105,7 @@ def test(webhook_id: WebhookId) -> None:
 @app.command("deliveries")
 @paged
 def deliveries(form: Form, webhook_id: WebhookId) -> None:
-    """List what a webhook was told, or is to be told, the newest first."""
+    """List the deliveries of a webhook, sent and pending, the newest first."""
     path = f"undeterred/webhooks/{webhook_id}/deliveries"
     found = paging.fetch(path, "deliveries", form)
     rows = [

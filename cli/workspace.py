@@ -28,7 +28,7 @@ from cli.project import list_projects
 from cli.render import Form
 
 app = new_app(
-    "Groups of projects with members, storage and pools of their own.", aliases={"ls": "list"}, default="list"
+    "Workspaces: projects with members, storage and pools of their own.", aliases={"ls": "list"}, default="list"
 )
 bindings_app = new_app("Kubernetes namespaces of workspaces.", aliases={"ls": "list"}, default="list")
 quota_app = new_app("Kubernetes quotas of workspaces.")
@@ -152,7 +152,7 @@ def create(
     resource_quota: Annotated[int | None, typer.Option("--resource-quota", help="A Kubernetes quota.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a workspace; its maker is its administrator."""
+    """Create a workspace; its creator becomes its administrator."""
     body = {"name": name, **settings.given()} | _given(
         clusterNamespaceMeta=_namespaces(
             cluster_name, namespace, auto_create_namespace, auto_create_namespace_all_clusters
@@ -171,7 +171,7 @@ def edit(
     settings: Settings,
     as_json: Json = False,
 ) -> None:
-    """Change a workspace; what is not given stays."""
+    """Change a workspace; fields that are not given stay."""
     changes = _given(name=name) | settings.given()
     if not changes:
         raise typer.BadParameter("nothing to change was given; see `det workspace edit --help`.")
@@ -189,14 +189,14 @@ def delete(workspace_name: WorkspaceName, yes: Yes = False) -> None:
 
 @app.command("archive")
 def archive(workspace_name: WorkspaceName) -> None:
-    """Put a workspace away: it takes nothing new."""
+    """Archive a workspace: it accepts nothing new."""
     session.get().post(f"{_path(workspace_name)}/archive")
     render.say(f"Archived workspace '{workspace_name}'")
 
 
 @app.command("unarchive")
 def unarchive(workspace_name: WorkspaceName) -> None:
-    """Take a workspace out again."""
+    """Unarchive a workspace."""
     session.get().post(f"{_path(workspace_name)}/unarchive")
     render.say(f"Unarchived workspace '{workspace_name}'")
 
@@ -232,7 +232,7 @@ def set_binding(
 
 @bindings_app.command("delete")
 def delete_binding(workspace_name: WorkspaceName, cluster_name: ClusterName = None) -> None:
-    """Take a workspace out of a Kubernetes namespace."""
+    """Unbind a workspace from a Kubernetes namespace."""
     path = f"{_path(workspace_name)}/namespace-bindings"
     session.get().request("DELETE", path, params={"clusterNames": [cluster_name or ""]})
     render.say(f"Unbound workspace '{workspace_name}'")

@@ -201,7 +201,7 @@ class TestPlan:
         result = det("e", "plan", config_file, *words)
         assert (result.code, result.out) == (1, "")
         assert said in result.err
-        assert "mistake of ours" not in result.err
+        assert "This is a bug" not in result.err
 
     def test_missing_file(self, det: Det, tmp_path: Path) -> None:
         result = det("e", "plan", tmp_path / "none.yaml")
@@ -553,7 +553,7 @@ class TestEdit:
         result = det("e", "edit", "7", "--hyperparameters", tmp_path / "space.yaml")
         assert (result.code, result.out) == (1, "")
         assert said in result.err
-        assert "mistake of ours" not in result.err
+        assert "This is a bug" not in result.err
         assert not any(route == self.ROUTE for route, _, _ in cluster.requests)
 
     def test_refuses_nothing_and_tells_what_the_cluster_refuses(self, cluster: Cluster, det: Det) -> None:

@@ -283,7 +283,7 @@ def test_refusal_of_any_command_is_a_sentence(
             assert result.code in (1, 3, 4), (path, result)
             assert result.err.strip(), path
         assert "Traceback" not in result.err, path
-        assert "mistake of ours" not in result.err, (path, result.err)
+        assert "This is a bug" not in result.err, (path, result.err)
 
 
 def example_of(command: Any, file: Path) -> Iterator[str]:
