@@ -266,7 +266,7 @@ class NotFoundException(APIException):
 
 
 class ConflictException(APIException):
-    """The thing already exists, or was changed by somebody else at the same time."""
+    """The thing already exists, or was changed by another client at the same time."""
 
     status = 409
 

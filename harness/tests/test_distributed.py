@@ -261,7 +261,7 @@ def test_a_worker_without_the_token_is_refused(
         stranger.send_multipart(frames)
     chief, worker = threads(2).run(lambda rank: DistributedContext(**_numbers(rank, 2), **tcp))
     context.destroy(0)
-    assert "rank 1 of 2 to arrive; somebody who does not know this job's token was refused" in str(chief)
+    assert "rank 1 of 2 to arrive; a client without this job's token was refused" in str(chief)
     assert "the workers' tokens differ: set DET_DISTRIBUTED_TOKEN" in str(worker)
     assert loaded == []
 

@@ -66,7 +66,7 @@ class Post:
 
 
 class Job:
-    """Something to do in the line's order, with a function that sends requests; somebody waits for its result."""
+    """Something to do in the line's order, with a function that sends requests; a caller waits for its result."""
 
     def __init__(self, run: Callable[[Send], Any]) -> None:
         self.run = run
@@ -172,7 +172,7 @@ class Backlog:
             try:
                 kind, bodies = self._spool.read(BATCH_LIMIT, BATCH_BYTES)
                 if not bodies:
-                    raise OSError(f"{self._spool.path} ends before its time: somebody else has changed it")
+                    raise OSError(f"{self._spool.path} ends too early: another process has changed it")
             except OSError:
                 self._give_spool_up()
                 raise
@@ -262,7 +262,7 @@ class Backlog:
         self._spool.sync()
 
     def clear(self) -> None:
-        """Forget everything but the jobs, which somebody waits for. Raises: OSError."""
+        """Forget everything but the jobs, for which callers wait. Raises: OSError."""
         _settle(self._line)
         self._line = collections.deque(item for item in self._line if isinstance(item, (Job, End)))
         self._spool.clear()
@@ -276,7 +276,7 @@ class Backlog:
         self._line = collections.deque(item for item in self._line if not isinstance(item, (Job, End)))
 
     def close(self) -> None:
-        """Let go of the disk; what is on it stays. Raises: OSError."""
+        """Close the file on disk; its content stays. Raises: OSError."""
         self._spool.close()
 
     def encode(self, items: Iterable[Metrics | Post]) -> list[bytes]:

@@ -136,7 +136,7 @@ class Context:
     ) -> None:
         """Tell the webhooks of this experiment something (trigger `CUSTOM`). Returns at once.
 
-        One that the master does not take, and the 101st that waits for it, is told in the log: training goes on.
+        One that the master does not take, and the 101st that waits for it, is reported in the log: training continues.
 
         Raises:
             ValueError: `level` is none of these.

@@ -257,7 +257,7 @@ class DistributedContext:
         return self.cross_size
 
     def gather(self, stuff: Any) -> list[Any] | None:
-        """Everybody's `stuff` by rank on the chief, None on the others, who do not wait for the chief.
+        """The `stuff` of every worker by rank on the chief, None on the others, who do not wait for the chief.
 
         Raises:
             DistributedError: Another worker is gone, or has made another call, or was waited for too long. The same for
@@ -270,7 +270,7 @@ class DistributedContext:
         return self._gather(self._local, self.local_size, stuff)
 
     def allgather(self, stuff: Any) -> list[Any]:
-        """Everybody's `stuff` by rank, on every worker."""
+        """The `stuff` of every worker by rank, on every worker."""
         return self._allgather(self._global, self.size, self.rank, stuff)
 
     def allgather_local(self, stuff: Any) -> list[Any]:
@@ -451,7 +451,7 @@ def _key() -> bytes:
 
 
 def _key_of_this_user() -> bytes:
-    """A secret in a file that only this user can read. It is made by whoever needs it first."""
+    """A secret in a file that only this user can read. The first process that needs it makes it."""
     base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
     path = os.path.join(base, "determined", "distributed.key")
     temporary = f"{path}.{os.getpid()}.tmp"

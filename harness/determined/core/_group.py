@@ -1,7 +1,7 @@
 """A group of workers that exchange messages: a hub at index 0, and a spoke at each other index.
 
 Every worker makes its end with the same `key`, and they meet: a spoke says who it is, the hub compares what all of them
-say, and then tells everybody that the group is complete. After that each collective has a number, counted by every
+say, and then notifies all workers that the group is complete. After that each collective has a number, counted by every
 worker for itself: messages that carry another number, or another kind of collective, mean that the workers' programs
 have taken different ways, and are named as that.
 

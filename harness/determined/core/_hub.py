@@ -79,7 +79,7 @@ class Hub(End):
             What `welcome` returned.
 
         Raises:
-            DistributedError: Somebody did not come, or two contradict each other.
+            DistributedError: A worker did not come, or two contradict each other.
         """
         self._check = check
         started, told_at, warned_at = time.monotonic(), 0.0, 0.0
@@ -101,7 +101,7 @@ class Hub(End):
         """What the spokes sent for this collective, by index from 1 on.
 
         Raises:
-            DistributedError: Somebody is gone, or called something else, or was waited for in vain.
+            DistributedError: A worker is gone, or called something else, or did not come in time.
         """
         found: dict[int, Any] = {}
         started, warned_at = time.monotonic(), 0.0
@@ -125,7 +125,7 @@ class Hub(End):
         """Send the same to all spokes.
 
         Raises:
-            DistributedError: Somebody is gone, or does not take its messages.
+            DistributedError: A worker is gone, or does not take its messages.
         """
         self._step(0)
         frames = self._sealed(_frames.DATA, kind, number, parts)
@@ -248,7 +248,7 @@ class Hub(End):
         if left:
             text += f" ({named(self._word, left)} came and left again)"
         if self._strangers:
-            text += "; somebody who does not know this job's token was refused"
+            text += "; a client without this job's token was refused"
         return text
 
     def _send(self, peer: _Peer, frames: list[Any]) -> bool:

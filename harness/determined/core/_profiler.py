@@ -30,7 +30,7 @@ class ProfilerContext:
     - `gpu`: `gpu_util` (percent) and `gpu_free_memory` (bytes) of each GPU, by its UUID, where NVML finds some.
 
     With `profiling: {enabled: true}` in the experiment's configuration it is on from the start. What can't be measured
-    or sent is told once, and never ends training.
+    or sent is reported once, and never ends training.
     """
 
     def __init__(self, agent_id: str, reporter: Reporter | None, distributed: DistributedContext) -> None:

@@ -72,7 +72,7 @@ class Reporter:
         allocation_id: Whose acknowledgements these are.
         trial_id, run_id: Whose metrics these are; None for tasks that are no trials.
         spool_folder: Where reports are kept while the master is away.
-        is_collected: Whether somebody delivers what is left there after the end of this process.
+        is_collected: Whether an agent delivers what is left there after the end of this process.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class Reporter:
             self._keeper.join(5.0)
 
     def _close_backlog(self) -> bool:
-        """Let go of the disk, and of whoever still waits for a job. True if what was not sent is on disk."""
+        """Close the file on disk and release callers that wait for a job. True if what was not sent is on disk."""
         with self._changed:
             is_safe = self._abandoned is None or self._leave(self._flight)
             if self._abandoned is not None:

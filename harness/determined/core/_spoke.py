@@ -52,10 +52,10 @@ class Spoke(End):
         self._welcome: Any = None
 
     def meet(self) -> Any:
-        """Wait for the hub to say that all are there. Returns what it tells everybody.
+        """Wait for the hub to say that all are there. Returns what it sends to all workers.
 
         Raises:
-            DistributedError: The hub did not come, or somebody else, or two contradict each other.
+            DistributedError: The hub or another worker did not come, or two contradict each other.
         """
         self._socket.connect(self._address)
         hello = {"index": self._index, "nonce": self._nonce, "about": self._about}

@@ -131,7 +131,7 @@ class Spool:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file. It stays if entries wait in it."""
+        """Close the file. It stays if entries wait in it."""
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1
@@ -155,7 +155,7 @@ class Spool:
             fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
             if _lock(fd) and os.fstat(fd).st_nlink:
                 break
-            os.close(fd)  # somebody who looked for leftovers came between
+            os.close(fd)  # a process that looked for orphans was faster
         self._fd, self._path, self._size = fd, path, 0
         try:
             self._write(_FIRST_LINE)
@@ -254,7 +254,7 @@ def spool_folder() -> tuple[str, bool]:
 def leftovers(folder: str) -> list[Spool]:
     """What earlier processes of this container left behind, oldest first. Each is this process's now.
 
-    None where the system has no locks, which is Windows: who still writes could not be told from who has ended.
+    None where the system has no locks, which is Windows: a live writer looks like one that has ended.
 
     Raises:
         OSError: The folder or one of its files can't be read.

@@ -48,7 +48,7 @@ class System:
         return found
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
 

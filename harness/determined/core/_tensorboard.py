@@ -107,7 +107,7 @@ def _local_base() -> str:
 
 
 class TensorboardSync:
-    """`TensorboardMode.AUTO`, in a thread of its own. What goes wrong is told once, and never ends training.
+    """`TensorboardMode.AUTO`, in a thread of its own. An error is reported once, and never ends training.
 
     Args:
         files: The chief's folder.

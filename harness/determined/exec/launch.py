@@ -120,7 +120,7 @@ def _probe_storage(config: dict[str, Any]) -> None:
 
 
 def _gpu_uuids(slots: int) -> list[str]:
-    """The GPUs of this container. A number that is not that of its slots is told: two workers may share one."""
+    """The GPUs of this container. A number other than that of its slots is reported: two workers may share one."""
     found = _visible_gpus()
     if found and len(found) != slots:
         say("WARNING", f"this container has {slots} slots, but sees {len(found)} GPUs: {', '.join(found)}")

@@ -36,7 +36,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self, state: str) -> None:
-        """The last beat says how the run ended; a master that can't be told finds out by the silence."""
+        """The last beat says how the run ended; a master that does not get it learns it by the silence."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

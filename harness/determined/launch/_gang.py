@@ -75,7 +75,7 @@ class Place:
 
 
 def _interface_of(address: str) -> str:
-    """The network interface of this host that has an IPv4 address; empty if none has, or it can't be told."""
+    """The network interface of this host that has an IPv4 address; empty if none has, or it is unknown."""
     try:
         import fcntl
 
@@ -248,7 +248,7 @@ def _watch(command: list[str], env: Mapping[str, str], folder: GangFolder, stall
 
 
 def _wait_for_workers(folder: GangFolder) -> None:
-    """Not every launcher waits for workers that were told to stop; they may have something to save."""
+    """Not every launcher waits for workers that were asked to stop; they may have something to save."""
     until = time.monotonic() + END_WITHIN_S
     while folder.running() and time.monotonic() < until:
         time.sleep(0.05)

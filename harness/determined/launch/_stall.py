@@ -20,7 +20,7 @@ _DEFAULT_S = 300.0
 
 
 def limit_s() -> float:
-    """How long nothing may happen before stacks are shown; 0: for ever. Ends the process if the setting is wrong."""
+    """After how long without progress stacks are shown; 0: never. Ends the process if the setting is wrong."""
     text = os.environ.get(STALL_STACKS_S)
     if not text:
         return _DEFAULT_S
@@ -41,7 +41,7 @@ class StallWatch:
 
     A worker goes on when it writes anything, except that it still waits for another, when it reports metrics, and when
     it makes a call of its `DistributedContext`. To be wrong costs some lines in the log: workers are never ended for
-    it. A stall is shown once; the next one is what follows when somebody has gone on.
+    it. A stall is shown once; the next one is what follows when a worker has made progress.
 
     Args:
         folder: Of the gang.

@@ -18,7 +18,7 @@ class SearcherEvent:
         id: Counts the events of an experiment from 1; that of an `experimentInactive` says nothing.
         kind: `initialOperations`, `trialCreated`, `trialProgress`, `validationCompleted`, `trialExitedEarly`,
             `trialClosed`, `experimentInactive`, or what a later release may send.
-        body: What is told of it.
+        body: Its data.
     """
 
     def __init__(self, id: int, kind: str, body: dict[str, Any]) -> None:

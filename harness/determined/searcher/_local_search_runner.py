@@ -60,7 +60,7 @@ class LocalSearchRunner(SearchRunner):
             ValueError: The configuration is not one of a custom search, or `searcher_dir` is damaged.
             RuntimeError: Another process runs the search of `searcher_dir`.
             APIException: The master refuses the experiment or the operations, or can't be reached to create it.
-            Exception: What the method raised. The experiment was told to end as ERROR.
+            Exception: What the method raised. The experiment was ordered to end as ERROR.
         """
         text = _experiment.config_text(exp_config)
         self.searcher_dir.mkdir(parents=True, exist_ok=True)

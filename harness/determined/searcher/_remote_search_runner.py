@@ -50,7 +50,7 @@ class RemoteSearchRunner(SearchRunner):
             ValueError: The configuration is not one of a custom search.
             SystemExit: This trial is asked to make room.
             APIException: The master refuses the experiment or the operations, or can't be reached to create it.
-            Exception: What the method raised. The experiment was told to end as ERROR.
+            Exception: What the method raised. The experiment was ordered to end as ERROR.
         """
         import determined
 

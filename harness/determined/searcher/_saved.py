@@ -49,7 +49,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have all files of a folder on the disk, whoever wrote them."""
+    """Sync all files of a folder to disk, including those of the method."""
     for root, _, names in os.walk(folder):
         for name in names:
             _sync(Path(root, name))

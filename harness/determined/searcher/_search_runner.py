@@ -67,7 +67,7 @@ class SearchRunner(abc.ABC):
 
         Raises:
             APIException: The master refused the operations, or the session has ended.
-            Exception: What the method raised. The experiment was told to end as ERROR.
+            Exception: What the method raised. The experiment was ordered to end as ERROR.
         """
         self.state.experiment_id = experiment_id
         prior = prior_operations
@@ -212,12 +212,12 @@ class SearchRunner(abc.ABC):
         return None
 
     def _give_up(self, session: Session, experiment_id: int, event: SearcherEvent, why: str) -> None:
-        _logger().error(f"experiment {experiment_id} is told to end: {why}")
+        _logger().error(f"experiment {experiment_id} is ordered to end: {why}")
         try:
             self.post_operations(session, experiment_id, event, [Shutdown(failure=True)])
         except errors.APIException as e:
             # What led here is the error to raise.
-            _logger().warning(f"experiment {experiment_id} could not be told to end, kill it if you wish: {e}")
+            _logger().warning(f"experiment {experiment_id} could not be ordered to end; kill it if you wish: {e}")
 
     def _ends(self, experiment_id: int, state: str) -> bool:
         name = state.replace("STATE_", "", 1)

@@ -3,7 +3,7 @@
 That takes a quarter of a second, and draws from `random`, whose numbers are the training code's: a script that seeds
 it before `core.init()` would compute something else than without us.
 
-Its loggers say nothing below WARNING, unless somebody has given them a level: a script that logs at DEBUG means its own
+Its loggers are silent below WARNING, unless the program sets their level: a script that logs at DEBUG means its own
 lines, and ours would be most of its log.
 """
 

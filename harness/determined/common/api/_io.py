@@ -22,7 +22,7 @@ sleep = time.sleep
 
 
 def owner() -> Hashable:
-    """Who may use a connection: after a fork it is somebody else."""
+    """The owner of a connection: after a fork it is another one."""
     return os.getpid()
 
 
@@ -101,7 +101,7 @@ def run(function: Callable[..., T], *args: Any) -> T:
 
 
 def each(function: Callable[[T], None], items: Iterable[T], at_once: int) -> None:
-    """Call `function` with each item, so many at a time. The first error ends it."""
+    """Call `function` with each item, `at_once` at a time. The first error ends it."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="each") as threads:

@@ -176,7 +176,7 @@ class Meter:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """So many bytes more are there."""
+        """Count further bytes as downloaded."""
         if self._progress is None:
             return
         with self._lock:

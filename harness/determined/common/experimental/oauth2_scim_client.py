@@ -13,7 +13,7 @@ class Oauth2ScimClient(Shown):
     """A client of OAuth for SCIM, as other clusters than ours have them.
 
     Attributes:
-        id, secret: What the client identifies itself with; the secret is told once, when it is made.
+        id, secret: What the client identifies itself with; the secret is returned only once, at creation.
         domain, name: As they are called.
     """
 

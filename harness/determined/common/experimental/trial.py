@@ -151,8 +151,8 @@ class Trial(Shown):
 
         Args:
             follow: Wait for more lines until the trial ends. A restart of the master does not end it.
-            head: Only so many lines from the start.
-            tail: Only so many lines from the end.
+            head: Only this many lines from the start.
+            tail: Only this many lines from the end.
             container_ids: Only lines of these containers.
             rank_ids: Only lines of these ranks.
             stdtypes: Only "stdout" or "stderr".
@@ -244,7 +244,7 @@ class Trial(Shown):
         Args:
             sort_by: A field, or a string: the name of a validation metric.
             order_by: The direction; given exactly when `sort_by` is.
-            max_results: At most so many.
+            max_results: At most this many.
 
         Raises:
             ValueError: Only one of `sort_by` and `order_by`.

@@ -20,7 +20,7 @@ class User(Shown):
         user_id: The id.
         username, display_name: The names; None until loaded.
         admin, active: As they are called.
-        agent_uid, agent_gid, agent_user, agent_group: As whom the user's tasks run.
+        agent_uid, agent_gid, agent_user, agent_group: The user and group that the user's tasks run as.
     """
 
     def __init__(self, user_id: int, session: Session) -> None:
@@ -88,7 +88,7 @@ class User(Shown):
         agent_user: str | None = None,
         agent_group: str | None = None,
     ) -> None:
-        """Set as whom the user's tasks run on the agents."""
+        """Set the user and group that the user's tasks run as on the agents."""
         group = {"agentUid": agent_uid, "agentGid": agent_gid, "agentUser": agent_user, "agentGroup": agent_group}
         self._patch({"agentUserGroup": group})
 

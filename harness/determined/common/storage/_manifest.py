@@ -19,7 +19,7 @@ MANIFEST_LIMIT = 32 << 20
 
 
 def manifest_name(storage_id: str) -> str:
-    """The name of a checkpoint's manifest: beside its folder, so that whoever lists the folder sees its files only."""
+    """The name of a checkpoint's manifest: beside its folder, so that a listing of the folder has its files only."""
     return f".{storage_id}.manifest.json"
 
 

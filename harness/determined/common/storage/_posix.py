@@ -279,7 +279,7 @@ class PosixStorage(Storage):
         return os.path.join(self.root, manifest_name(checked_id(storage_id)))
 
     def _manifest(self, storage_id: str) -> Manifest | None:
-        """None: Determined wrote it, or somebody copied it here."""
+        """None: Determined wrote it, or it was copied here without its manifest."""
         file = self._manifest_path(storage_id)
         try:
             with open(file, "rb") as f:

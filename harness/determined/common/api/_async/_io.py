@@ -20,7 +20,7 @@ sleep = asyncio.sleep
 
 
 def owner() -> Hashable:
-    """Who may use a connection: after a fork, or in another event loop, it is somebody else.
+    """The owner of a connection: after a fork, or in another event loop, it is another one.
 
     Not by the loop's `id`: when it is gone, another may have the same.
     """
@@ -64,7 +64,7 @@ async def run(function: Callable[..., T], *args: Any) -> T:
 
 
 async def each(function: Callable[[T], Awaitable[None]], items: Iterable[T], at_once: int) -> None:
-    """Call `function` with each item, so many at a time. The first error ends it."""
+    """Call `function` with each item, `at_once` at a time. The first error ends it."""
     gate = asyncio.Semaphore(at_once)
 
     async def call(item: T) -> None:

@@ -17,7 +17,7 @@ async def pages(
 ) -> AsyncIterator[dict[str, Any]]:
     """The items of a paginated list, page after page, up to `limit`.
 
-    It ends when a page is empty or `total` is reached: a wrong `endIndex` does not make it go round for ever.
+    It ends when a page is empty or `total` is reached: a wrong `endIndex` does not make it an endless loop.
     """
     offset = 0
     while limit is None or offset < limit:

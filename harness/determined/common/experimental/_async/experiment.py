@@ -266,7 +266,7 @@ class AsyncExperiment(Shown):
         Args:
             sort_by: A field, or a string: the name of a validation metric.
             order_by: The direction; given exactly when `sort_by` is.
-            max_results: At most so many.
+            max_results: At most this many.
 
         Raises:
             ValueError: Only one of `sort_by` and `order_by`.

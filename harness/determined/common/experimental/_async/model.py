@@ -138,7 +138,7 @@ class AsyncModel(Shown):
         description, metadata, labels: What its owner wrote.
         creation_time, last_updated_time: As they are called; with a time zone.
         username: Who made it.
-        archived: Whether it is put away.
+        archived: Whether it is archived.
         workspace_id: Where it is.
     """
 
