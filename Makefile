@@ -29,6 +29,7 @@ check: install-dev
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python -m harness.twins --check
 	$(VENV)/bin/python -m docs.generate --check
+	$(VENV)/bin/python -m docs.words
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@$(VENV)/bin/towncrier build --draft --version next > /dev/null
 	@! $(LONG_SUBJECTS) || { echo "the subject of a commit has more than 72 characters: say less there, and more below"; exit 1; }
