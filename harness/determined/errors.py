@@ -12,11 +12,13 @@ DeterminedException
 ├── InternalException                    a bug of ours
 ├── DistributedError                     the workers of a job did not meet, or lost one, or went different ways
 │   └── NotLaunchedError                 … were not started by that launcher (also a KeyError and a RuntimeError)
-├── SortWithoutOrderError                sort_by comes with order_by (also a ValueError and an AssertionError)
+├── ArgumentsError                       arguments that don't go together (also a ValueError and an AssertionError)
+├── NoTrialException                     an experiment ended without a trial (also a RuntimeError)
 ├── CheckpointException
 │   ├── InvalidCheckpointException       a checkpoint is not what its description says
 │   │   └── CheckpointCorruptError       … a file of it differs from its manifest
 │   ├── CheckpointNotFound               no such checkpoint (also a FileNotFoundError)
+│   ├── NoCheckpointException            no checkpoint to choose from (also a ValueError and an AssertionError)
 │   ├── CheckpointStateException         the checkpoint is in a state that does not allow this
 │   ├── CheckpointStorageFull            no space left in the checkpoint storage (also an OSError)
 │   ├── CheckpointStorageError           the checkpoint storage can't be read or written (also an OSError)
@@ -122,6 +124,10 @@ class CheckpointNotFound(CheckpointException, FileNotFoundError):
     """No such checkpoint."""
 
 
+class NoCheckpointException(CheckpointException, ValueError, AssertionError):
+    """There is no checkpoint to choose from. Determined's own SDK raises the one here and the other there."""
+
+
 class CheckpointStateException(CheckpointException):
     """The checkpoint is in a state that does not allow this."""
 
@@ -170,8 +176,12 @@ class NotLaunchedError(DistributedError, KeyError, RuntimeError):
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
 
-class SortWithoutOrderError(DeterminedException, ValueError, AssertionError):
-    """Of `sort_by` and `order_by` one was given without the other."""
+class ArgumentsError(DeterminedException, ValueError, AssertionError):
+    """Arguments that do not go together: one is missing that belongs to another, or one is too many."""
+
+
+class NoTrialException(DeterminedException, RuntimeError):
+    """An experiment ended before it had a trial."""
 
 
 class BadResponseException(DeterminedException):

@@ -207,6 +207,8 @@ class Trial:
         self.master = master
         self.run_dir = tmp_path / "run"
         self.storage = tmp_path / "storage"
+        self.empty = tmp_path / "empty"
+        self.empty.mkdir()
         self.config: dict[str, Any] = {
             "searcher": {"name": "single", "metric": "accuracy", "max_length": {"epochs": 4}},
             "checkpoint_storage": {"type": "directory", "container_path": str(self.storage)},

@@ -66,16 +66,17 @@ def test_a_folder_is_uploaded_with_a_selector(trial: Trial, tmp_path: Path) -> N
     with trial.init() as ctx:
         everything = ctx.checkpoint.upload(source, {"steps_completed": 1})
         some = ctx.checkpoint.upload(source, {"steps_completed": 2}, selector=lambda p: p.endswith("keep.bin"))
-        sharded = ctx.checkpoint.upload(None, {"steps_completed": 3}, shard=True)
-        with pytest.raises(RuntimeError, match="ckpt_dir is None"):
-            ctx.checkpoint.upload(None, {"steps_completed": 3})
+        nothing = ctx.checkpoint.upload(source / "empty", {"steps_completed": 3})
+        for shard in (False, True):
+            with pytest.raises(RuntimeError, match="ckpt_dir is None"):
+                ctx.checkpoint.upload(None, {"steps_completed": 3}, shard=shard)
         with pytest.raises(FileNotFoundError, match="must be a folder that exists"):
             ctx.checkpoint.upload(tmp_path / "nowhere", {"steps_completed": 3})
     resources = [set(c.body["resources"]) for c in trial.master.of(REPORT)]
     assert resources[0] == {"a/", "a/deep/", "a/deep/keep.bin", "a/skip.bin", "empty/", "metadata.json"}
     assert resources[1] == {"a/", "a/deep/", "a/deep/keep.bin", "metadata.json"}
     assert resources[2] == {"metadata.json"}
-    assert stored(trial.storage) == sorted([everything, some, sharded])
+    assert stored(trial.storage) == sorted([everything, some, nothing])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_full_disk_is_named_and_nothing_stays(trial: Trial, small_disk: Path) 
     source.mkdir()
     (source / "model").write_bytes(b"x" * (2 << 20))
     with trial.init() as ctx:
-        kept = ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
+        kept = ctx.checkpoint.upload(trial.empty, {"steps_completed": 1})
         with pytest.raises(errors.CheckpointStorageFull, match="no space is left.*bytes free"):
             ctx.checkpoint.upload(source, {"steps_completed": 2})
         with (
@@ -153,21 +154,21 @@ def test_a_failing_fsync_fails_the_save(trial: Trial, monkeypatch: pytest.Monkey
     with trial.init() as ctx:
         monkeypatch.setattr(os, "fsync", fsync)
         with pytest.raises(errors.CheckpointStorageError, match="Input/output error"):
-            ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
+            ctx.checkpoint.upload(trial.empty, {"steps_completed": 1})
     assert os.listdir(trial.storage) == []
 
 
 def test_a_refused_checkpoint_is_removed(trial: Trial) -> None:
     trial.master.answer(REPORT, (400, {"message": "task is no trial"}))
     with trial.init() as ctx, pytest.raises(errors.InvalidRequestException, match="task is no trial"):
-        ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
+        ctx.checkpoint.upload(trial.empty, {"steps_completed": 1})
     assert os.listdir(trial.storage) == []
 
 
 def test_an_ended_allocation_leaves_no_checkpoint(trial: Trial) -> None:
     trial.master.answer(REPORT, (403, {"message": "over"}))
     with pytest.raises(errors.AllocationEnded), trial.init() as ctx:
-        ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
+        ctx.checkpoint.upload(trial.empty, {"steps_completed": 1})
     assert os.listdir(trial.storage) == []
 
 
@@ -184,7 +185,7 @@ def test_a_report_whose_answer_was_lost_counts(trial: Trial, quick_backoff: None
     trial.master.answer("GET /api/v1/checkpoints/.*", lambda call: {"checkpoint": {"uuid": "u", "metadata": {"a": 1}}})
     trial.master.lose = lambda call: call.path == "/api/v1/checkpoints" and len(trial.master.of(REPORT)) == 1
     with trial.init() as ctx:
-        storage_id = ctx.checkpoint.upload(None, {"steps_completed": 1}, shard=True)
+        storage_id = ctx.checkpoint.upload(trial.empty, {"steps_completed": 1})
     assert known == {storage_id}
     assert stored(trial.storage) == [storage_id]
 

@@ -189,18 +189,21 @@ def test_missing_source_of_one_worker_is_known_to_all(tmp_path: Path) -> None:
 
 
 def test_failing_commit_of_the_chief_fails_all(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+
     def work(checkpoint: CheckpointContext, rank: int) -> None:
         def commit(*_: Any) -> None:
             raise errors.CheckpointStorageError("the disk is gone")
 
         checkpoint._storage.commit = commit  # type: ignore[method-assign]
-        checkpoint.upload(None, {"steps_completed": 1}, shard=True)
+        checkpoint.upload(None if rank else source, {"steps_completed": 1}, shard=True)
 
-    chief, worker = together(tmp_path, 2, work)
+    chief, worker = together(tmp_path / "storage", 2, work)
     assert type(chief) is errors.CheckpointStorageError
     with pytest.raises(errors.CheckpointException, match="worker 0 failed: CheckpointStorageError: the disk is gone"):
         raise worker
-    assert visible(tmp_path) == []
+    assert visible(tmp_path / "storage") == []
 
 
 @pytest.mark.parametrize("method", ["upload", "store_path"])

@@ -83,6 +83,19 @@ def test_upload_names_what_is_wrong_by_the_types_of_old(tmp_path: Path) -> None:
                 context.checkpoint.upload(source, {"steps_completed": 1})
 
 
+@pytest.mark.parametrize("metadata", [None, {}, {"steps_completed": "1"}, {"steps_completed": 1.5}, {"note": "x"}])
+def test_nobody_asks_for_steps_where_there_is_no_master(tmp_path: Path, metadata: Any) -> None:
+    (tmp_path / "source").mkdir()
+    with core.init(checkpoint_storage=str(tmp_path / "storage")) as context:
+        uploaded = context.checkpoint.upload(tmp_path / "source", metadata)
+        assert context.checkpoint.get_metadata(uploaded) == (metadata or {})
+        with context.checkpoint.store_path(metadata) as (_, stored):
+            pass
+        assert context.checkpoint.get_metadata(stored) == (metadata or {})
+        with pytest.raises(TypeError, match="metadata.a is"):
+            context.checkpoint.upload(tmp_path / "source", {"a": object()})
+
+
 @pytest.mark.parametrize("kind", [AssertionError, ValueError])
 def test_sort_and_order_of_checkpoints_come_together(kind: type[Exception]) -> None:
     experiment = Experiment(1, Session("http://127.0.0.1:1"))

@@ -72,7 +72,7 @@ class CheckpointContext:
 
         Args:
             ckpt_dir: The folder; None, with `shard`, for a worker that has nothing to add.
-            metadata: Stored with the checkpoint; must contain `steps_completed`, an integer.
+            metadata: Stored with the checkpoint; in a trial it must contain `steps_completed`, an integer.
             shard: All workers of the job call this, and the checkpoint is the union of their folders and metadata.
             selector: Which files of this worker, by their path below `ckpt_dir` (folders end with "/").
 
@@ -80,8 +80,8 @@ class CheckpointContext:
             The checkpoint's id, the same on all workers that called.
 
         Raises:
-            ValueError: `steps_completed` is missing, there is nothing to upload, or the workers' files or metadata
-                contradict each other.
+            ValueError: `steps_completed` is missing, or the workers' files or metadata contradict each other.
+            RuntimeError: No worker has a folder, or a worker other than the chief uploads for itself.
             CheckpointStorageFull, CheckpointStorageError: The storage can't take it; nothing is left behind.
             CheckpointException: Another worker failed.
             AllocationEnded, APIException: The master refused the checkpoint, or an earlier report.
@@ -92,12 +92,15 @@ class CheckpointContext:
         source = os.fspath(ckpt_dir) if ckpt_dir is not None else ""
         team = self._team(shard)
 
-        def check() -> None:
+        def check() -> bool:
             if source and not os.path.isdir(source):
                 missing = NotADirectoryError if os.path.exists(source) else FileNotFoundError
                 raise missing(f"upload: ckpt_dir is {source!r}, but must be a folder that exists")
 
-        team.each(check)
+            return bool(source)
+
+        if not any(team.each(check)):
+            raise RuntimeError("upload: ckpt_dir is None on every worker, but one at least must have a folder")
         storage_id = self._begin(team, metadata)
         with self._nothing_left(team, storage_id):
             self._store(team, storage_id, source, selector, metadata)
@@ -115,7 +118,7 @@ class CheckpointContext:
                 save(model, path / "model.pkl")
 
         Args:
-            metadata: Stored with the checkpoint; must contain `steps_completed`, an integer.
+            metadata: Stored with the checkpoint; in a trial it must contain `steps_completed`, an integer.
             shard: All workers of the job enter, each with a folder of its own, and the checkpoint is the union of their
                 folders and metadata.
 
@@ -249,7 +252,7 @@ class CheckpointContext:
     def _begin(self, team: Team, metadata: dict[str, Any] | None) -> str:
         """The id of a new checkpoint; what can be known to be wrong is known now, before a long save."""
         from determined.common.storage._storage import new_storage_id
-        from determined.core._shards import checked_metadata, merge_metadata, require_steps
+        from determined.core._shards import checked_metadata, merge_metadata
 
         def check() -> tuple[str, dict[str, Any]]:
             if self._reporter is not None:
@@ -257,10 +260,17 @@ class CheckpointContext:
             return new_storage_id(), checked_metadata(metadata)
 
         told = team.each(check)
-        require_steps(merge_metadata([said for _, said in told]))
+        self._require_steps(merge_metadata([said for _, said in told]))
         storage_id = told[0][0]
         team.each(lambda: self._storage.begin(storage_id))
         return storage_id
+
+    def _require_steps(self, metadata: dict[str, Any]) -> None:
+        """The master wants to know how far the training is; where there is none, nobody asks."""
+        from determined.core._shards import require_steps
+
+        if self._reporter is not None:
+            require_steps(metadata)
 
     @contextlib.contextmanager
     def _nothing_left(self, team: Team, storage_id: str) -> Generator[None, None, None]:
@@ -280,7 +290,7 @@ class CheckpointContext:
 
         from determined.common.storage._manifest import METADATA_FILE
         from determined.common.storage._tree import list_tree, select
-        from determined.core._shards import checked_metadata, merge_metadata, refuse_conflicts, require_steps
+        from determined.core._shards import checked_metadata, merge_metadata, refuse_conflicts
 
         def prepare() -> tuple[dict[str, int], dict[str, Any]]:
             # The metadata may have been filled in inside the block.
@@ -289,7 +299,7 @@ class CheckpointContext:
         parts = team.each(prepare)
         refuse_conflicts([paths for paths, _ in parts])
         merged = merge_metadata([said for _, said in parts])
-        require_steps(merged)
+        self._require_steps(merged)
         stored = team.each(lambda: self._storage.put(storage_id, source, parts[team.rank][0]))
 
         def commit() -> None:

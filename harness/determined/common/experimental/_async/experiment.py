@@ -185,14 +185,14 @@ class AsyncExperiment(Shown):
         """Wait until there is a trial, and return the first.
 
         Raises:
-            ValueError: The experiment ended without one.
+            NoTrialException: The experiment ended without one; a RuntimeError too.
         """
         while True:
             async for trial in self.iter_trials(limit=1):
                 return trial
             await self.reload()
             if self.state in _TERMINAL:
-                raise ValueError(f"experiment {self._id} is {self.state.name} and has no trial")
+                raise errors.NoTrialException(f"experiment {self._id} is {self.state.name} and has no trial")
             await _io.sleep(interval)
 
     async def wait(self, interval: float = 5.0) -> ExperimentState:
@@ -232,7 +232,8 @@ class AsyncExperiment(Shown):
             smaller_is_better: Needed with `sort_by`; by default the searcher's.
 
         Raises:
-            ValueError: `sort_by` without `smaller_is_better`, or no checkpoint has the metric.
+            ArgumentsError: `sort_by` without `smaller_is_better`.
+            NoCheckpointException: No checkpoint has the metric.
         """
         return (await self.top_n_checkpoints(1, sort_by, smaller_is_better))[0]
 
@@ -242,13 +243,13 @@ class AsyncExperiment(Shown):
         """The best checkpoints of the `limit` best trials, the best first; at most one of each trial.
 
         Raises:
-            ValueError: As `top_checkpoint`.
+            ArgumentsError, NoCheckpointException: As `top_checkpoint`.
         """
         path = api_path("experiments", self._id, "checkpoints")
         completed = await checkpoints_of(self._session, path, None, None, None, [CheckpointState.COMPLETED])
         completed = [c for c in completed if c.state == CheckpointState.COMPLETED]
         if not completed:
-            raise ValueError(f"experiment {self._id} has no completed checkpoint")
+            raise errors.NoCheckpointException(f"experiment {self._id} has no completed checkpoint")
         best: dict[int, AsyncCheckpoint] = {}
         for checkpoint in ranked(completed, sort_by, smaller_is_better, f"experiment {self._id}"):
             assert checkpoint.training is not None
@@ -269,7 +270,8 @@ class AsyncExperiment(Shown):
             max_results: At most this many.
 
         Raises:
-            ValueError: Only one of `sort_by` and `order_by`.
+            ArgumentsError: Only one of `sort_by` and `order_by`.
+            ValueError: `sort_by` is neither a field nor a string.
         """
         path = api_path("experiments", self._id, "checkpoints")
         return await checkpoints_of(self._session, path, sort_by, order_by, max_results)

@@ -194,7 +194,8 @@ class AsyncTrial(Shown):
             smaller_is_better: Needed with `sort_by`; by default the searcher's.
 
         Raises:
-            ValueError: `sort_by` without `smaller_is_better`, or no checkpoint has the metric.
+            ArgumentsError: `sort_by` without `smaller_is_better`.
+            NoCheckpointException: No checkpoint has the metric.
         """
         return await self.select_checkpoint(best=True, sort_by=sort_by, smaller_is_better=smaller_is_better)
 
@@ -209,21 +210,25 @@ class AsyncTrial(Shown):
         """One checkpoint of this trial: the latest, the best by a metric, or the one with an id.
 
         Raises:
-            ValueError: Not exactly one of `latest`, `best` and `uuid`; `sort_by` or `smaller_is_better` without
-                `best`; or there is no such checkpoint.
+            ArgumentsError: Not exactly one of `latest`, `best` and `uuid`; `sort_by` or `smaller_is_better` without
+                `best`, or one of the two without the other.
+            NoCheckpointException: There is none yet, or none has the metric.
+            NotFoundException: The trial has no checkpoint with that id.
         """
+        from determined import errors
+
         if sum((bool(latest), bool(best), uuid is not None)) != 1:
-            raise ValueError("select_checkpoint: exactly one of latest, best and uuid must be given")
+            raise errors.ArgumentsError("select_checkpoint: exactly one of latest, best and uuid must be given")
         if not best and (sort_by is not None or smaller_is_better is not None):
-            raise ValueError("select_checkpoint: sort_by and smaller_is_better go with best=True only")
+            raise errors.ArgumentsError("select_checkpoint: sort_by and smaller_is_better go with best=True only")
         checkpoints = [c for c in await self.list_checkpoints() if c.state == CheckpointState.COMPLETED]
         if uuid is not None:
             checkpoints = [c for c in await self.list_checkpoints() if c.uuid == uuid]
             if not checkpoints:
-                raise ValueError(f"trial {self.trial_id} has no checkpoint {uuid}")
+                raise errors.NotFoundException(f"trial {self.trial_id} has no checkpoint {uuid}")
             return checkpoints[0]
         if not checkpoints:
-            raise ValueError(f"trial {self.trial_id} has no checkpoint yet")
+            raise errors.NoCheckpointException(f"trial {self.trial_id} has no checkpoint yet")
         if latest:
             return max(checkpoints, key=lambda c: (int(c.metadata.get("steps_completed") or 0), c.report_time or ""))
         return ranked(checkpoints, sort_by, smaller_is_better, f"trial {self.trial_id}")[0]
@@ -248,7 +253,8 @@ class AsyncTrial(Shown):
             max_results: At most this many.
 
         Raises:
-            ValueError: Only one of `sort_by` and `order_by`.
+            ArgumentsError: Only one of `sort_by` and `order_by`.
+            ValueError: `sort_by` is neither a field nor a string.
         """
         return await checkpoints_of(
             self._session, api_path("trials", self.trial_id, "checkpoints"), sort_by, order_by, max_results
@@ -362,9 +368,7 @@ async def checkpoints_of(
     if sort_by is not None and not isinstance(sort_by, (str, CheckpointSortBy)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"list_checkpoints: sort_by is {sort_by!r}, but must be a CheckpointSortBy or a metric's name")
     if (sort_by is None) != (order_by is None):
-        raise errors.SortWithoutOrderError(
-            "list_checkpoints: sort_by and order_by must be given together or not at all"
-        )
+        raise errors.ArgumentsError("list_checkpoints: sort_by and order_by must be given together or not at all")
     params: dict[str, Any] = {"orderBy": wire(order_by), "states": [s.value for s in states or []] or None}
     if isinstance(sort_by, CheckpointSortBy):
         params["sortByAttr"] = sort_by.value
@@ -381,12 +385,17 @@ def ranked(
     """`checkpoints` that have the metric, the best first; NaN is never best.
 
     Raises:
-        ValueError: `sort_by` without `smaller_is_better`, or no checkpoint has the metric.
+        ArgumentsError: `sort_by` without `smaller_is_better`.
+        NoCheckpointException: No checkpoint has the metric.
     """
     import math
 
+    from determined import errors
+
     if sort_by is not None and smaller_is_better is None:
-        raise ValueError(f"smaller_is_better must be given with sort_by={sort_by!r}: whether small values are good")
+        raise errors.ArgumentsError(
+            f"smaller_is_better must be given with sort_by={sort_by!r}: whether small values are good"
+        )
     searcher: dict[str, Any] = {}
     for checkpoint in checkpoints:
         if checkpoint.training is not None:
@@ -395,7 +404,9 @@ def ranked(
     metric = sort_by or searcher.get("metric")
     smaller = smaller_is_better if smaller_is_better is not None else bool(searcher.get("smaller_is_better", True))
     if not metric:
-        raise ValueError(f"can't tell which metric {what} is searched by; give sort_by and smaller_is_better")
+        raise errors.ArgumentsError(
+            f"can't tell which metric {what} is searched by; give sort_by and smaller_is_better"
+        )
 
     scored: list[tuple[float, AsyncCheckpoint]] = []
     for checkpoint in checkpoints:
@@ -408,7 +419,7 @@ def ranked(
         if not math.isnan(value):
             scored.append((value if smaller else -value, checkpoint))
     if not scored:
-        raise ValueError(f"{what} has no checkpoint with a validation of the metric {metric!r}")
+        raise errors.NoCheckpointException(f"{what} has no checkpoint with a validation of the metric {metric!r}")
     return [checkpoint for _, checkpoint in sorted(scored, key=lambda pair: pair[0])]
 
 
