@@ -1,4 +1,8 @@
-"""Getting a container's image from its registry, with somebody's credentials, and saying how far that is."""
+"""Getting a container's image from its registry, with somebody's credentials, and saying how far that is.
+
+The registry's address is a user's, and the engine connects to it from its host, as root: so it is held to the rule for
+what users name (`determined.common.outgoing`), unless the operator has logged in there.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import binascii
 import contextlib
 import hashlib
 import json
+import re
 import sys
 import time
 import weakref
@@ -18,6 +23,7 @@ from typing import Any
 
 from activities.launchers.base import LaunchError
 from activities.launchers.engine import Engine, EngineError
+from determined.common import outgoing
 
 Say = Callable[[str], None]
 
@@ -28,6 +34,10 @@ _EMULATORS = {"amd64": "x86_64", "arm64": "aarch64", "386": "i386"}
 #: What a processor runs besides its own.
 _NATIVE = {("386", "amd64"), ("arm", "arm64")}
 _HUB = "docker.io"
+#: What names of images are made of: nothing that means something else in the path of a call of the engine.
+_NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*")
+#: The engine quotes what a registry answered, which may be any server that a user named.
+_QUOTED_BODY = re.compile(r'(response body: .*?): ".*"', re.DOTALL)
 
 
 class Images:
@@ -56,6 +66,8 @@ class Images:
 
         Raises: LaunchError, EngineGone.
         """
+        if not _NAME.fullmatch(image) or ".." in image:
+            raise pull_failure(image, "invalid reference format")
         found = await self._found(image)
         if image.startswith(self._local):
             if found is None:
@@ -65,6 +77,7 @@ class Images:
                     f" `deploy/images/build-local.sh -t {image}`, or set `environment.image`.",
                 )
         elif found is None or always:
+            await asyncio.to_thread(check_registry, image)
             credentials = await asyncio.to_thread(_credentials, image, login, say)
             key = hashlib.sha256(f"{image}\0{credentials}".encode()).hexdigest()
             lock = self._pulls.setdefault(key, asyncio.Lock())
@@ -178,6 +191,7 @@ def pull_failure(image: str, why: str, has_login: bool = False) -> LaunchError:
     The engine passes the registry's words on in one string, so that words are what is looked for.
     Seen with engine 20.10 and 28, registries of the Distribution project and Docker Hub.
     """
+    why = _QUOTED_BODY.sub(r"\1", why)
     words = why.lower().replace("permission denied", "")
     registry = registry_of(image)
 
@@ -221,7 +235,30 @@ def pull_failure(image: str, why: str, has_login: bool = False) -> LaunchError:
 def registry_of(image: str) -> str:
     """The registry of an image as `docker login` names it, `docker.io` if the name has none."""
     first, slash, _ = image.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else _HUB
+    is_host = "." in first or ":" in first or first == "localhost" or first != first.lower()
+    return first if slash and is_host else _HUB
+
+
+def check_registry(image: str) -> None:
+    """Refuse a registry where users may not have the cluster connect to. Blocks: names are looked up.
+
+    One in a private network is the operator's if he allows the network, or has logged in there on this host. What the
+    engine is told by a registry that is allowed, such as where its tokens come from, it follows by itself.
+
+    Raises: LaunchError("image_denied").
+    """
+    registry = registry_of(image)
+    if registry == _HUB:
+        return
+    try:
+        outgoing.site().check_url(f"https://{registry}/")
+    except outgoing.Refused as error:
+        if not _own_login(image):
+            raise LaunchError(
+                "image_denied",
+                f"image {image!r}: {error}; use a public registry, or let the operator name its network in"
+                " UNDETERRED_ALLOWED_NETWORKS, or `docker login` there on the agent's host.",
+            ) from None
 
 
 def _name_and_tag(image: str) -> tuple[str, str]:
@@ -244,21 +281,28 @@ def _credentials(image: str, login: Mapping[str, str], say: Say) -> str:
         if auth := fields.pop("auth", ""):
             fields = _user_and_password(auth) | fields
         return _header({**fields, "serveraddress": fields.get("serveraddress") or registry})
-    import docker.auth  # slow to import, and rarely needed
-
-    module: Any = docker.auth
-    try:
-        found = module.load_config().resolve_authconfig(None if registry == _HUB else registry)
-    except module.errors.DockerException as error:
-        raise LaunchError(
-            "image_denied", f"image {image!r}: the agent's `docker login` for {registry} can't be read: {error}"
-        ) from None
+    found = _own_login(image)
     if not found:
         return ""
     known = {"username": found.get("username") or found.get("Username"),
              "password": found.get("password") or found.get("Password"),
              "identitytoken": found.get("identitytoken") or found.get("IdentityToken")}  # fmt: skip
     return _header({key: value for key, value in known.items() if value} | {"serveraddress": registry})
+
+
+def _own_login(image: str) -> dict[str, str]:
+    """What `docker login` left on this host for the registry of an image; empty if nothing. Blocks."""
+    import docker.auth  # slow to import, and rarely needed
+
+    registry = registry_of(image)
+
+    module: Any = docker.auth
+    try:
+        return module.load_config().resolve_authconfig(None if registry == _HUB else registry) or {}
+    except module.errors.DockerException as error:
+        raise LaunchError(
+            "image_denied", f"image {image!r}: the agent's `docker login` for {registry} can't be read: {error}"
+        ) from None
 
 
 def _host_of(address: str) -> str:

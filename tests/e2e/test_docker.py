@@ -31,7 +31,8 @@ max_restarts: 0
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
     with docker_engine():
         trial_image()
-        with Embedded(tmp_path, launcher="docker").started() as cluster:
+        here = {"UNDETERRED_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128"}  # where our registries are
+        with Embedded(tmp_path, launcher="docker", environment=here).started() as cluster:
             yield cluster
 
 

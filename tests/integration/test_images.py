@@ -19,6 +19,8 @@ import pytest
 
 from activities.launchers.base import ContainerSpec, ExitCause, LaunchError
 from activities.launchers.docker import DockerLauncher
+from determined.common import outgoing
+from determined.common.outgoing import Outgoing
 from tests.registries import PASSWORD, USER, Registry, docker_login, load_image, noise, registry
 from tests.servers import REPOSITORY, docker_engine
 
@@ -41,6 +43,14 @@ def private() -> Generator[Registry]:
 @pytest.fixture(autouse=True)
 def no_login_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+
+
+@pytest.fixture(autouse=True)
+def registries_of_this_host() -> Generator[None]:
+    before = outgoing.site()
+    outgoing.configure(Outgoing.of("127.0.0.0/8,::1/128"))
+    yield
+    outgoing.configure(before)
 
 
 @pytest.fixture
@@ -246,6 +256,8 @@ async def test_nothing_is_left_when_the_agent_dies_over_a_pull(private: Registry
 import asyncio
 from activities.launchers.base import ContainerSpec
 from activities.launchers.docker import DockerLauncher
+from determined.common import outgoing
+outgoing.configure(outgoing.Outgoing.of("127.0.0.0/8,::1/128"))
 launcher = DockerLauncher({launcher._owner!r}, network="undeterred-test")
 spec = ContainerSpec("x", ["true"], {{}}, image={image!r}, registry_login={LOGIN!r})
 asyncio.run(launcher.prepare(spec, lambda text: print(text, flush=True)))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from activities.launchers.base import ContainerSpec
-from activities.launchers.images import Progress, pull_failure, registry_of
+from activities.launchers.base import ContainerSpec, LaunchError
+from activities.launchers.engine import Engine
+from activities.launchers.images import Images, Progress, check_registry, pull_failure, registry_of
+from determined.common import outgoing
+from determined.common.outgoing import Outgoing
+from tests.registries import docker_login
 
 
 @pytest.mark.parametrize(
@@ -52,10 +59,83 @@ def test_failed_pulls_are_told_apart(why: str, reason: str) -> None:
         ("localhost/python", "localhost"),
         ("r.example.org/a/b@sha256:0", "r.example.org"),
         ("10.0.0.1:5000/a:1", "10.0.0.1:5000"),
+        ("LOCALHOST/a", "LOCALHOST"),
+        ("[::1]:5000/a", "[::1]:5000"),
     ],
 )
 def test_registry_of_an_image(image: str, registry: str) -> None:
     assert registry_of(image) == registry
+
+
+@pytest.fixture
+def allow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Sets the networks that the operator allows. Nobody has logged in anywhere."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    before = outgoing.site()
+    outgoing.configure(Outgoing())
+    yield lambda networks: outgoing.configure(Outgoing.of(networks))
+    outgoing.configure(before)
+
+
+INSIDE = [
+    "127.0.0.1:8080/api/v1/x:1", "localhost/x", "LOCALHOST/x", "localhost:5000/x@sha256:0", "[::1]:80/x", "10.0.0.7/x",
+    "169.254.169.254/latest:1", "192.168.1.1:443/x", "0.0.0.0:80/x", "2130706433:80/x", "[::ffff:127.0.0.1]:80/x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("image", INSIDE)
+async def test_registry_that_users_may_not_have_us_connect_to_is_never_asked(
+    allow: Callable[[str], None], image: str
+) -> None:
+    asked: list[str] = []
+
+    async def engine_without_images(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" HTTP")[0].decode())
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(engine_without_images, "127.0.0.1", 0)
+    engine = Engine(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        with pytest.raises(LaunchError, match="UNDETERRED_ALLOWED_NETWORKS") as caught:
+            await Images(engine, ()).get(image, {"username": "a", "password": "b"}, always=False, say=lambda _: None)
+    finally:
+        await engine.close()
+        server.close()
+    assert caught.value.reason == "image_denied"
+    assert len(asked) == 1
+    assert asked[0].startswith("GET /v1.41/images/"), "whether this host has it, and nothing else"
+
+
+@pytest.mark.parametrize("image", ["../containers/abc", "a/../../info", "a?x=1", "a#b", "a b", "", "a%2e", "a\nb"])
+async def test_name_of_an_image_is_no_path_of_the_engine(image: str) -> None:
+    nobody = Engine("tcp://127.0.0.1:1")
+    with pytest.raises(LaunchError, match="invalid reference format") as caught:
+        await Images(nobody, ()).get(image, {}, always=True, say=lambda _: None)
+    assert caught.value.reason == "bad_spec"
+    await nobody.close()
+
+
+def test_registry_is_the_operators_when_he_allows_its_network_or_has_logged_in(
+    allow: Callable[[str], None], tmp_path: Path
+) -> None:
+    for image in ("python:3", "team/python", "8.8.8.8/x", "registry.invalid/x"):  # what has no address, none can reach
+        check_registry(image)
+    with pytest.raises(LaunchError):
+        check_registry("127.0.0.1:5000/x")
+    docker_login(tmp_path / "docker", "127.0.0.1:5000")
+    check_registry("127.0.0.1:5000/x")
+    with pytest.raises(LaunchError):
+        check_registry("127.0.0.1:5001/x")
+    allow("127.0.0.0/8")
+    check_registry("127.0.0.1:5001/x")
+
+
+def test_what_some_server_answered_is_not_shown() -> None:
+    why = "error parsing HTTP 404 response body: invalid character '<' looking for beginning of value: "
+    told = str(pull_failure("r.io/x:1", why + '"<html>a key: \\"s3cret\\"\n</html>"'))
+    assert "invalid character '<'" in told
+    assert "s3cret" not in told
 
 
 def taken(*events: tuple[str, str] | tuple[str, str, int, int]) -> Progress:
