@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-#: Slack refuses sections that are longer, in characters.
-_LONGEST = 2900
+#: Slack refuses sections of more than 3,000 characters, and fields of more than 2,000.
+_LONGEST, _LONGEST_FIELD = 2900, 1900
 _COLORS = {"COMPLETED": "#13B670", "ERROR": "#DD5040", "CANCELED": "#8A8A8A"}
 _HEADLINES = {
     "COMPLETED": "Your experiment completed successfully 🎉",
@@ -31,13 +31,13 @@ def message(data: dict[str, Any], condition: dict[str, Any], text: str) -> dict[
         text: The event in one sentence.
     """
     experiment: dict[str, Any] | None = data.get("experiment")
-    payload: dict[str, Any] = {"text": escaped(text)}
+    payload: dict[str, Any] = {"text": _cut(escaped(text), _LONGEST)}
     if "task_log" in data:
         payload["blocks"] = _log_blocks(data["task_log"], str(condition.get("regex", "")))
     elif "custom" in data:
         custom = data["custom"]
         payload["blocks"] = [
-            _section(f"*{escaped(custom.get('title') or 'A message of an experiment')}*"),
+            _section(f"*{escaped(custom.get('title') or 'A message of an experiment')}*{_level(custom)}"),
             *([_section(escaped(custom["description"]))] if custom.get("description") else []),
         ]
     elif experiment is not None:
@@ -63,6 +63,12 @@ def _log_blocks(found: dict[str, Any], regex: str) -> list[dict[str, Any]]:
     ]
 
 
+def _level(custom: dict[str, Any]) -> str:
+    """How urgent the code of the experiment called it, if it did."""
+    level = str(custom.get("level") or "UNSPECIFIED")
+    return "" if level == "UNSPECIFIED" else f" ({level.lower()})"
+
+
 def _attachment(experiment: dict[str, Any]) -> dict[str, Any]:
     state = str(experiment["state"])
     fields = {
@@ -72,7 +78,9 @@ def _attachment(experiment: dict[str, Any]) -> dict[str, Any]:
         "Project": experiment["project"],
     }
     block = _section(f"*{escaped(experiment['name'])}* (#{experiment['id']})")
-    block["fields"] = [_text(f"*{name}*: {escaped(str(value))}") for name, value in fields.items()]
+    block["fields"] = [
+        _text(f"*{name}*: {escaped(str(value))}", longest=_LONGEST_FIELD) for name, value in fields.items()
+    ]
     return {"color": _COLORS.get(state, "#3875F6"), "blocks": [block]}
 
 
@@ -80,8 +88,12 @@ def _section(text: str) -> dict[str, Any]:
     return {"type": "section", "text": _text(text)}
 
 
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "mrkdwn", "text": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}
+def _text(text: str, *, longest: int = _LONGEST) -> dict[str, Any]:
+    return {"type": "mrkdwn", "text": _cut(text, longest)}
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def _quoted(text: str) -> str:

@@ -218,7 +218,8 @@ async def test_line_is_told_once_for_each_task_when_it_matches(
 async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, place: Place) -> None:
     hook = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
     unnamed = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
-    named = {"integrations": {"webhooks": {"webhook_name": [hook["name"]]}}}
+    slack = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC", webhookType="WEBHOOK_TYPE_SLACK")
+    named = {"integrations": {"webhooks": {"webhook_name": [hook["name"], slack["name"]]}}}
     run, other = await place.run(**named), await api.trial(api.user())
     data = {"title": "half way", "description": "loss 0.1", "level": "LOG_LEVEL_INFO"}
     body = {"data": data, "experimentId": run.experiment_id, "trialId": run.trial_id}
@@ -230,6 +231,8 @@ async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, plac
         "title": "half way", "description": "loss 0.1", "level": "INFO", "trial_id": run.trial_id
     }  # fmt: skip
     assert await told(place.owner, unnamed) == []
+    [message] = await told(place.owner, slack)
+    assert [block["text"]["text"] for block in message["blocks"]] == ["*half way* (info)", "loss 0.1"]
     await other.container.refused(404, "POST", f"{WEBHOOKS}/custom", body)
     await run.container.refused(404, "POST", f"{WEBHOOKS}/custom", body | {"trialId": other.trial_id})
     for wrong in ({"level": "LOUD"}, {"title": "x" * 501}, {"description": "x" * 10_001}, {"title": "a\x00b"}):
@@ -279,6 +282,7 @@ async def test_slack_is_shown_the_line_and_cannot_be_made_to_call_a_channel(
     assert f"trial ID: `{run.trial_id}`" in texts[0]
     assert texts[1].startswith("```a bad line: &lt;!everyone&gt; ` ` ` &lt;http")
     assert texts[3] == "```bad```"
+    assert len(message["text"]) <= 3000
     assert all(len(text) <= 3000 for text in texts)
     state = await place.webhook(webhookType="WEBHOOK_TYPE_SLACK")
     await place.record(run.experiment_id, "COMPLETED", 2)
