@@ -48,27 +48,32 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
     if launcher.name == "process":
         usual_python = settings.trial_python or sys.executable
     start = Path(entry.__file__).read_text()
+    handed_on = settings.handed_on(os.environ)
 
     def build(order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec:
         paths = launcher.container_paths(order.container_id)
         python: str = launch["env"].get("DET_PYTHON_EXECUTABLE") or usual_python
-        env = dict(launch["env"]) | {
-            "DET_MASTER": url,
-            "DET_MASTER_HOST": parts.hostname or "",
-            "DET_MASTER_ADDR": parts.hostname or "",
-            "DET_MASTER_PORT": str(parts.port or (443 if parts.scheme == "https" else 80)),
-            "DET_USE_TLS": "true" if parts.scheme == "https" else "false",
-            "DET_AGENT_ID": settings.agent_id,
-            "DET_CONTAINER_ID": order.container_id,
-            "DET_RESOURCES_ID": order.container_id,
-            "DET_RESOURCES_TYPE": "docker-container",
-            "DET_SLOT_IDS": str(list(launch["slotIds"])),
-            "DET_RUN_DIR": str(paths.run_dir),
-            # what is left there when the container ends, we deliver
-            "DET_SPOOL_DIR": f"{paths.run_dir}/spool",
-            "DET_WORKDIR": str(paths.work_dir),
-            "PYTHONUNBUFFERED": "1",
-        }
+        env = (
+            handed_on
+            | launch["env"]
+            | {
+                "DET_MASTER": url,
+                "DET_MASTER_HOST": parts.hostname or "",
+                "DET_MASTER_ADDR": parts.hostname or "",
+                "DET_MASTER_PORT": str(parts.port or (443 if parts.scheme == "https" else 80)),
+                "DET_USE_TLS": "true" if parts.scheme == "https" else "false",
+                "DET_AGENT_ID": settings.agent_id,
+                "DET_CONTAINER_ID": order.container_id,
+                "DET_RESOURCES_ID": order.container_id,
+                "DET_RESOURCES_TYPE": "docker-container",
+                "DET_SLOT_IDS": str(list(launch["slotIds"])),
+                "DET_RUN_DIR": str(paths.run_dir),
+                # what is left there when the container ends, we deliver
+                "DET_SPOOL_DIR": f"{paths.run_dir}/spool",
+                "DET_WORKDIR": str(paths.work_dir),
+                "PYTHONUNBUFFERED": "1",
+            }
+        )
         # a gang's must be the same on each of its hosts; one in a network of its own finds them free there
         ports: dict[str, int] = launch["ports"]
         if launcher.name == "process" and not launch["isOfGang"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -10,7 +12,12 @@ from api.settings import ClusterSettings, OutgoingSettings, checked_roots
 from workers.devices import Device
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
-HOST_LIMITS = ("pids_limit", "disk_mib", "bind_mounts", "host_devices", "capabilities", "storage_roots")
+HOST_LIMITS = (
+    "pids_limit", "disk_mib", "bind_mounts", "host_devices", "capabilities", "storage_roots", "trial_environment",
+)  # fmt: skip
+#: Variables that no trial gets from its agent: they choose its interpreter, or are the cluster's own.
+_RESERVED = re.compile(r"(DET|UNDETERRED|LD)_.*|PATH|HOME|VIRTUAL_ENV|PYTHON(PATH|HOME|STARTUP|USERBASE|PLATLIBDIR)")
+_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 
 def host_limits() -> dict[str, str]:
@@ -83,6 +90,11 @@ class AgentSettings(OutgoingSettings):
     capabilities: str = Field(
         default="", description="capabilities, separated by commas, that experiments may add; ALL: any"
     )
+    trial_environment: str = Field(
+        default="",
+        description="variables of the agent's own environment that its trials get, with commas: "
+        "PIP_*,UV_INDEX_URL,https_proxy; an experiment's own come first",
+    )
     heartbeat_s: float = Field(default=5.0, gt=0, description="silence after which this agent counts as away")
     reconnect_wait_s: float = Field(default=25.0, gt=0, description="further silence after which it counts as lost")
 
@@ -99,8 +111,31 @@ class AgentSettings(OutgoingSettings):
                 raise ValueError(f"{path!r}: expected absolute paths, separated by colons")
         return value
 
+    @field_validator("trial_environment")
+    @classmethod
+    def _names(cls, value: str) -> str:
+        for name in _parts(value):
+            if not _PATTERN.fullmatch(name):
+                raise ValueError(f"{name!r}: expected names of variables, with commas; * at the end of one for many")
+            if _RESERVED.fullmatch(name.removesuffix("*")):
+                raise ValueError(f"{name!r}: trials have their own, and never the agent's")
+        return value
+
+    def handed_on(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The part of the agent's environment that its trials get."""
+        patterns = [re.compile(re.escape(name).replace(r"\*", ".*")) for name in _parts(self.trial_environment)]
+        return {
+            name: value
+            for name, value in environment.items()
+            if any(pattern.fullmatch(name) for pattern in patterns) and not _RESERVED.fullmatch(name)
+        }
+
     @model_validator(mode="after")
     def _a_device_each(self) -> AgentSettings:
         if self.devices and len(self.devices) != self.slots:
             raise ValueError(f"devices: {len(self.devices)} of them: expected one for each of the {self.slots} slots")
         return self
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

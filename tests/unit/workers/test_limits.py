@@ -54,6 +54,36 @@ def test_relative_paths_are_refused(name: str) -> None:
         settings(**{name: "/srv:data"})
 
 
+def test_trials_get_what_their_operator_names_and_nothing_else() -> None:
+    mine = {
+        "PIP_INDEX_URL": "https://i/simple", "PIP_CERT": "/c", "PIPX_HOME": "/p", "https_proxy": "http://p:1",
+        "AWS_SECRET_ACCESS_KEY": "k", "UNDETERRED_AGENT_TOKEN": "t", "DET_USER_TOKEN": "t", "PATH": "/x",
+        "PYTHONPATH": "/y", "LD_PRELOAD": "/z", "VIRTUAL_ENV": "/v",
+    }  # fmt: skip
+    assert settings().handed_on(mine) == {}
+    wanted = {name: mine[name] for name in ("PIP_INDEX_URL", "PIP_CERT", "https_proxy")}
+    assert settings(trial_environment="PIP_*, https_proxy ,").handed_on(mine) == wanted
+    assert settings(trial_environment="P*,U*,D*,L*,V*").handed_on(mine).keys() == {
+        "PIP_INDEX_URL", "PIP_CERT", "PIPX_HOME"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ["PATH", "UNDETERRED_*", "DET_MASTER", "LD_PRELOAD", "*", "A=B", "A B", "PYTHONPATH"])
+def test_what_trials_have_of_their_own_is_not_handed_on(names: str) -> None:
+    with pytest.raises(ValidationError, match="trial_environment"):
+        settings(trial_environment=names)
+
+
+def test_experiment_comes_before_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://site/simple")
+    monkeypatch.setenv("PIP_CERT", "/site.pem")
+    monkeypatch.setenv("UNDETERRED_TRIAL_ENVIRONMENT", "PIP_*")
+    build = spec_builder(settings(**host_limits()), DockerLauncher("a"))
+    env = build(ORDER, launch(env={"PIP_INDEX_URL": "https://mine/simple"})).env
+    assert (env["PIP_INDEX_URL"], env["PIP_CERT"]) == ("https://mine/simple", "/site.pem")
+    assert "UNDETERRED_TRIAL_ENVIRONMENT" not in env
+
+
 def test_launch_is_held_to_what_the_host_gives(tmp_path: Path) -> None:
     launcher = DockerLauncher("a")
     storage, data = tmp_path / "storage", tmp_path / "data"
