@@ -51,8 +51,8 @@ class OutgoingSettings(BaseModel):
 
     allowed_networks: str = Field(
         default="",
-        description="networks, with commas, that webhooks, users' checkpoint storage and registries of images may be in "
-        "besides the public internet: 10.0.0.0/8,127.0.0.0/8",
+        description="networks, with commas, that webhooks, users' checkpoint storage and registries of images may be "
+        "in besides the public internet: 10.0.0.0/8,127.0.0.0/8",
     )
     own_buckets: str = Field(
         default="",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -114,9 +115,32 @@ def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
                 of_unmanaged(session, caller, readable_task(session, task_id, caller).id)
     elif isinstance(caller, AgentPrincipal):
         with parts.database.read() as session:
-            own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
+            _check_agents_lines(session, caller, entries)
+    if not isinstance(caller, AgentPrincipal):
+        # Where a line is in a container's output its agent says. From others it would displace the agent's own lines.
+        entries = [
+            entry if entry.line_offset is None else entry.model_copy(update={"line_offset": None}) for entry in entries
+        ]
     for at in range(0, len(entries), _SLICE):
         _store_slice(parts, entries[at : at + _SLICE], own, own_task)
+
+
+def _check_agents_lines(session: Session, caller: AgentPrincipal, entries: Sequence[wire.LogEntry]) -> None:
+    """An agent that joined sends lines of its own containers, as itself. Raises: NotFound, Forbidden."""
+    own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
+    if caller.agent_id is None:
+        return
+    wanted = {entry.allocation_id for entry in entries}
+    rows = session.execute(select(Allocation.id, Allocation.task_id).where(Allocation.id.in_(wanted)))
+    task_ids = dict(rows.tuples().all())
+    for entry in entries:
+        allocation_id = entry.allocation_id or ""
+        if entry.task_id not in ("", task_ids[allocation_id]):
+            raise Forbidden(f"taskId: {entry.task_id!r} is not the task of allocation {allocation_id}")
+        if entry.container_id and not entry.container_id.startswith(f"{allocation_id}-"):
+            raise Forbidden(f"containerId: {entry.container_id!r} is not of allocation {allocation_id}")
+        if entry.agent_id not in (None, "", caller.agent_id):
+            raise Forbidden(f"agentId: {entry.agent_id!r} is not {caller.agent_id!r}, which sends this")
 
 
 def _store_slice(parts: Parts, entries: Sequence[wire.LogEntry], own: str, own_task: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import orjson
 import pytest
 
+from api.auth import AGENT_CREDENTIAL, token_hash
+from database.models import Agent, Allocation
 from tests.integration.api.served import Caller, Run, Served
 
 TIME = "2024-05-01T10:00:0{}.123456+00:00"
@@ -66,6 +69,48 @@ async def test_line_is_kept_once_when_delivered_twice(api: Served) -> None:
     other = entry(run, 0, "of another container", containerId="other")
     await send(api, other, other)
     assert await texts(user, run) == ["line 0", "line 1", "line 2", "of another container"]
+
+
+async def test_only_agents_say_where_a_line_is_in_the_output(api: Served) -> None:
+    """Ids of containers can be guessed: who claims another's offsets first would keep its lines out of the log."""
+    user, other = api.user(), api.user()
+    run, foreign = await api.trial(user), await api.trial(other)
+    claimed = {"containerId": f"{run.allocation_id}-0", "taskId": foreign.task_id, "log": "mine"}
+    claims = [claimed | {"lineOffset": offset} for offset in range(5)]
+    await foreign.container.post("/api/v1/task/logs", {"logs": claims})
+    note = {"containerId": f"log policies {run.allocation_id}", "lineOffset": 0}
+    await foreign.container.post("/api/v1/task/logs", {"logs": [claimed | note]})
+    await send(api, *(entry(run, number) for number in range(3)), entry(run, 0, "the cluster's own", **note))
+    assert await texts(user, run) == ["line 0", "line 1", "line 2", "the cluster's own"]
+    assert await texts(other, foreign) == ["mine"] * 6
+
+
+async def test_agent_that_joined_sends_the_lines_of_its_own_containers_only(api: Served) -> None:
+    credential = f"{AGENT_CREDENTIAL}{uuid.uuid4().hex * 2}"
+    agent_id = f"joined-{uuid.uuid4().hex[:8]}"
+    user = api.user()
+    run, foreign = await api.trial(user), await api.trial(api.user())
+    with api.database.write() as session:
+        session.add(Agent(id=agent_id, pool="default", slot_ids=[], credential_hash=token_hash(credential)))
+        allocation = session.get_one(Allocation, run.allocation_id)
+        allocation.placements = [place | {"agent_id": agent_id} for place in allocation.placements]
+    agent = Caller(api.http, {"Authorization": f"Bearer {credential}"})
+    own = entry(run, 0, agentId=agent_id)
+    forged = [
+        ({"taskId": foreign.task_id}, 403, "is not the task of allocation"),
+        ({"containerId": f"{foreign.allocation_id}-0"}, 403, "is not of allocation"),
+        ({"containerId": f"log policies {foreign.allocation_id}"}, 403, "is not of allocation"),
+        ({"agentId": "another"}, 403, "which sends this"),
+        ({"allocationId": foreign.allocation_id}, 404, "not found"),
+        ({"allocationId": None, "taskId": foreign.task_id}, 404, "not found"),
+    ]  # fmt: skip
+    for change, status, why in forged:
+        for path, wrap in (("/api/v1/task/logs", True), ("/task-logs", False)):
+            lines = [own, own | change]
+            assert why in await agent.refused(status, "POST", path, {"logs": lines} if wrap else lines)
+    assert await texts(user, run) == []
+    await agent.post("/api/v1/task/logs", {"logs": [own, own | {"taskId": run.task_id, "lineOffset": 1}]})
+    assert await texts(user, run) == ["line 0", "line 0"]
 
 
 async def test_lines_are_all_kept_when_they_have_no_offset(api: Served) -> None:
