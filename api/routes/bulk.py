@@ -1,4 +1,4 @@
-"""One command for many experiments, and for runs, which are trials by another name."""
+"""One command for many experiments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from api.parts import Parts
 from api.queries import experiments
 from api.queries.experiments import ExperimentFilter
 from api.routes.experiments import command_one
+from api.routes.log_retention import retain_of_experiment, valid_days
 from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
 from api.schemas.parameters import ProjectId
-from api.services import cleanup
+from api.services import cleanup, workspaces
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 
@@ -29,6 +30,36 @@ _MOST = 1000
 #: In place of a project's id.
 _ALL_PROJECTS = -1
 _COMMANDS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
+
+
+@router.post("/api/v1/projects/{project_id}/experiments/move")
+async def move_many(project_id: ProjectId, parts: PartsDep, user: UserDep, wanted: wire.BulkMove) -> Response:
+    """Move many experiments to another project."""
+    target = wanted.destination_project_id
+
+    def check() -> None:
+        with parts.database.read() as session:
+            workspaces.target_project(session, target, user)
+
+    def move(experiment_id: int) -> None:
+        with parts.database.write() as session:
+            workspaces.move_experiment(session, experiment_id, target, user)
+
+    # A target that takes nothing is said once, not of each.
+    await run_in_threadpool(check)
+    return await _each_in_thread(parts, project_id, wanted, user, move)
+
+
+@router.put("/api/v1/projects/{project_id}/experiments/retain_logs")
+async def retain_many(project_id: ProjectId, parts: PartsDep, user: UserDep, wanted: wire.BulkRetention) -> Response:
+    """Keep the logs of many experiments for `numDays` after the end of their trials; -1: without end."""
+    days = valid_days(wanted.num_days)
+
+    def retain(experiment_id: int) -> None:
+        with parts.database.write() as session:
+            retain_of_experiment(session, experiment_id, days, user)
+
+    return await _each_in_thread(parts, project_id, wanted, user, retain)
 
 
 @router.post("/api/v1/projects/{project_id}/experiments/{command}")
@@ -56,12 +87,22 @@ async def delete_many(project_id: ProjectId, parts: PartsDep, user: UserDep, wan
         with parts.database.write() as session:
             cleanup.delete_experiment(session, experiment_id, user)
 
-    async def apply(experiment_id: int) -> None:
-        await run_in_threadpool(record, experiment_id)
-
-    response = await _each(parts, project_id, wanted, user, apply)
+    response = await _each_in_thread(parts, project_id, wanted, user, record)
     parts.dispatcher.poke()
     return response
+
+
+async def _each_in_thread(
+    parts: Parts,
+    project_id: int,
+    wanted: wire.BulkExperiments,
+    user: UserPrincipal,
+    apply: Callable[[int], None],
+) -> Response:
+    async def aside(experiment_id: int) -> None:
+        await run_in_threadpool(apply, experiment_id)
+
+    return await _each(parts, project_id, wanted, user, aside)
 
 
 async def _each(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, readable_trial
 from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest
@@ -25,21 +27,26 @@ async def retain_experiment_logs(
     experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: LogRetention
 ) -> Response:
     """Keep the logs of an experiment's trials for `numDays` after their end; -1: for ever."""
-    days = _days(wanted)
+    days = valid_days(wanted.num_days)
 
     def change() -> None:
         with parts.database.write() as session:
-            changeable(session, experiment_id, user).log_retention_days = days
-            session.execute(update(Trial).where(Trial.experiment_id == experiment_id).values(log_retention_days=None))
+            retain_of_experiment(session, experiment_id, days, user)
 
     await run_in_threadpool(change)
     return answer()
 
 
+def retain_of_experiment(session: Session, experiment_id: int, days: int, user: UserPrincipal) -> None:
+    """Keep the logs of all trials of an experiment so long, whatever was said of one of them before."""
+    changeable(session, experiment_id, user).log_retention_days = days
+    session.execute(update(Trial).where(Trial.experiment_id == experiment_id).values(log_retention_days=None))
+
+
 @router.put("/api/v1/trials/{trial_id}/retain_logs")
 async def retain_trial_logs(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: LogRetention) -> Response:
     """Keep the logs of a trial for `numDays` after its end; -1: for ever."""
-    days = _days(wanted)
+    days = valid_days(wanted.num_days)
 
     def change() -> None:
         with parts.database.write() as session:
@@ -65,7 +72,8 @@ def clean_up(parts: PartsDep, admin: AdminDep) -> Response:
     return answer({"removedCount": str(parts.log_retention.remove_expired())})
 
 
-def _days(wanted: LogRetention) -> int:
-    if not FOREVER <= wanted.num_days <= MAX_DAYS:
-        raise BadRequest(f"numDays: {wanted.num_days}: expected {FOREVER} (without end) to {MAX_DAYS}")
-    return wanted.num_days
+def valid_days(days: int) -> int:
+    """What `numDays` may be. Raises: BadRequest."""
+    if not FOREVER <= days <= MAX_DAYS:
+        raise BadRequest(f"numDays: {days}: expected {FOREVER} (without end) to {MAX_DAYS}")
+    return days

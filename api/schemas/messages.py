@@ -246,6 +246,18 @@ class BulkExperiments(Wire, json_schema_extra=example({"experimentIds": [7, 8]})
     filters: BulkFilters | None = None
 
 
+class BulkMove(BulkExperiments, json_schema_extra=example({"experimentIds": [7, 8], "destinationProjectId": 2})):
+    """v1MoveExperimentsRequest."""
+
+    destination_project_id: int
+
+
+class BulkRetention(BulkExperiments, json_schema_extra=example({"experimentIds": [7, 8], "numDays": 90})):
+    """v1PutExperimentsRetainLogsRequest."""
+
+    num_days: StrictInt
+
+
 class Experiment(Wire):
     """v1Experiment."""
 

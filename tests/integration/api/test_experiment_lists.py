@@ -199,6 +199,42 @@ async def test_many_experiments_are_commanded_at_once(api: Served) -> None:
     assert "at most 1000" in await user.refused(400, "POST", f"{path}/archive", too_many)
 
 
+async def test_many_experiments_are_moved_and_keep_their_logs_at_once(api: Served) -> None:
+    user, other = api.user(), api.user()
+    ids = await three(api, user)
+    foreign = await api.experiment(other)
+    workspace = (await user.post("/api/v1/workspaces", {"name": f"m {user.username}"}))["workspace"]["id"]
+    project = (await user.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
+    everywhere, here = "/api/v1/projects/-1/experiments", f"/api/v1/projects/{project}/experiments"
+    to = {"destinationProjectId": project, "projectId": -1}
+    mine = {"userIds": [user.user_id], "projectId": -1, "excludedExperimentIds": [ids[2]]}
+    told = (await user.post(f"{everywhere}/move", {**to, "experimentIds": [], "filters": mine}))["results"]
+    assert sorted((result["id"], result["error"]) for result in told) == [(ids[0], ""), (ids[1], "")]
+    told = (await user.post(f"{everywhere}/move", {**to, "experimentIds": [foreign, 10**9, ids[2]]}))["results"]
+    assert [(result["id"], result["error"][:30]) for result in told] == [
+        (foreign, f"experiment {foreign} belongs to another user"[:30]), (10**9, "experiment 1000000000 not foun"),
+        (ids[2], "")]  # fmt: skip
+    assert [(await user.get(f"{LIST}/{each}"))["experiment"]["projectId"] for each in ids] == [project] * 3
+    assert (await other.get(f"{LIST}/{foreign}"))["experiment"]["projectId"] == 1
+    # into what is not his, or takes nothing new: said once
+    private = {"destinationProjectId": project, "experimentIds": [foreign]}
+    await other.refused(404, "POST", f"{everywhere}/move", private)
+    await user.refused(404, "POST", f"{everywhere}/move", {"destinationProjectId": 10**9, "experimentIds": ids})
+    await user.refused(400, "POST", f"{everywhere}/move", {"experimentIds": ids})
+
+    named = {"numDays": 7, "projectId": project, "experimentIds": ids[:2], "filters": {"userIds": [user.user_id]}}
+    kept = (await user.ask("PUT", f"{here}/retain_logs", named)).json()["results"]
+    assert [result["id"] for result in kept] == ids[:2], "those named, of those that match"
+    kept = (await other.ask("PUT", f"{everywhere}/retain_logs", {"numDays": 0, "experimentIds": ids})).json()["results"]
+    assert all(result["error"] for result in kept)
+    with api.database.read() as session:
+        days = [session.get_one(Experiment, each).log_retention_days for each in ids]
+    assert days == [7, 7, None]
+    for wrong in (-2, 40_000, "x", None):
+        body = {"numDays": wrong, "experimentIds": ids}
+        assert "numDays" in await user.refused(400, "PUT", f"{everywhere}/retain_logs", body)
+
+
 async def test_experiments_of_archived_places_are_left_out_with_the_archived_ones(api: Served) -> None:
     user = api.user()
     workspace = (await user.post("/api/v1/workspaces", {"name": f"w {user.username}"}))["workspace"]["id"]

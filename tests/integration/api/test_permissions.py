@@ -226,6 +226,10 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/projects/{project_id}/experiments/{command}", {"experimentIds": ["{experiment_id}"]},
      "401 503 200 200 503 503 200 503 403 403 403 403"),
     ("DELETE", "/api/v1/projects/{project_id}/experiments/delete", {"experimentIds": ["{experiment_id}"]}, USERS_WRITE),
+    ("POST", "/api/v1/projects/{project_id}/experiments/move",
+     {"destinationProjectId": "{project_id}", "experimentIds": ["{experiment_id}"]}, row("contributor")),
+    ("PUT", "/api/v1/projects/{project_id}/experiments/retain_logs",
+     {"numDays": -1, "experimentIds": ["{experiment_id}"]}, USERS_WRITE),
     # searches; 400 is the answer to who may: this one has decided nothing, and is no custom one
     ("GET", "/api/v1/experiments/{experiment_id}/search/history", None, SEEN),
     ("POST", "/api/v1/experiments/{experiment_id}/search/amend", {"maxTrials": 9}, TEMPORAL),
