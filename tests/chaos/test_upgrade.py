@@ -126,7 +126,7 @@ async def versions_of(address: str, workflow_id: str) -> list[str]:
 @pytest.mark.timeout(300)
 async def test_running_trials_do_not_notice_an_upgrade_and_a_roll_back(embedded: Embedded, tmp_path: Path) -> None:
     embedded.up()
-    newer = Newer(embedded, tmp_path, ("workflows/trial.py", "runs as allocation", "is running as allocation"))
+    newer = Newer(embedded, tmp_path, ("workflows/allocation.py", "runs as allocation", "is running as allocation"))
     assert newer.build_id() != build_id()
     experiment_id = embedded.create(CONFIG % (30, TRIALS), TRAIN)
     embedded.until(lambda: len(embedded.training()) == TRIALS, 90, f"{TRIALS} trials train")
