@@ -11,8 +11,9 @@ from temporalio import activity
 
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
-from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, TaskLog, Trial
+from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskLog, Trial
 from database.session import Database
+from database.tasks import end_trial_task
 from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
@@ -81,6 +82,8 @@ class Records:
             session.execute(
                 update(Trial).where(Trial.id == record.trial_id, Trial.revision <= record.revision).values(values)
             )
+            if record.is_terminal:
+                end_trial_task(session, record.trial_id, record.state.value, now)
             if record.end is None or record.allocation_id is None:
                 return
             end = record.end
@@ -89,7 +92,7 @@ class Records:
                 .where(Allocation.id == record.allocation_id)
                 .values(end_kind=end.kind.value, end_cause=end.cause.value, end_message=end.message, exit_code=end.code)
             )
-            task_id = session.scalar(select(Trial.task_id).where(Trial.id == record.trial_id))
+            task_id = session.scalar(select(Allocation.task_id).where(Allocation.id == record.allocation_id))
             text = f"{record.allocation_id} ended: {end.message} ({end.cause.value})."
             if record.message and record.message != end.message:
                 text += f" {record.message[:1].upper()}{record.message[1:]}."
@@ -130,9 +133,9 @@ class Records:
                 )
                 .on_conflict_do_nothing()
             )
-            session.execute(
-                update(Trial).where(Trial.id == order.trial_id, Trial.run_id < order.run_id).values(run_id=order.run_id)
-            )
+            if order.trial_id is not None:
+                is_later = Trial.id == order.trial_id, Trial.run_id < order.run_id
+                session.execute(update(Trial).where(*is_later).values(run_id=order.run_id))
 
     @activity.defn
     def request_preemption(self, ref: AllocationRef) -> AllocationFacts:
@@ -162,23 +165,14 @@ class Records:
                 .values(ended_at=utc_now(), state=AllocationState.TERMINATED.value)
             )
             allocation = session.get_one(Allocation, order.allocation_id)
-            early_exit, open_length, is_closed, reported = session.execute(
-                select(Trial.early_exit, Trial.operation_length, Trial.is_closed, Trial.metrics_run_id).where(
-                    Trial.id == allocation.trial_id
-                )
-            ).one()
             failed = next((result for result in order.results if result.code), None)
             failure = failure_of(session, allocation, failed.container_id) if failed else None
             return AllocationFacts(
                 preemption_acked=allocation.preempt_acked_at is not None,
-                early_exit=early_exit,
                 is_ready=allocation.ready_at is not None,
-                open_length=open_length,
-                is_closed=is_closed and open_length is None,
-                has_reported=reported > 0,
                 last_error=failure["last_error"] if failure else None,
                 import_failure=failure["import_failure"] if failure else None,
-                **actions_of_log_policies(session, allocation.trial_id),
+                **(_facts_of_trial(session, allocation.trial_id) if allocation.trial_id is not None else {}),
             )
 
     def _await_reports(self, allocation_id: str) -> None:
@@ -211,6 +205,8 @@ class Records:
             for start in range(0, len(asked.job_ids), 500):
                 some = Experiment.job_id.in_(asked.job_ids[start : start + 500])
                 live |= set(session.scalars(select(Experiment.job_id).where(some, Experiment.state.not_in(_OVER))))
+                alone = Task.job_id.in_(asked.job_ids[start : start + 500]), Task.trial_id.is_(None)
+                live |= set(session.scalars(select(Task.job_id).where(*alone, Task.ended_at.is_(None))))
         return JobsEnded(job_ids=[job_id for job_id in asked.job_ids if job_id not in live])
 
     @activity.defn
@@ -249,6 +245,19 @@ def _update_experiment(session: Session, record: RecordExperiment) -> bool:
     return _hit(session.execute(update(Experiment).where(*is_ours).values(values)))
 
 
+def _facts_of_trial(session: Session, trial_id: int) -> dict[str, Any]:
+    """What of the facts about an allocation only a trial has."""
+    said = (Trial.early_exit, Trial.operation_length, Trial.is_closed, Trial.metrics_run_id)
+    early_exit, open_length, is_closed, reported = session.execute(select(*said).where(Trial.id == trial_id)).one()
+    return {
+        "early_exit": early_exit,
+        "open_length": open_length,
+        "is_closed": is_closed and open_length is None,
+        "has_reported": reported > 0,
+        **actions_of_log_policies(session, trial_id),
+    }
+
+
 def _has_checkpoints(experiment_id: int) -> Exists:
     return (
         select(Checkpoint.uuid)
@@ -266,6 +275,7 @@ def _update_standing(session: Session, standing: TrialStanding) -> None:
     }
     if standing.ended_as is not None:
         values |= {"state": standing.ended_as.value, "ended_at": func.coalesce(Trial.ended_at, utc_now())}
+        end_trial_task(session, standing.trial_id, standing.ended_as.value, utc_now())
     session.execute(update(Trial).where(Trial.id == standing.trial_id).values(values))
 
 

@@ -19,6 +19,7 @@ from bench.measure import Figure, repeat
 from bench.served import Api, serving
 from database.models import Checkpoint, Experiment, Trial, User
 from database.session import Database
+from database.tasks import create_trial_tasks
 from database.types import utc_now
 from determined.common.storage import PosixStorage
 from determined.experimental import Determined
@@ -101,6 +102,7 @@ def _checkpoint(url: str, root: Path) -> None:
                       state="COMPLETED", run_id=1, summary={})  # fmt: skip
         session.add(trial)
         session.flush()
+        create_trial_tasks(session, [trial.id])
         sizes = dict.fromkeys(names, len(data))
         session.add(
             Checkpoint(uuid=_UUID, experiment_id=experiment.id, trial_id=trial.id, task_id="download", allocation_id="",

@@ -168,6 +168,12 @@ def _trials(connection: psycopg.Connection, experiments: int) -> None:
     )
     _copy(connection, "trials", columns, rows())
 
+    connection.execute(
+        "INSERT INTO tasks (id, kind, owner_id, trial_id, job_id, state, started_at, ended_at)"
+        " SELECT t.task_id, 'TRIAL', e.owner_id, t.id, e.job_id, t.state, t.started_at, t.ended_at"
+        " FROM trials t JOIN experiments e ON e.id = t.experiment_id"
+    )
+
     def checkpoints() -> Iterator[str]:
         for n in range(_TRIALS, experiments * _TRIALS + 1, _TRIALS):  # the last trial of each experiment has one
             experiment = n // _TRIALS

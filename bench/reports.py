@@ -19,6 +19,7 @@ from bench.served import serving
 from database.migrate import migrate, seed
 from database.models import Allocation, AllocationContainer, Experiment, Trial, User
 from database.session import Database
+from database.tasks import create_trial_tasks
 from tests.servers import postgres_server
 
 _SECONDS = 4.0
@@ -83,6 +84,7 @@ def _prepare(database: Database) -> None:
             )  # fmt: skip
             session.add(trial)
             session.flush()
+            create_trial_tasks(session, [trial.id])
             session.add(
                 Allocation(
                     id=f"t{number}.1", task_id=f"t{number}", trial_id=trial.id, run_id=1, state="RUNNING",

@@ -21,8 +21,9 @@ from api.auth.authentication import client_hash, token_hash
 from bench.data import PASSWORD, Filled, fill
 from bench.measure import Figure
 from bench.served import Api, serving
-from database.models import Allocation, Trial
+from database.models import Allocation, AllocationContainer, Trial
 from database.session import Database
+from database.tasks import create_trial_tasks
 from tests.servers import postgres_server
 
 _SCALE = float(os.environ.get("UNDETERRED_BENCH_SCALE", "1"))
@@ -148,12 +149,15 @@ def _running(url: str, count: int) -> list[tuple[int, str, str]]:
             )
             session.add(trial)
             session.flush()
+            create_trial_tasks(session, [trial.id])
             session.add(
                 Allocation(
                     id=f"{task}.1", task_id=task, trial_id=trial.id, run_id=1, state="RUNNING", pool="default", slots=1,
-                    placements=[], token_hash=token_hash(f"wire{n}"),
+                    placements=[],
                 )
             )  # fmt: skip
+            session.flush()
+            session.add(AllocationContainer(allocation_id=f"{task}.1", rank=0, token_hash=token_hash(f"wire{n}")))
             found.append((trial.id, task, f"{task}.1"))
     database.close()
     return found

@@ -85,7 +85,7 @@ class LogActions(TypedDict):
     excluded: dict[str, str]  # agents
 
 
-def actions_of_log_policies(session: Session, trial_id: int | None) -> LogActions:
+def actions_of_log_policies(session: Session, trial_id: int) -> LogActions:
     """What the policies want done that matched a line of the trial.
 
     All runs since the trial was continued last count: a line may come after its run was judged.

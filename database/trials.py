@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
 from database.models import Experiment, Metric, SearchDecision, Trial
+from database.tasks import create_trial_tasks
 from database.types import utc_now
 from database.upsert import insert
 from workflows.messages import CreatedTrials, NewTrial, TrialPast
@@ -42,7 +43,9 @@ def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTria
     if new:
         rows = [_row(session, experiment_id, trial) for trial in new]
         session.execute(insert(session, Trial).values(rows).on_conflict_do_nothing())
-        known |= _ids(session, experiment_id, [trial.request_id for trial in new])
+        made = _ids(session, experiment_id, [trial.request_id for trial in new])
+        create_trial_tasks(session, made.values())
+        known |= made
         for trial in new:
             if trial.inherits is not None:
                 _inherit(session, experiment_id, known[trial.request_id], trial.inherits)

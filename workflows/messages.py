@@ -425,7 +425,7 @@ class OpenAllocation(BaseModel):
     """Record that an allocation got its slots, before its containers start."""
 
     allocation_id: str
-    trial_id: int
+    trial_id: int | None = None  # of a task that is a trial
     task_id: str
     run_id: int
     pool: str

@@ -24,6 +24,11 @@ def trial_workflow(trial_id: int) -> str:
     return f"trial-{trial_id}"
 
 
+def task_workflow(task_id: str) -> str:
+    """Workflow id of a task that is no trial."""
+    return f"task-{task_id}"
+
+
 def pool_workflow(pool: str) -> str:
     """Workflow id of a resource pool."""
     return f"pool-{pool}"

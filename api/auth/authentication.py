@@ -15,7 +15,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
@@ -27,9 +27,11 @@ from starlette.requests import Request
 from api.auth.throttle import LoginGate
 from api.errors import Forbidden, Unauthenticated, Unavailable
 from database.audit import asking
-from database.models import Agent, Allocation, AllocationContainer, Experiment, Trial, User, UserToken
+from database.models import Agent, Allocation, AllocationContainer, Task, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
+from workflows import names
+from workflows.lifecycle.task import TaskKind
 
 #: The salt is part of the wire contract: every client hashes with it before sending.
 _CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"
@@ -71,15 +73,49 @@ class UserPrincipal:
 
 @dataclass(frozen=True)
 class AllocationPrincipal:
-    """A container of a live allocation. Reports for its trial only, and sees what the experiment's owner sees."""
+    """A container of a live allocation. It speaks for its own task only, and sees what the task's owner sees."""
 
     allocation_id: str
     task_id: str
-    trial_id: int
-    experiment_id: int
+    kind: TaskKind
     run_id: int
     rank: int
     user: UserPrincipal
+
+    @property
+    def workflow_id(self) -> str:
+        """Of the workflow that holds the allocation."""
+        return names.task_workflow(self.task_id)
+
+    def is_of_experiment(self, experiment_id: int) -> bool:
+        """Whether it runs for this experiment."""
+        return False
+
+    def is_of_trial(self, trial_id: int) -> bool:
+        """Whether it runs for this trial."""
+        return False
+
+
+@dataclass(frozen=True)
+class TrialPrincipal(AllocationPrincipal):
+    """A container of a trial. Reports for its trial only."""
+
+    trial_id: int
+    experiment_id: int
+    request_id: str
+
+    @property
+    def workflow_id(self) -> str:
+        """Of the workflow that holds the allocation."""
+        return names.trial_workflow(self.trial_id)
+
+    def is_of_experiment(self, experiment_id: int) -> bool:
+        """Whether it runs for this experiment."""
+        return self.experiment_id == experiment_id
+
+    def is_of_trial(self, trial_id: int) -> bool:
+        """Whether it runs for this trial."""
+        return self.trial_id == trial_id
 
 
 @dataclass(frozen=True)
@@ -128,18 +164,20 @@ _OF_CONTAINER = (
     select(
         Allocation.id,
         Allocation.task_id,
-        Trial.id,
-        Trial.experiment_id,
+        Task.kind,
         Allocation.run_id,
         AllocationContainer.rank,
         User.id,
         User.username,
         User.is_admin,
+        Trial.id,
+        Trial.experiment_id,
+        Trial.request_id,
     )
     .join(AllocationContainer, AllocationContainer.allocation_id == Allocation.id)
-    .join(Trial, Trial.id == Allocation.trial_id)
-    .join(Experiment, Experiment.id == Trial.experiment_id)
-    .join(User, User.id == Experiment.owner_id)
+    .join(Task, Task.id == Allocation.task_id)
+    .join(User, User.id == Task.owner_id)
+    .outerjoin(Trial, Trial.id == Task.trial_id)
     .where(AllocationContainer.token_hash == bindparam("hash"), Allocation.ended_at.is_(None))
 )
 
@@ -331,16 +369,11 @@ class Authenticator:
             row = session.execute(_OF_CONTAINER, {"hash": token_hash(token)}).one_or_none()
         if row is None:
             raise allocation_ended()
-        allocation_id, task_id, trial_id, experiment_id, run_id, rank, user_id, username, is_admin = row
-        return AllocationPrincipal(
-            allocation_id=allocation_id,
-            task_id=task_id,
-            trial_id=trial_id,
-            experiment_id=experiment_id,
-            run_id=run_id,
-            rank=rank,
-            user=UserPrincipal(user_id, username, is_admin, is_basic=self._is_basic),
-        )
+        allocation_id, task_id, kind, run_id, rank, user_id, username, is_admin = row[:8]
+        user = UserPrincipal(user_id, username, is_admin, is_basic=self._is_basic)
+        known = (allocation_id, task_id, TaskKind(kind), run_id, rank, user)
+        of_trial: tuple[Any, ...] = row[8:]
+        return TrialPrincipal(*known, *of_trial) if TaskKind(kind) is TaskKind.TRIAL else AllocationPrincipal(*known)
 
 
 def _long_dead_sessions(user_id: int, now: datetime) -> list[ColumnElement[bool]]:

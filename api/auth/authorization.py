@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.errors import FailedPrecondition, Forbidden, NotFound
-from database.models import Checkpoint, Experiment, GroupMember, Model, Project, RoleAssignment, Trial, Workspace
+from database.models import Checkpoint, Experiment, GroupMember, Model, Project, RoleAssignment, Task, Trial, Workspace
 
 Id = TypeVar("Id", int, str)
 
@@ -176,7 +176,7 @@ def check_trials(session: Session, trial_ids: Collection[int], caller: UserPrinc
 
 def readable_task(session: Session, task_id: str, caller: UserPrincipal | AllocationPrincipal) -> Trial:
     """The trial that a task belongs to, if the caller may see it. Raises: NotFound."""
-    row = session.scalar(_readable_trials(caller).where(Trial.task_id == task_id))
+    row = session.scalar(_readable_trials(caller).join(Task, Task.trial_id == Trial.id).where(Task.id == task_id))
     if row is None:
         raise NotFound(f"task {task_id} not found")
     return row

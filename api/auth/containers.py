@@ -5,18 +5,24 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.auth.authentication import AllocationPrincipal, Principal, allocation_ended
+from api.auth.authentication import AllocationPrincipal, Principal, TrialPrincipal, allocation_ended
 from api.errors import Forbidden, NotFound
 from database.models import Allocation
 
 
-def own_trial(principal: Principal, trial_id: int) -> AllocationPrincipal:
-    """A container may speak for its own trial only. Raises: Forbidden, NotFound."""
-    if not isinstance(principal, AllocationPrincipal):
+def of_trial(principal: Principal) -> TrialPrincipal:
+    """The container of a trial. Raises: Forbidden."""
+    if not isinstance(principal, TrialPrincipal):
         raise Forbidden("reports come from the containers of a trial only")
-    if principal.trial_id != trial_id:
-        raise NotFound(f"trial {trial_id} not found")
     return principal
+
+
+def own_trial(principal: Principal, trial_id: int) -> TrialPrincipal:
+    """A container may speak for its own trial only. Raises: Forbidden, NotFound."""
+    trial = of_trial(principal)
+    if trial.trial_id != trial_id:
+        raise NotFound(f"trial {trial_id} not found")
+    return trial
 
 
 def own_allocation(principal: Principal, allocation_id: str) -> AllocationPrincipal:

@@ -8,7 +8,7 @@ from typing import cast
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api.auth.authentication import AllocationPrincipal, Authenticator, Principal, UserPrincipal
+from api.auth.authentication import Authenticator, Principal, TrialPrincipal, UserPrincipal
 from api.auth.authorization import changeable, readable_trial
 from api.auth.containers import fence, own_trial
 from api.errors import Forbidden
@@ -22,10 +22,10 @@ class Reporter:
     trial_id: int
     experiment_id: int
     task_id: str
-    allocation: AllocationPrincipal | None
+    allocation: TrialPrincipal | None
 
     @classmethod
-    def of(cls, allocation: AllocationPrincipal) -> Reporter:
+    def of(cls, allocation: TrialPrincipal) -> Reporter:
         """A container, as the reporter of its own trial."""
         return cls(allocation.trial_id, allocation.experiment_id, allocation.task_id, allocation)
 

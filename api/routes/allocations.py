@@ -22,7 +22,6 @@ from api.schemas.streaming import while_there
 from api.services import rendezvous as meeting
 from database.models import Allocation
 from database.types import utc_now
-from workflows import names
 from workflows.messages import AllocationNotice
 
 router = APIRouter(route_class=Route, tags=["allocations"])
@@ -58,9 +57,7 @@ async def ack_preemption(allocation_id: AllocationId, parts: PartsDep, caller: P
 async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The container was told by its host to leave soon, and wants to be preempted."""
     allocation = own_allocation(caller, allocation_id)
-    await parts.commands.signal(
-        names.trial_workflow(allocation.trial_id), "preempted", AllocationNotice(allocation_id=allocation_id)
-    )
+    await parts.commands.signal(allocation.workflow_id, "preempted", AllocationNotice(allocation_id=allocation_id))
     return answer()
 
 

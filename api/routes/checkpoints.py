@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.auth.authorization import changeable, readable_checkpoint, readable_task
-from api.auth.containers import fence
+from api.auth.containers import fence, of_trial
 from api.auth.reporters import Reporter, of_unmanaged
 from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
@@ -68,7 +68,7 @@ async def report(parts: PartsDep, caller: PrincipalDep, sent: wire.ReportCheckpo
     def store() -> None:
         with parts.database.write() as session:
             if isinstance(caller, AllocationPrincipal):
-                reporter = Reporter.of(caller)
+                reporter = Reporter.of(of_trial(caller))
             else:
                 reporter = of_unmanaged(session, caller, readable_task(session, sent.task_id, caller).id)
             reporter.fence(session)

@@ -322,7 +322,7 @@ def model_def_file(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderD
 
 
 def _content(parts: Parts, experiment_id: int, caller: UserPrincipal | AllocationPrincipal) -> bytes:
-    if isinstance(caller, AllocationPrincipal) and caller.experiment_id != experiment_id:
+    if isinstance(caller, AllocationPrincipal) and not caller.is_of_experiment(experiment_id):
         raise NotFound(f"experiment {experiment_id} not found")
     with parts.database.read() as session:
         readable(session, experiment_id, caller)

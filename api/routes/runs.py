@@ -54,7 +54,7 @@ async def set_metadata(run_id: RunId, parts: PartsDep, caller: ReaderDep, wanted
 
 def _run(session: Session, run_id: int, caller: UserPrincipal | AllocationPrincipal) -> Trial:
     if isinstance(caller, AllocationPrincipal):
-        if caller.trial_id != run_id:
+        if not caller.is_of_trial(run_id):
             raise NotFound(f"trial {run_id} not found")
         return session.scalars(select(Trial).where(Trial.id == run_id)).one()
     return readable_trial(session, run_id, caller)

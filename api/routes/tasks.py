@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -29,9 +29,9 @@ from api.schemas.base import Instant, answer, encode
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
 from api.services.enrollment import own_allocations
-from database.models import Allocation, LogPolicyMatch, ModelDefinition, Trial
+from database.models import Allocation, LogPolicyMatch, ModelDefinition, Task, Trial
 from workflows.config.patterns import PatternRefused, PatternSet
-from workflows.lifecycle.trial import TrialState
+from workflows.lifecycle.task import TaskKind
 
 router = APIRouter(route_class=Route, tags=["tasks"])
 
@@ -46,28 +46,30 @@ _SLICE = 500
 def get_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     """A task with its allocations."""
     with parts.database.read() as session:
-        trial = readable_task(session, task_id, user)
+        readable_task(session, task_id, user)
+        task = session.get_one(Task, task_id)
         rows = session.scalars(
             select(Allocation).where(Allocation.task_id == task_id).order_by(Allocation.run_id.desc())
         ).all()
         labels = dict(
             session.execute(
                 select(LogPolicyMatch.allocation_id, LogPolicyMatch.name)
-                .where(LogPolicyMatch.trial_id == trial.id, LogPolicyMatch.name.is_not(None))
+                .join(Allocation, Allocation.id == LogPolicyMatch.allocation_id)
+                .where(Allocation.task_id == task_id, LogPolicyMatch.name.is_not(None))
                 .order_by(LogPolicyMatch.matched_at, LogPolicyMatch.policy)
             )
             .tuples()
             .all()
         )
     allocations = [allocation(row) | {"logPolicyMatched": labels.get(row.id)} for row in rows]
-    task = {
+    found = {
         "taskId": task_id,
-        "taskType": "TASK_TYPE_TRIAL",
-        "startTime": trial.started_at,
-        "endTime": trial.ended_at,
+        "taskType": TaskKind(task.kind).on_the_wire,
+        "startTime": task.started_at,
+        "endTime": task.ended_at,
         "allocations": allocations,
     }
-    return answer({"task": task})
+    return answer({"task": found})
 
 
 @router.get("/api/v1/tasks/{task_id}/context_directory", response_model=wire.ContextResponse)
@@ -76,10 +78,18 @@ def context_directory(task_id: TaskId, parts: PartsDep, caller: PrincipalDep) ->
     if not isinstance(caller, AllocationPrincipal) or caller.task_id != task_id:
         raise NotFound(f"task {task_id} not found")
     with parts.database.read() as session:
-        content = session.scalar(
-            select(ModelDefinition.content).where(ModelDefinition.experiment_id == caller.experiment_id)
-        )
+        content = session.scalar(_context_of(task_id))
     return answer({"b64Tgz": base64.b64encode(content or b"").decode()})
+
+
+def _context_of(task_id: str) -> Select[bytes]:
+    """A trial's is that of its experiment, which is stored once for all of them."""
+    return (
+        select(ModelDefinition.content)
+        .join(Trial, Trial.experiment_id == ModelDefinition.experiment_id)
+        .join(Task, Task.trial_id == Trial.id)
+        .where(Task.id == task_id)
+    )
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -241,7 +251,8 @@ def trial_log_fields(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Respo
 def task_log_fields(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     """What the lines of a task can be filtered by, as one line of a stream."""
     with parts.database.read() as session:
-        found = logs.fields(session, readable_task(session, task_id, user).task_id)
+        readable_task(session, task_id, user)
+        found = logs.fields(session, task_id)
     return Response(encode({"result": found}) + b"\n", media_type="application/json")
 
 
@@ -283,8 +294,8 @@ async def _lines(
 
     def is_over() -> bool:
         with parts.database.read() as session:
-            state = session.scalar(select(Trial.state).where(Trial.task_id == task_id))
-        return state is None or TrialState(state).is_terminal
+            is_open = select(Task.id).where(Task.id == task_id, Task.ended_at.is_(None))
+            return session.scalar(is_open) is None
 
     seen: int | None = None
     sent, quiet_s = 0, 0.0

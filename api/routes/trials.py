@@ -327,7 +327,6 @@ async def completed_operation(
             fence(session, allocation)
 
     await run_in_threadpool(check)
-    request_id = allocation.task_id.partition(".")[2]
-    report = OperationReport(request_id=request_id, length=int(length), metric=body.searcher_metric)
+    report = OperationReport(request_id=allocation.request_id, length=int(length), metric=body.searcher_metric)
     await parts.commands.complete_operation(allocation.experiment_id, report)
     return answer()

@@ -70,7 +70,7 @@ def note_resources(
     row = readable_checkpoint(session, uuid.lower(), caller)
     if isinstance(caller, UserPrincipal):
         changeable(session, row.experiment_id, caller)
-    elif row.experiment_id != caller.experiment_id:
+    elif not caller.is_of_experiment(row.experiment_id):
         raise NotFound(f"checkpoint {uuid} not found")
     session.refresh(row, with_for_update=True)
     unknown = sorted(resources.keys() - row.resources.keys())

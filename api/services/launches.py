@@ -6,7 +6,8 @@ Source: spec container-contract.md §2. The token is made here and goes to the a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
@@ -26,12 +27,14 @@ from database.models import (
     Cluster,
     Experiment,
     Project,
+    Task,
     Trial,
     User,
     Workspace,
 )
 from database.upsert import insert
 from workflows.lifecycle.ports import ports_of
+from workflows.lifecycle.task import TaskKind
 
 
 def launch_order(
@@ -53,66 +56,30 @@ def launch_order(
         raise NotFound(f"allocation {allocation_id} not found")
     if allocation.ended_at is not None:
         raise FailedPrecondition(f"allocation {allocation_id} has ended: nothing is launched for it")
-    trial = session.get_one(Trial, allocation.trial_id)
-    experiment = session.get_one(Experiment, trial.experiment_id)
-    owner = session.get_one(User, experiment.owner_id)
-    cluster = session.get_one(Cluster, 1)
-    token = new_token()
-    session.execute(
-        insert(session, AllocationContainer)
-        .values(allocation_id=allocation_id, rank=rank, token_hash=token_hash(token))
-        .on_conflict_do_update(
-            index_elements=["allocation_id", "rank"], set_={"token_hash": token_hash(token), "arrived_at": None}
-        )
-    )
-    session.execute(
-        update(Allocation)
-        .where(Allocation.id == allocation_id, Allocation.shared_secret == "")
-        .values(shared_secret=new_token())
-    )
-    session.refresh(allocation)
-    latest = newest_checkpoint(session, trial.id)
-    start = latest.uuid if latest is not None else trial.warm_start_checkpoint
-    config = experiment.config
+    task = session.get_one(Task, allocation.task_id)
+    owner = session.get_one(User, task.owner_id)
+    token = _new_token(session, allocation, rank)
+    of_kind = WORK.get(TaskKind(task.kind))
+    if of_kind is None:
+        raise FailedPrecondition(f"task {task.id} is a {task.kind}: this release launches none of these")
+    work = of_kind(session, task, allocation, rank)
+    config = work.config
     kind = _device_kind(session, allocation, rank)
-    env = _user_environment(config, kind)
-    env |= {
-        "DET_CLUSTER_ID": cluster.cluster_id,
-        "DET_MASTER_ID": cluster.cluster_id,
-        "DET_TASK_ID": allocation.task_id,
-        "DET_ALLOCATION_ID": allocation_id,
-        "DET_SESSION_TOKEN": token,
-        "DET_DISTRIBUTED_TOKEN": allocation.shared_secret,
-        "DET_USER_TOKEN": token,
-        "DET_USER": owner.username,
-        "DET_TASK_TYPE": "TRIAL",
-        "DET_TRIAL_ID": str(trial.id),
-        "DET_EXPERIMENT_ID": str(experiment.id),
-        "DET_TRIAL_RUN_ID": str(allocation.run_id),
-        "DET_TRIAL_SEED": str(trial.seed),
-        "DET_STEPS_COMPLETED": str(_steps_completed(session, trial, latest)),
-        "DET_EXPERIMENT_CONFIG": orjson.dumps(plain(config_secrets.without_registry_auth(config))).decode(),
-        "DET_HPARAMS": orjson.dumps(plain(trial.hparams)).decode(),
-        "DET_UNIQUE_PORT_OFFSET": str(min(_slot_ids(allocation, rank), default=0)),
-        "DET_TASK_LOGGING_METADATA": orjson.dumps(
-            {"task_id": allocation.task_id, "allocation_id": allocation_id, "trial_id": trial.id}
-        ).decode(),
-        "DET_SEGMENT_ENABLED": "false",
-        "DET_SEGMENT_API_KEY": "",
-        "DET_USE_TLS": "false",
-    }
-    if start is not None:
-        env["DET_LATEST_CHECKPOINT"] = start
-    project = session.get_one(Project, experiment.project_id)
-    workspace = session.get_one(Workspace, project.workspace_id)
     environment: dict[str, Any] = _section(config, "environment")
     resources: dict[str, Any] = config["resources"]
     return {
-        "env": env,
+        "env": {
+            **_user_environment(config, kind),
+            **_environment(session, task, allocation, owner, token),
+            **work.env,
+            "DET_TASK_LOGGING_METADATA": orjson.dumps(
+                {"task_id": task.id, "allocation_id": allocation_id, **work.log_fields}
+            ).decode(),
+        },
         "image": _image(config, kind) or default_image,
         "forcePull": bool(environment.get("force_pull_image")),
         "registryAuth": {key: value for key, value in _section(environment, "registry_auth").items() if value},
-        "user": _run_as(workspace, owner),
+        "user": _run_as(session.get_one(Workspace, work.workspace_id), owner),
         "mounts": _mounts(config, roots),
         "devices": [
             {"source": device["host_path"], "target": device["container_path"], "mode": device.get("mode") or "mrw"}
@@ -124,11 +91,82 @@ def launch_order(
         "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
-        "labels": {
-            "ai.undeterred.experiment": str(experiment.id),
-            "ai.undeterred.trial": str(trial.id),
-            "ai.undeterred.allocation": allocation_id,
-        },
+        "labels": {**work.labels, "ai.undeterred.allocation": allocation_id},
+    }
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the kind of a task adds to the order for its containers. `config` has the keys of an experiment's."""
+
+    config: dict[str, Any]
+    workspace_id: int
+    env: dict[str, str]
+    log_fields: dict[str, Any]
+    labels: dict[str, str]
+
+
+def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
+    trial = session.get_one(Trial, task.trial_id)
+    experiment = session.get_one(Experiment, trial.experiment_id)
+    latest = newest_checkpoint(session, trial.id)
+    start = latest.uuid if latest is not None else trial.warm_start_checkpoint
+    shown = plain(config_secrets.without_registry_auth(experiment.config))
+    env = {
+        "DET_TRIAL_ID": str(trial.id),
+        "DET_EXPERIMENT_ID": str(experiment.id),
+        "DET_TRIAL_RUN_ID": str(allocation.run_id),
+        "DET_TRIAL_SEED": str(trial.seed),
+        "DET_STEPS_COMPLETED": str(_steps_completed(session, trial, latest)),
+        "DET_EXPERIMENT_CONFIG": orjson.dumps(shown).decode(),
+        "DET_HPARAMS": orjson.dumps(plain(trial.hparams)).decode(),
+        "DET_UNIQUE_PORT_OFFSET": str(min(_slot_ids(allocation, rank), default=0)),
+    }
+    return Work(
+        config=experiment.config,
+        workspace_id=session.get_one(Project, experiment.project_id).workspace_id,
+        env=env if start is None else env | {"DET_LATEST_CHECKPOINT": start},
+        log_fields={"trial_id": trial.id},
+        labels={"ai.undeterred.experiment": str(experiment.id), "ai.undeterred.trial": str(trial.id)},
+    )
+
+
+#: By the kind of a task. A kind that is to run in containers has a row here, and a `Workload` in its workflow.
+WORK: dict[TaskKind, Callable[[Session, Task, Allocation, int], Work]] = {TaskKind.TRIAL: _trial_work}
+
+
+def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
+    """A token for a container, and for all of them the secret by which they know each other."""
+    token = new_token()
+    session.execute(
+        insert(session, AllocationContainer)
+        .values(allocation_id=allocation.id, rank=rank, token_hash=token_hash(token))
+        .on_conflict_do_update(
+            index_elements=["allocation_id", "rank"], set_={"token_hash": token_hash(token), "arrived_at": None}
+        )
+    )
+    has_none = Allocation.id == allocation.id, Allocation.shared_secret == ""
+    session.execute(update(Allocation).where(*has_none).values(shared_secret=new_token()))
+    session.refresh(allocation)
+    return token
+
+
+def _environment(session: Session, task: Task, allocation: Allocation, owner: User, token: str) -> dict[str, str]:
+    """What containers of every kind are told."""
+    cluster = session.get_one(Cluster, 1)
+    return {
+        "DET_CLUSTER_ID": cluster.cluster_id,
+        "DET_MASTER_ID": cluster.cluster_id,
+        "DET_TASK_ID": task.id,
+        "DET_ALLOCATION_ID": allocation.id,
+        "DET_SESSION_TOKEN": token,
+        "DET_DISTRIBUTED_TOKEN": allocation.shared_secret,
+        "DET_USER_TOKEN": token,
+        "DET_USER": owner.username,
+        "DET_TASK_TYPE": task.kind,
+        "DET_SEGMENT_ENABLED": "false",
+        "DET_SEGMENT_API_KEY": "",
+        "DET_USE_TLS": "false",
     }
 
 

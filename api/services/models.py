@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.auth.authentication import TrialPrincipal, UserPrincipal
 from api.auth.authorization import Role, open_workspace, readable_checkpoint, readable_models, require_role
 from api.auth.containers import fence
 from api.errors import BadRequest, Conflict, FailedPrecondition, NotFound
@@ -221,7 +221,7 @@ def _release(session: Session, uuids: list[str]) -> None:
 # -- what trials do with them --------------------------------------------------------------------------------------
 
 
-def note_source(session: Session, caller: AllocationPrincipal, wanted: wire.TrialSourceInfo) -> str:
+def note_source(session: Session, caller: TrialPrincipal, wanted: wire.TrialSourceInfo) -> str:
     """Note that a trial works with a checkpoint; returns its uuid. Told again, the last word counts.
 
     Raises: NotFound, BadRequest, Unauthenticated.

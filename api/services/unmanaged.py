@@ -24,6 +24,7 @@ from api.schemas.validation import checked_external_id
 from database.checkpoints import resume_point
 from database.models import Checkpoint, Experiment, Trial
 from database.session import Database
+from database.tasks import create_trial_tasks, end_trial_task, reopen_trial_tasks
 from database.types import utc_now
 
 log = structlog.get_logger()
@@ -73,6 +74,7 @@ def create_trial(
     )
     session.add(trial)
     session.flush()
+    create_trial_tasks(session, [trial.id])
     return trial
 
 
@@ -87,6 +89,7 @@ def start_trial(session: Session, trial_id: int, user: UserPrincipal, *, resume:
     trial.run_id += 1
     trial.state, trial.ended_at, trial.heard_at = "ACTIVE", None, utc_now()
     session.flush()
+    reopen_trial_tasks(session, [trial_id])
     _follow(session, trial.experiment_id)
     checkpoint = resume_point(session, trial_id)
     steps = 0 if checkpoint is None else session.get_one(Checkpoint, checkpoint).steps_completed
@@ -98,9 +101,13 @@ def note_trial(session: Session, trial_id: int, user: UserPrincipal, state: str 
     trial = _trial(session, trial_id, user)
     trial.heard_at = utc_now()
     if state is not None:
-        trial.state = chosen("state", state, _STATES)
-        trial.ended_at = utc_now() if trial.state in _TERMINAL else None
+        trial.state, now = chosen("state", state, _STATES), utc_now()
+        trial.ended_at = now if trial.state in _TERMINAL else None
         session.flush()
+        if trial.state in _TERMINAL:
+            end_trial_task(session, trial_id, trial.state, now)
+        else:
+            reopen_trial_tasks(session, [trial_id])
         _follow(session, trial.experiment_id)
 
 
@@ -156,6 +163,8 @@ def give_up_silent(database: Database) -> list[int]:
                 .values(state="ERROR", ended_at=utc_now(), message=told)
                 .returning(Trial.id)
             ).all()
+            if ended:
+                end_trial_task(session, trial_id, "ERROR", utc_now())
             _follow(session, experiment_id)
         given_up.extend(ended)
     return given_up

@@ -180,7 +180,7 @@ def send_test(session: Session, webhook_id: int, user: UserPrincipal) -> str:
 
 def send_custom(session: Session, wanted: wire.PostCustomEvent, caller: UserPrincipal | AllocationPrincipal) -> None:
     """Tell of something that training code wants to be told. Raises: NotFound, Forbidden, BadRequest."""
-    if isinstance(caller, AllocationPrincipal) and caller.experiment_id != wanted.experiment_id:
+    if isinstance(caller, AllocationPrincipal) and not caller.is_of_experiment(wanted.experiment_id):
         raise NotFound(f"experiment {wanted.experiment_id} not found")
     changeable(session, wanted.experiment_id, caller.user)
     trial_id = wanted.trial_id or None

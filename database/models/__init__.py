@@ -20,9 +20,8 @@ from database.models.people import (
     UserToken,
 )
 from database.models.registry import Model, ModelVersion, Template, TrialSource
+from database.models.tasks import Allocation, AllocationContainer, Task
 from database.models.trials import (
-    Allocation,
-    AllocationContainer,
     Checkpoint,
     LogPolicyMatch,
     Metric,
@@ -62,6 +61,7 @@ __all__ = [
     "RoleAssignment",
     "SearchDecision",
     "StorageRemoval",
+    "Task",
     "TaskLog",
     "Template",
     "Trial",

@@ -1,4 +1,4 @@
-"""Trials, their allocations, and what they report."""
+"""Trials, and what they report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trial(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     request_id: Mapped[str] = mapped_column(String(36))
-    task_id: Mapped[str] = mapped_column(String(80), unique=True)
+    task_id: Mapped[str] = mapped_column(String(80), unique=True)  # its newest one
     seed: Mapped[int] = mapped_column(BigInteger)
     hparams: Mapped[dict[str, Any]] = mapped_column(Document)
     state: Mapped[str] = mapped_column(String(24))
@@ -58,43 +58,6 @@ class Trial(Base):
     summary: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
-
-
-class Allocation(Base):
-    """One run of a task on resources."""
-
-    __tablename__ = "allocations"
-    id: Mapped[str] = mapped_column(String(100), primary_key=True)
-    task_id: Mapped[str] = mapped_column(String(80), index=True)
-    trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
-    run_id: Mapped[int]
-    state: Mapped[str] = mapped_column(String(24))
-    pool: Mapped[str] = mapped_column(String(120))
-    slots: Mapped[int]
-    shared_secret: Mapped[str] = mapped_column(String(64), default="")  # by which its containers know each other
-    placements: Mapped[list[dict[str, Any]]] = mapped_column(Document)
-    started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
-    ready_at: Mapped[datetime | None] = mapped_column(UtcTime)
-    preempt_requested_at: Mapped[datetime | None] = mapped_column(UtcTime)
-    preempt_reason: Mapped[str] = mapped_column(Text, default="")  # if its pool wanted it to leave
-    preempt_acked_at: Mapped[datetime | None] = mapped_column(UtcTime)
-    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
-    end_kind: Mapped[str | None] = mapped_column(String(24))
-    end_cause: Mapped[str | None] = mapped_column(String(40))
-    end_message: Mapped[str] = mapped_column(Text, default="")
-    exit_code: Mapped[int | None]
-    accelerators: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # that its container found
-
-
-class AllocationContainer(Base):
-    """A container of an allocation, as last launched. Its token opens the API to it until the allocation ends."""
-
-    __tablename__ = "allocation_containers"
-
-    allocation_id: Mapped[str] = mapped_column(ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    arrived_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it first asked where the others are
 
 
 class Metric(Base):
@@ -134,7 +97,7 @@ class Checkpoint(Base):
     __tablename__ = "checkpoints"
 
     uuid: Mapped[str] = mapped_column(String(36), primary_key=True)
-    task_id: Mapped[str] = mapped_column(String(80))
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
     allocation_id: Mapped[str] = mapped_column(String(100))
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), index=True)

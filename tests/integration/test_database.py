@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import func, inspect, select, text, update
+from sqlalchemy import delete, func, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from activities.records import Records
@@ -26,6 +26,7 @@ from database.models import (
     Outbox,
     Project,
     ResourcePool,
+    Task,
     TaskLog,
     Trial,
     User,
@@ -39,6 +40,7 @@ from workflows.messages import (
     AllocationFacts,
     AllocationRef,
     CloseAllocation,
+    JobsAsked,
     NewTrial,
     OpenAllocation,
     RecordAgent,
@@ -316,6 +318,51 @@ def test_trials_get_the_same_ids_when_created_twice_or_in_another_order(database
     trial = row(database, Trial, first[1])
     assert (trial.request_id, trial.seed, trial.state, trial.hparams) == ("b", 1, "ACTIVE", {"lr": 0.1})
     assert (trial.operation_length, trial.rung, trial.task_id) == (100, 0, f"{experiment_id}.b")
+
+
+def test_trial_comes_with_its_task_ends_with_it_and_is_deleted_with_its_experiment(database: Database) -> None:
+    records = Records(database)
+    trial_id, allocation_id = a_trial(database)
+    task_id = row(database, Trial, trial_id).task_id
+    experiment = row(database, Experiment, row(database, Trial, trial_id).experiment_id)
+    task = row(database, Task, task_id)
+    assert (task.kind, task.trial_id, task.state, task.ended_at) == ("TRIAL", trial_id, "ACTIVE", None)
+    assert (task.owner_id, task.job_id) == (experiment.owner_id, experiment.job_id)
+    assert (task.workspace_id, task.config) == (None, None), "its experiment says both"
+    end = RecordTrial(trial_id=trial_id, revision=1, state=TrialState.CANCELED, restarts=0, is_terminal=True)
+    for _ in range(2):
+        records.record_trial(end)
+    ended = row(database, Task, task_id)
+    assert (ended.state, ended.ended_at is not None) == ("CANCELED", True)
+    with database.write() as session:
+        session.execute(delete(Experiment).where(Experiment.id == experiment.id))
+    with database.read() as session:
+        assert session.get(Task, task_id) is None
+        assert session.get(Allocation, allocation_id) is None
+
+
+def test_trial_that_never_ran_ends_with_its_task(database: Database) -> None:
+    records, experiment_id = Records(database), an_experiment(database)
+    [trial_id] = new_trials(records, experiment_id, "a")
+    standing = TrialStanding(trial_id=trial_id, ended_as=TrialState.CANCELED)
+    records.record_experiment(
+        RecordExperiment(
+            experiment_id=experiment_id, revision=1, state=ExperimentState.ACTIVE, progress=0, standings=[standing]
+        )
+    )
+    assert row(database, Task, f"{experiment_id}.a").state == "CANCELED"
+
+
+def test_job_of_a_task_that_is_no_trial_lives_as_long_as_the_task(database: Database) -> None:
+    with database.write() as session:
+        owner_id = session.scalars(select(User.id).limit(1)).one()
+        for name, ended_at in (("runs", None), ("over", utc_now())):
+            session.add(
+                Task(id=name, kind="COMMAND", owner_id=owner_id, workspace_id=1, job_id=name, config={}, state="ACTIVE",
+                     ended_at=ended_at)
+            )  # fmt: skip
+    asked = JobsAsked(job_ids=["runs", "over", "unknown"])
+    assert Records(database).ended_jobs(asked).job_ids == ["over", "unknown"]
 
 
 def test_trials_of_two_experiments_are_different_when_they_share_request_ids(database: Database) -> None:

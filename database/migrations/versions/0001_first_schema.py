@@ -501,6 +501,26 @@ def upgrade() -> None:
     sa.UniqueConstraint('task_id', name=op.f('uq_trials_task_id')),
     sqlite_autoincrement=True
     )
+    op.create_table('tasks',
+    sa.Column('id', sa.String(length=80), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.Column('trial_id', sa.Integer(), nullable=True),
+    sa.Column('job_id', sa.String(length=36), nullable=False),
+    sa.Column('config', Document, nullable=True),
+    sa.Column('state', sa.String(length=24), nullable=False),
+    sa.Column('started_at', UtcTime(), nullable=False),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_tasks_owner_id')),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_tasks_trial_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_tasks_workspace_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_tasks'))
+    )
+    with op.batch_alter_table('tasks', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_tasks_job_id'), ['job_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_tasks_trial_id'), ['trial_id'], unique=False)
+
     op.create_table('allocations',
     sa.Column('id', sa.String(length=100), nullable=False),
     sa.Column('task_id', sa.String(length=80), nullable=False),
@@ -522,6 +542,7 @@ def upgrade() -> None:
     sa.Column('end_message', sa.Text(), nullable=False),
     sa.Column('exit_code', sa.Integer(), nullable=True),
     sa.Column('accelerators', Document, nullable=False),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_allocations_task_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_allocations_trial_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_allocations'))
     )
@@ -542,11 +563,13 @@ def upgrade() -> None:
     sa.Column('size_bytes', sa.BigInteger(), nullable=False),
     sa.Column('reported_at', UtcTime(), nullable=False),
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_checkpoints_experiment_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_checkpoints_task_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_checkpoints_trial_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('uuid', name=op.f('pk_checkpoints'))
     )
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_checkpoints_experiment_id'), ['experiment_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_checkpoints_task_id'), ['task_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_checkpoints_trial_id'), ['trial_id'], unique=False)
 
     op.create_table('storage_removals',
@@ -675,6 +698,7 @@ def downgrade() -> None:
     op.drop_table('storage_removals')
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_checkpoints_trial_id'))
+        batch_op.drop_index(batch_op.f('ix_checkpoints_task_id'))
         batch_op.drop_index(batch_op.f('ix_checkpoints_experiment_id'))
 
     op.drop_table('checkpoints')
@@ -683,6 +707,11 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_allocations_task_id'))
 
     op.drop_table('allocations')
+    with op.batch_alter_table('tasks', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_tasks_trial_id'))
+        batch_op.drop_index(batch_op.f('ix_tasks_job_id'))
+
+    op.drop_table('tasks')
     op.drop_table('trials')
     op.drop_table('search_decisions')
     op.drop_table('model_definitions')

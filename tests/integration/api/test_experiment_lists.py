@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from database.models import Checkpoint, Experiment, Project, Trial, Workspace
+from database.tasks import create_trial_tasks
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
 
@@ -53,7 +54,8 @@ async def test_list_is_sorted_when_asked(api: Served) -> None:
                                   state="COMPLETED", searcher_metric=metric + _))  # fmt: skip
         session.flush()
         trial = session.query(Trial).filter_by(experiment_id=ids[1]).one()
-        session.add(Checkpoint(uuid=f"00000000-0000-0000-0000-{ids[1]:012}", task_id="t", allocation_id="a", size_bytes=7,
+        create_trial_tasks(session, [trial.id])
+        session.add(Checkpoint(uuid=f"00000000-0000-0000-0000-{ids[1]:012}", task_id=trial.task_id, allocation_id="a", size_bytes=7,
                                trial_id=trial.id, experiment_id=ids[1], state="COMPLETED", resources={}, metadata_={},
                                steps_completed=1, reported_at=utc_now()))  # fmt: skip
     assert await names(user, sortBy="SORT_BY_NUM_TRIALS") == ["c", "b", "a"]

@@ -1,0 +1,71 @@
+"""Tasks of all kinds, and the allocations that they run in."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from database.models.base import Base
+from database.types import Document, UtcTime, utc_now
+
+
+class Task(Base):
+    """What runs in containers for somebody: a trial, a command, a notebook and so on (`lifecycle.task.TaskKind`).
+
+    What a trial's experiment says already, its tasks leave open: it may be moved to another workspace, and its
+    configuration may change when it continues. Lines of `task_logs` name their task without a foreign key, as each line
+    would pay for the check.
+    """
+
+    __tablename__ = "tasks"
+
+    id: Mapped[str] = mapped_column(String(80), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(24))
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id"))  # None: a trial's
+    trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    job_id: Mapped[str] = mapped_column(String(36), index=True)  # trials of an experiment are one job
+    config: Mapped[dict[str, Any] | None] = mapped_column(Document)  # None: a trial's
+    state: Mapped[str] = mapped_column(String(24))
+    started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+
+
+class Allocation(Base):
+    """One run of a task on resources. `trial_id` is its task's: a report finds its trial without a join."""
+
+    __tablename__ = "allocations"
+    id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[int]
+    state: Mapped[str] = mapped_column(String(24))
+    pool: Mapped[str] = mapped_column(String(120))
+    slots: Mapped[int]
+    shared_secret: Mapped[str] = mapped_column(String(64), default="")  # by which its containers know each other
+    placements: Mapped[list[dict[str, Any]]] = mapped_column(Document)
+    started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+    ready_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    preempt_requested_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    preempt_reason: Mapped[str] = mapped_column(Text, default="")  # if its pool wanted it to leave
+    preempt_acked_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    end_kind: Mapped[str | None] = mapped_column(String(24))
+    end_cause: Mapped[str | None] = mapped_column(String(40))
+    end_message: Mapped[str] = mapped_column(Text, default="")
+    exit_code: Mapped[int | None]
+    accelerators: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # that its container found
+
+
+class AllocationContainer(Base):
+    """A container of an allocation, as last launched. Its token opens the API to it until the allocation ends."""
+
+    __tablename__ = "allocation_containers"
+
+    allocation_id: Mapped[str] = mapped_column(ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    arrived_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it first asked where the others are
