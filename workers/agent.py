@@ -45,7 +45,7 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
     url = settings.container_api_url or settings.api_url
     parts = urlsplit(url)
     usual_python = "python3"
-    if launcher.name == "process":
+    if launcher.sees_host:
         usual_python = settings.trial_python or sys.executable
     start = Path(entry.__file__).read_text()
     handed_on = settings.handed_on(os.environ)
@@ -65,7 +65,7 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
                 "DET_AGENT_ID": settings.agent_id,
                 "DET_CONTAINER_ID": order.container_id,
                 "DET_RESOURCES_ID": order.container_id,
-                "DET_RESOURCES_TYPE": "docker-container",
+                "DET_RESOURCES_TYPE": launcher.resources_type,
                 "DET_SLOT_IDS": str(list(launch["slotIds"])),
                 "DET_RUN_DIR": str(paths.run_dir),
                 # what is left there when the container ends, we deliver
@@ -76,11 +76,11 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
         )
         # a gang's must be the same on each of its hosts; one in a network of its own finds them free there
         ports: dict[str, int] = launch["ports"]
-        if launcher.name == "process" and not launch["isOfGang"]:
+        if launcher.shares_host_network and not launch["isOfGang"]:
             ports = free_ports(order.allocation_id, ports, _is_free)
         env |= {name: str(port) for name, port in ports.items()}
         layer = ""
-        if launcher.name == "process":
+        if launcher.sees_host:
             # `python3` and the tools beside it are those of the trial's environment; what it installs, its own
             beside = Path(python if "/" in python else usual_python).parent
             env["PATH"] = os.pathsep.join([str(beside), paths_of_host()])
@@ -90,12 +90,12 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             for m in launch["mounts"]
         ]
         places: list[str] = []
-        if launcher.name == "process":  # where Determined's own harness must see its folders
+        if launcher.sees_host:  # where Determined's own harness must see its folders
             places += [str(paths.run_dir), "/run/determined"]
         for mount in launch["mounts"]:
             if mount["isStorage"]:
-                env["DET_SHARED_FS_PATH"] = mount["source"] if launcher.name == "process" else mount["target"]
-                if launcher.name == "process":
+                env["DET_SHARED_FS_PATH"] = mount["source"] if launcher.sees_host else mount["target"]
+                if launcher.sees_host:
                     places += [mount["source"], mount["target"]]
         spec = ContainerSpec(
             container_id=order.container_id,
@@ -113,15 +113,15 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
             add_capabilities=launch["addCapabilities"],
             drop_capabilities=launch["dropCapabilities"],
             user=launch["user"],
+            ports=ports,
             is_of_gang=launch["isOfGang"],
-            labels=launch["labels"] | {RUNS_IN: python if launcher.name == "process" else f"image {launch['image']}"},
+            labels=launch["labels"] | {RUNS_IN: python if launcher.sees_host else f"image {launch['image']}"},
         )
-        if launcher.name != "process":  # a process has what its user has, whatever is asked for
+        if not launcher.sees_host:  # a process has what its user has, whatever is asked for
             spec = policy.applied(spec)
         for mount in launch["mounts"]:
-            # processes make it themselves, on their first checkpoint, unless they run as somebody who may not; a folder
-            # that nobody but a user names is his to make
-            if mount["isStorage"] and mount["isTrusted"] and (launcher.name == "docker" or launch["user"]):
+            # who runs as somebody else may not make it; a folder that nobody but a user names is his to make
+            if mount["isStorage"] and mount["isTrusted"] and (launcher.makes_storage or launch["user"]):
                 _make_storage(Path(mount["source"]))
         return spec
 
@@ -188,7 +188,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     leftovers = Leftovers(launcher, api, shipper, spools)
     presence = AgentPresence(leftovers)
     roots = None if settings.storage_roots is None else settings.storage_roots.split(":")
-    removals = Storage(api, in_containers=launcher.name == "docker", roots=roots)
+    removals = Storage(api, in_containers=not launcher.sees_host, roots=roots)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,

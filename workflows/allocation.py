@@ -226,8 +226,7 @@ class AllocationRun:
         await record(calls.open_allocation, self._workload.opened(self.id, self._pool, placements))
         for container_id, place in self._containers.items():
             self._runs[container_id] = asyncio.create_task(self._run_container(container_id, place))
-        where = ", ".join(f"`agent-{place.agent_id}` slots {list(place.slot_ids)}" for place in placements)
-        self._workload.say(f"runs as allocation `{self.id}` on {where}")
+        self._workload.say(f"runs as allocation `{self.id}` on {', '.join(map(_where, placements))}")
         while not self._is_over:
             seen = self._changes
             await self._steer()
@@ -356,6 +355,11 @@ class AllocationRun:
         deadline = None if self._kill_wanted else self._kill_deadline
         times = [time for time in (self._next_kill, deadline) if time is not None]
         return max(0.0, (min(times) - workflow.now()).total_seconds()) if times else None
+
+
+def _where(place: Placement) -> str:
+    slots = f"slots {list(place.slot_ids)}" if place.slot_ids or not place.slots else f"{place.slots} slots"
+    return f"`agent-{place.agent_id}` {slots}"
 
 
 class AllocationHolder:

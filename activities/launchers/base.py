@@ -84,6 +84,7 @@ class ContainerSpec:
     drop_capabilities: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str = ""
+    ports: Mapping[str, int] = field(default_factory=dict[str, int])  # that it listens on, by the variable that says so
     is_of_gang: bool = False  # others of its allocation run on other hosts, and must reach it at its host's address
 
 
@@ -172,9 +173,25 @@ def check_spec(spec: ContainerSpec) -> None:
 
 
 class Launcher(abc.ABC):
-    """Starts, watches and ends containers on this host. All methods may be called again after a crash at any point."""
+    """Starts, watches and ends containers on this host. All methods may be called again after a crash at any point.
+
+    What holds for a launcher is asked by its properties, never by its name.
+
+    Attributes:
+        name: As operators choose it.
+        sees_host: Containers see the host's folders, programs and devices at their own places: they have no images,
+            mounts or capabilities.
+        shares_host_network: A port that a container listens on is the host's, also when it is no gang's.
+        makes_storage: A folder for checkpoints that lacks is made before the container starts: it would be root's if
+            the launcher made it.
+        resources_type: As Determined's clients know it, in `DET_RESOURCES_TYPE`.
+    """
 
     name: str
+    sees_host: bool
+    shares_host_network: bool
+    makes_storage: bool
+    resources_type: str = "docker-container"
 
     @abc.abstractmethod
     def container_paths(self, container_id: str) -> ContainerPaths:

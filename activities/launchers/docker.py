@@ -72,6 +72,9 @@ class DockerLauncher(Launcher):
     """
 
     name = "docker"
+    sees_host = False
+    shares_host_network = False
+    makes_storage = True
 
     def __init__(
         self,

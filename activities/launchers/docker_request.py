@@ -105,6 +105,7 @@ def create_request(spec: ContainerSpec, host: HostSide, *, host_address: str, us
         "WorkingDir": workdir,
         "User": spec.user,
         "Labels": labels,
+        "ExposedPorts": {f"{port}/tcp": {} for port in spec.ports.values()},  # reached at the container's own address
         "StopSignal": "SIGTERM",
         "HostConfig": config,
     }

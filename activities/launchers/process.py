@@ -57,6 +57,9 @@ class ProcessLauncher(Launcher):
     """
 
     name = "process"
+    sees_host = True
+    shares_host_network = True
+    makes_storage = False  # processes make it themselves, on their first checkpoint
 
     def __init__(
         self,

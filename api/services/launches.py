@@ -35,6 +35,7 @@ from database.models import (
 from database.upsert import insert
 from workflows.lifecycle.ports import ports_of
 from workflows.lifecycle.task import TaskKind
+from workflows.scheduling.model import Placement
 
 
 def launch_order(
@@ -220,19 +221,21 @@ def _steps_completed(session: Session, trial: Trial, latest: Checkpoint | None) 
 
 
 def _slot_ids(allocation: Allocation, rank: int) -> list[int]:
-    for place in allocation.placements:
-        if place["rank"] == rank:
-            return cast("list[int]", place["slot_ids"])
-    return []
+    """Of a container; counted from 0 where slots have no ids."""
+    place = _place(allocation, rank)
+    return [] if place is None else list(place.slot_ids or range(place.slots))
+
+
+def _place(allocation: Allocation, rank: int) -> Placement | None:
+    places = map(Placement.model_validate, allocation.placements)
+    return next((place for place in places if place.rank == rank), None)
 
 
 def _device_kind(session: Session, allocation: Allocation, rank: int) -> str:
     """`cuda` if the container's slots are GPUs, else `cpu`: configurations may have an image and variables for each."""
-    for place in allocation.placements:
-        agent = session.get(Agent, place["agent_id"]) if place["rank"] == rank else None
-        if agent is not None and place["slot_ids"]:
-            return next((device["kind"] for device in agent.devices), "cpu")
-    return "cpu"
+    place = _place(allocation, rank)
+    agent = session.get(Agent, place.agent_id) if place is not None and place.count else None
+    return "cpu" if agent is None else next((device["kind"] for device in agent.devices), "cpu")
 
 
 def _image(config: dict[str, Any], kind: str) -> str:

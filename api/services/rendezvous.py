@@ -14,6 +14,7 @@ from database.models import Agent, Allocation, AllocationContainer
 from database.session import Database
 from database.types import utc_now
 from workflows import names
+from workflows.scheduling.model import Placement
 
 #: Between two looks: APIs of one cluster don't hear of each other's callers.
 _TICK_S = 0.2
@@ -42,7 +43,7 @@ async def rendezvous(
             return {
                 "addresses": addresses,
                 "rank": caller.rank,
-                "slots": [max(1, len(place["slot_ids"])) for place in places],
+                "slots": [max(1, Placement.model_validate(place).count) for place in places],
             }
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             raise Unavailable(f"{', '.join(missing)} did not come yet")

@@ -443,7 +443,7 @@ def test_allocation_keeps_what_it_became_when_opened_twice(database: Database) -
     records.open_allocation(opening(trial_id, allocation_id, 1))
     allocation = row(database, Allocation, allocation_id)
     assert (allocation.state, allocation.shared_secret, allocation.run_id) == ("RUNNING", "x", 1)
-    assert allocation.placements == [{"agent_id": "a", "slot_ids": [0, 1], "rank": 0}]
+    assert allocation.placements == [{"agent_id": "a", "slot_ids": [0, 1], "rank": 0, "slots": 0}]
 
 
 def test_run_id_only_rises_when_an_older_opening_comes_late(database: Database) -> None:

@@ -43,6 +43,12 @@ def test_slot_without_its_gpu_is_refused() -> None:
     assert caught.value.reason == "start_failed"
 
 
+def test_ports_are_exposed_and_none_is_published() -> None:
+    body = asked(spec(ports={"C10D_PORT": 12403, "DTRAIN_SSH_PORT": 12400}))
+    assert body["ExposedPorts"] == {"12403/tcp": {}, "12400/tcp": {}}
+    assert "PortBindings" not in body["HostConfig"]
+
+
 def test_limits_are_asked_for() -> None:
     config = asked(spec(memory_bytes=1 << 30), pids_limit=99, disk_bytes=5 << 30)["HostConfig"]
     limits = ("Memory", "MemorySwap", "PidsLimit", "ShmSize", "StorageOpt", "CapDrop", "SecurityOpt")

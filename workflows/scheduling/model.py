@@ -6,13 +6,22 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Placement(BaseModel):
-    """The part of an allocation that runs on one agent. `rank` 0 is the chief."""
+    """The part of an allocation that runs on one agent. `rank` 0 is the chief.
+
+    Where slots have no ids, as in a cluster that chooses hosts by itself, `slots` says how many it has.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     agent_id: str
-    slot_ids: tuple[int, ...]
+    slot_ids: tuple[int, ...] = ()
     rank: int = 0
+    slots: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many slots it has."""
+        return len(self.slot_ids) or self.slots
 
 
 class Claim(BaseModel):

@@ -8,11 +8,12 @@ from typing import Any
 
 import orjson
 import pytest
+from sqlalchemy import update
 
 from database.models import Allocation
 from tests.integration.api.served import Caller, Run, Served, until
 from workflows.messages import AllocationRef, RecordAgent
-from workflows.scheduling.model import AgentSlots
+from workflows.scheduling.model import AgentSlots, Placement
 
 
 def signals(run: Run) -> str:
@@ -98,6 +99,16 @@ async def test_rendezvous_is_the_container_itself_when_it_is_alone(api: Served, 
     path = f"/api/v1/allocations/{run.allocation_id}/resources/{run.allocation_id}-0/rendezvous"
     info = (await run.container.get(path))["rendezvousInfo"]
     assert info == {"addresses": ["127.0.0.1"], "rank": 0, "slots": [shown]}
+
+
+async def test_slots_without_ids_are_counted(api: Served) -> None:
+    """As in a cluster that chooses hosts by itself."""
+    run = await api.next_run(await api.trial(api.user()))
+    places = [Placement(agent_id="cluster", rank=rank, slots=4).model_dump(mode="json") for rank in (0, 1)]
+    with api.database.write() as session:
+        session.execute(update(Allocation).where(Allocation.id == run.allocation_id).values(placements=places))
+    order = await api.agent.post(f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/1/launch")
+    assert order["slotIds"] == [0, 1, 2, 3]
 
 
 async def a_gang(api: Served) -> tuple[Run, Caller]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from activities.launchers.base import LaunchError
+from activities.launchers.base import RUNS_IN, LaunchError
 from activities.launchers.docker import DockerLauncher
 from workers.agent import spec_builder
 from workers.settings import HOST_LIMITS, AgentSettings, host_limits
@@ -97,3 +97,20 @@ def test_launch_is_held_to_what_the_host_gives(tmp_path: Path) -> None:
         build(ORDER, launch(mounts=[mount(tmp_path / "other", is_storage=True)]))
     assert not (tmp_path / "other").exists(), "nor is anything made where nothing may be mounted"
     assert spec_builder(settings(), launcher)(ORDER, launch(mounts=[mount(Path("/"))])).mounts[0].source == Path("/")
+
+
+class Elsewhere(DockerLauncher):
+    """A launcher of images whose containers run on hosts that are not the agent's, as those of a cluster do."""
+
+    name = "elsewhere"
+    makes_storage = False
+    resources_type = "k8s-job"
+
+
+def test_launcher_of_any_name_is_asked_by_its_properties(tmp_path: Path) -> None:
+    storage = mount(tmp_path / "storage", is_storage=True, is_trusted=True)
+    spec = spec_builder(settings(), Elsewhere("a"))(ORDER, launch(mounts=[storage], ports={"C10D_PORT": 12403}))
+    assert not (tmp_path / "storage").exists(), "it would be on the wrong host"
+    assert (spec.env["DET_RESOURCES_TYPE"], spec.env["DET_SHARED_FS_PATH"]) == ("k8s-job", "/t")
+    assert (spec.env["C10D_PORT"], spec.ports) == ("12403", {"C10D_PORT": 12403})
+    assert spec.labels[RUNS_IN] == "image i"
