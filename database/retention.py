@@ -19,6 +19,7 @@ from database.models import (
     Model,
     ModelVersion,
     StorageRemoval,
+    Task,
     TaskLog,
     Trial,
 )
@@ -253,7 +254,7 @@ def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
 
     In pieces, since a transaction that deletes millions of rows at once holds everybody else up.
     """
-    tasks = select(Trial.task_id).where(Trial.experiment_id == experiment_id)
+    tasks = select(Task.id).join(Trial, Trial.id == Task.trial_id).where(Trial.experiment_id == experiment_id)
     trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
     for model, whose in ((TaskLog, TaskLog.task_id.in_(tasks)), (Metric, Metric.trial_id.in_(trials))):
         some = select(model.id).where(whose).limit(limit)

@@ -14,6 +14,7 @@ from database.models import Experiment, Metric, SearchDecision, Trial
 from database.tasks import create_trial_tasks
 from database.types import utc_now
 from database.upsert import insert
+from workflows import names
 from workflows.messages import CreatedTrials, NewTrial, TrialPast
 from workflows.searchers import Decision
 
@@ -66,7 +67,8 @@ def _pasts(session: Session, experiment_id: int, trials: Mapping[int, NewTrial])
         if row.hparams != trials[row.id].hparams:
             row.hparams = trials[row.id].hparams
         last = -1 if last_step is None else last_step
-        pasts[row.id] = TrialPast(run_id=row.run_id, revision=row.revision, last_step=last)
+        task_id = "" if row.task_id == names.trial_task(experiment_id, row.request_id) else row.task_id
+        pasts[row.id] = TrialPast(run_id=row.run_id, revision=row.revision, last_step=last, task_id=task_id)
     return pasts
 
 
@@ -83,7 +85,7 @@ def _row(session: Session, experiment_id: int, trial: NewTrial) -> dict[str, Any
     return {
         "experiment_id": experiment_id,
         "request_id": trial.request_id,
-        "task_id": f"{experiment_id}.{trial.request_id}",
+        "task_id": names.trial_task(experiment_id, trial.request_id),
         "seed": trial.seed,
         "hparams": trial.hparams,
         "state": "PAUSED" if trial.is_paused else "ACTIVE",

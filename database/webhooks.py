@@ -15,7 +15,17 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from database import slack
-from database.models import Experiment, Outbox, Project, Trial, Webhook, WebhookDelivery, WebhookTrigger, Workspace
+from database.models import (
+    Experiment,
+    Outbox,
+    Project,
+    Task,
+    Trial,
+    Webhook,
+    WebhookDelivery,
+    WebhookTrigger,
+    Workspace,
+)
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
@@ -113,7 +123,8 @@ def note_log(
     found = {"task_id": task_id, "node_name": node, "triggering_log": line}
     data: dict[str, Any] = {"task_log": found}
     if webhook.kind == "SLACK":  # people look for numbers
-        row = session.execute(select(Trial.id, Trial.experiment_id).where(Trial.task_id == task_id)).one_or_none()
+        whose = select(Trial.id, Trial.experiment_id).join(Task, Task.trial_id == Trial.id)
+        row = session.execute(whose.where(Task.id == task_id)).one_or_none()
         data["task_log"] = found | ({"trial_id": row[0], "experiment_id": row[1]} if row else {})
     text = f"Task {task_id} printed a line that matches {trigger.condition.get('regex')!r}: {line}"
     return post(session, webhook, TASK_LOG, trigger.condition, data, text, cause=f"log {trigger.id} {task_id}")

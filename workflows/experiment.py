@@ -569,7 +569,7 @@ class Experiment:
             experiment_id=run.experiment_id,
             trial_id=entry.trial_id,
             request_id=request_id,
-            task_id=f"{run.experiment_id}.{request_id}",
+            task_id=entry.task_id or names.trial_task(run.experiment_id, request_id),
             experiment_name=run.name,
             owner=run.owner,
             job_id=run.job_id,

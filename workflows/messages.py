@@ -77,6 +77,7 @@ class TrialEntry(BaseModel):
     metric: Any = None  # that it reported there
     run_id: int = 0  # of its last run, when it is started again
     revision: int = 0  # of its last record, when it is started again
+    task_id: str = ""  # when it is started again, if it is no longer its first one
 
     @model_serializer(mode="wrap")
     def _only_changes(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -361,6 +362,7 @@ class TrialPast(BaseModel):
     run_id: int
     revision: int
     last_step: int = -1
+    task_id: str = ""  # that it goes on in; empty: in its first one
 
 
 class CreatedTrials(BaseModel):

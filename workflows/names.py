@@ -74,6 +74,12 @@ def delivery_workflow(delivery_id: str) -> str:
     return f"webhook-delivery-{delivery_id}"
 
 
+def trial_task(experiment_id: int, request_id: str, continuation: int = 0) -> str:
+    """Id of the task of a trial. Each time that its experiment continues and runs it again, it gets a further one."""
+    first = f"{experiment_id}.{request_id}"
+    return f"{first}-{continuation}" if continuation else first
+
+
 def allocation_id(task_id: str, run_id: int) -> str:
     """Id of the run_id-th allocation of a task, counted from 1."""
     return f"{task_id}.{run_id}"

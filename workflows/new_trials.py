@@ -44,5 +44,6 @@ def note_trials(run: ExperimentRun, new: Sequence[NewTrial], recorded: CreatedTr
         past = recorded.pasts.get(trial_id)
         if past is not None:
             entry.run_id, entry.revision, entry.last_step = past.run_id, past.revision, past.last_step
+            entry.task_id = past.task_id
         run.trials[trial.request_id] = entries[trial.request_id] = entry
     return entries

@@ -135,8 +135,9 @@ class LogPolicies:
                 return self._watched[allocation_id]
         with self._database.read() as session:
             row = session.execute(
-                select(Trial.id, Trial.task_id, Experiment.config)
-                .join(Allocation, Allocation.trial_id == Trial.id)
+                select(Trial.id, Allocation.task_id, Experiment.config)
+                .select_from(Allocation)
+                .join(Trial, Trial.id == Allocation.trial_id)
                 .join(Experiment, Experiment.id == Trial.experiment_id)
                 .where(Allocation.id == allocation_id)
             ).one_or_none()

@@ -130,8 +130,9 @@ class LogHooks:
                 self._known.move_to_end(allocation_id)
                 return self._known[allocation_id]
         statement = (
-            select(Trial.task_id, Experiment.id, Experiment.config, Project.workspace_id)
-            .join(Allocation, Allocation.trial_id == Trial.id)
+            select(Allocation.task_id, Experiment.id, Experiment.config, Project.workspace_id)
+            .select_from(Allocation)
+            .join(Trial, Trial.id == Allocation.trial_id)
             .join(Experiment, Experiment.id == Trial.experiment_id)
             .join(Project, Project.id == Experiment.project_id)
             .where(Allocation.id == allocation_id)

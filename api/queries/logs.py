@@ -101,19 +101,19 @@ _PIECE = 1000
 
 def read(
     session: Session,
-    task_id: str,
+    task_ids: Sequence[str],
     wanted: LogFilter,
     *,
     from_id: int | None = None,
     most: int = 0,
     descending: bool = False,
 ) -> Lines:
-    """The next lines of a task after `from_id`, in the order of their arrival, or before it, the latest first.
+    """The next lines of tasks after `from_id`, in the order of their arrival, or before it, the latest first.
 
     `most`: more than so many are not wanted; 0: as many as one piece has.
     """
     piece = min(_PIECE, most) if most > 0 and wanted.pattern is None else _PIECE
-    statement = select(TaskLog).where(TaskLog.task_id == task_id, *_conditions(wanted))
+    statement = select(TaskLog).where(_of(task_ids), *_conditions(wanted))
     if from_id is not None:
         statement = statement.where(TaskLog.id < from_id if descending else TaskLog.id > from_id)
     statement = statement.order_by(TaskLog.id.desc() if descending else TaskLog.id.asc()).limit(piece)
@@ -124,8 +124,13 @@ def read(
     return Lines(rows, last_id, is_full)
 
 
-def fields(session: Session, task_id: str) -> dict[str, list[Any]]:
-    """What the lines of a task can be filtered by."""
+def _of(task_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Of one alone the index has the lines in their order already."""
+    return TaskLog.task_id == task_ids[0] if len(task_ids) == 1 else TaskLog.task_id.in_(task_ids)
+
+
+def fields(session: Session, task_ids: Sequence[str]) -> dict[str, list[Any]]:
+    """What the lines of tasks can be filtered by."""
     columns = {
         "allocationIds": TaskLog.allocation_id,
         "agentIds": TaskLog.agent_id,
@@ -136,7 +141,7 @@ def fields(session: Session, task_id: str) -> dict[str, list[Any]]:
     }
     found: dict[str, list[Any]] = {}
     for name, column in columns.items():
-        values = session.scalars(select(column).where(TaskLog.task_id == task_id, column.is_not(None)).distinct())
+        values = session.scalars(select(column).where(_of(task_ids), column.is_not(None)).distinct())
         found[name] = sorted(values)
     return found
 

@@ -29,6 +29,7 @@ from api.queries.metric_values import number_of
 from api.queries.paging import chosen
 from api.schemas import messages as wire
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
+from database.tasks import tasks_of_trials
 from database.types import UtcTime, utc_now
 from workflows.lifecycle.trial import TrialState
 
@@ -138,7 +139,7 @@ def _load(session: Session, trials: Sequence[Trial]) -> list[wire.Trial]:
             )
         )
     }
-    labels = _labels(session, ids)
+    labels, task_ids = _labels(session, ids), tasks_of_trials(session, trials)
     return [
         _wire(
             trial,
@@ -147,6 +148,7 @@ def _load(session: Session, trials: Sequence[Trial]) -> list[wire.Trial]:
             live.get(trial.id),
             searched[trial.experiment_id],
             labels.get(trial.id),
+            task_ids[trial.id],
         )
         for trial in trials
     ]
@@ -169,6 +171,7 @@ def _wire(
     allocation_state: str | None,
     has_operations: bool,
     label: str | None,
+    task_ids: list[str],
 ) -> wire.Trial:
     kept = [row for row in checkpoints if row.state != "DELETED"]
     best = validations.get(trial.best_validation_id or 0)
@@ -194,7 +197,7 @@ def _wire(
         total_checkpoint_size=sum(row.size_bytes for row in kept),
         runner_state=trial.runner_state,
         task_id=trial.task_id,
-        task_ids=[trial.task_id],
+        task_ids=task_ids,
         wall_clock_time=(end - trial.started_at).total_seconds(),
         rung=trial.rung,
         bracket=trial.bracket,

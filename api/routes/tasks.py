@@ -30,6 +30,7 @@ from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
 from api.services.enrollment import own_allocations
 from database.models import Allocation, LogPolicyMatch, ModelDefinition, Task, Trial
+from database.tasks import tasks_of_trials
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.lifecycle.task import TaskKind
 
@@ -229,13 +230,13 @@ async def trial_logs(
 ) -> Response:
     """Lines of a trial as a stream; with `follow` it stays open until the trial has ended."""
 
-    def find() -> str:
+    def find() -> list[str]:
         with parts.database.read() as session:
-            return readable_trial(session, trial_id, user).task_id
+            return tasks_of_trials(session, [readable_trial(session, trial_id, user)])[trial_id]
 
-    task_id = await run_in_threadpool(find)
+    task_ids = await run_in_threadpool(find)
     is_descending = bool(Window(order_by=order_by).is_descending)
-    lines = _lines(parts, task_id, wanted, limit, follow, is_descending, {"trialId": trial_id})
+    lines = _lines(parts, task_ids, wanted, limit, follow, is_descending, {"trialId": trial_id})
     return stream(lines)
 
 
@@ -243,7 +244,8 @@ async def trial_logs(
 def trial_log_fields(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """What the lines of a trial can be filtered by, as one line of a stream."""
     with parts.database.read() as session:
-        found = logs.fields(session, readable_trial(session, trial_id, user).task_id)
+        task_ids = tasks_of_trials(session, [readable_trial(session, trial_id, user)])[trial_id]
+        found = logs.fields(session, task_ids)
     return Response(encode({"result": found}) + b"\n", media_type="application/json")
 
 
@@ -252,7 +254,7 @@ def task_log_fields(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response
     """What the lines of a task can be filtered by, as one line of a stream."""
     with parts.database.read() as session:
         readable_task(session, task_id, user)
-        found = logs.fields(session, task_id)
+        found = logs.fields(session, [task_id])
     return Response(encode({"result": found}) + b"\n", media_type="application/json")
 
 
@@ -273,13 +275,13 @@ async def task_logs(
             readable_task(session, task_id, user)
 
     await run_in_threadpool(check)
-    lines = _lines(parts, task_id, wanted, limit, follow, bool(Window(order_by=order_by).is_descending), {})
+    lines = _lines(parts, [task_id], wanted, limit, follow, bool(Window(order_by=order_by).is_descending), {})
     return stream(lines)
 
 
 async def _lines(
     parts: Parts,
-    task_id: str,
+    task_ids: Sequence[str],
     wanted: logs.LogFilter,
     limit: int,
     follow: bool,
@@ -290,11 +292,11 @@ async def _lines(
 
     def read(from_id: int | None, most: int) -> logs.Lines:
         with parts.database.read() as session:
-            return logs.read(session, task_id, wanted, from_id=from_id, most=most, descending=descending)
+            return logs.read(session, task_ids, wanted, from_id=from_id, most=most, descending=descending)
 
     def is_over() -> bool:
         with parts.database.read() as session:
-            is_open = select(Task.id).where(Task.id == task_id, Task.ended_at.is_(None))
+            is_open = select(Task.id).where(Task.id.in_(task_ids), Task.ended_at.is_(None)).limit(1)
             return session.scalar(is_open) is None
 
     seen: int | None = None

@@ -17,7 +17,7 @@ from api.services.pools import check_pool
 from api.temporal import outbox
 from database.models import Experiment, SearchDecision, Trial
 from database.session import Database
-from database.tasks import reopen_trial_tasks
+from database.tasks import give_further_tasks
 from database.types import utc_now
 from workflows import names
 from workflows.config import ConfigError, ExperimentConfig, merge_configs, parse_experiment_config
@@ -157,4 +157,4 @@ def _take_back(session: Session, row: Experiment, past: Past, same: int) -> None
     again = select(Trial.id).where(Trial.experiment_id == row.id, Trial.request_id.in_(past.again))
     trial_ids = session.scalars(again).all()
     session.execute(update(Trial).where(Trial.id.in_(trial_ids)).values(early_exit=None))
-    reopen_trial_tasks(session, trial_ids)
+    give_further_tasks(session, trial_ids, row.continuations)

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, delete, func, literal, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from database.models import Experiment, TaskLog, Trial
+from database.models import Experiment, Task, TaskLog, Trial
 from database.session import Database
 from database.types import utc_now
 
@@ -71,9 +71,10 @@ class LogRetention:
         return func.coalesce(Trial.log_retention_days, Experiment.log_retention_days, literal(self._cluster_days))
 
     def _expired_tasks(self, session: Session) -> list[str]:
-        with_lines = select(TaskLog.id).where(TaskLog.task_id == Trial.task_id).exists()
+        with_lines = select(TaskLog.id).where(TaskLog.task_id == Task.id).exists()
         rows = session.execute(
-            select(Trial.task_id, Trial.ended_at, self._days())
+            select(Task.id, Trial.ended_at, self._days())
+            .join(Trial, Trial.id == Task.trial_id)
             .join(Experiment, Experiment.id == Trial.experiment_id)
             .where(Trial.ended_at.is_not(None), self._days() != FOREVER, with_lines)
         ).all()

@@ -26,6 +26,7 @@ from database.models import Checkpoint, Experiment, Trial
 from database.session import Database
 from database.tasks import create_trial_tasks, end_trial_task, reopen_trial_tasks
 from database.types import utc_now
+from workflows import names
 
 log = structlog.get_logger()
 
@@ -66,7 +67,7 @@ def create_trial(
     trial = Trial(
         experiment_id=experiment_id,
         request_id=request_id,
-        task_id=f"{experiment_id}.{request_id}",
+        task_id=names.trial_task(experiment_id, request_id),
         seed=0,
         hparams=plain(hparams),
         state="PAUSED",

@@ -68,8 +68,17 @@ async def test_failed_trials_run_again_and_the_others_do_not(cluster: Platform) 
         assert (trial["runId"], trial["restarts"]) == (2 if was_failed else 1, 0)
         steps = [report["totalBatches"] for report in await cluster.metrics(trial_id)]
         assert steps == [1, 2, 3, 4], "no step that a checkpoint covers is trained again"
-        assert ("resumed at 2" in await cluster.logs(trial_id)) is was_failed
+        lines = await cluster.logs(trial_id)
+        assert ("resumed at 2" in lines, "broken" in lines) == (was_failed, was_failed), "the lines of all its tasks"
         assert (trial["endTime"] == before[trial_id]["endTime"]) is not was_failed
+        first = before[trial_id]["taskId"]
+        assert trial["taskIds"] == ([first, f"{first}-1"] if was_failed else [first])
+        assert trial["taskId"] == trial["taskIds"][-1]
+        for task_id in trial["taskIds"]:
+            task = (await cluster.get(f"/api/v1/tasks/{task_id}"))["task"]
+            assert (len(task["allocations"]), task["endTime"] is None) == (1, False), "each ended with its run"
+            fields = (await cluster.get(f"/api/v1/tasks/{task_id}/logs/fields"))["result"]
+            assert fields["allocationIds"] == [task["allocations"][0]["allocationId"]]
     assert ended["jobId"] == (await cluster.experiment(experiment_id))["jobId"]
     assert await verified(cluster, experiment_id) > 0
     refused = await cluster.http.post("/api/v1/experiments/continue", json={"id": experiment_id})
