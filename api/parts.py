@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from api.auth.authentication import Authenticator
 from api.auth.redaction import Redactor
@@ -10,6 +10,7 @@ from api.ingest.log_policies import LogPolicies
 from api.ingest.log_webhooks import LogHooks
 from api.ingest.metrics_writer import MetricsWriter
 from api.ingest.report_lane import MetricReports
+from api.schemas.streaming import Followers
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
 from api.services.log_retention import LogRetention
@@ -42,3 +43,4 @@ class Parts:
     log_ring: LogRing
     cluster_id: str
     version: str
+    followers: Followers = field(default_factory=Followers)

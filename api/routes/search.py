@@ -143,7 +143,8 @@ async def searcher_events(experiment_id: ExperimentId, request: Request, parts: 
                 return answer({"searcherEvents": custom_search.events_to_wire(queue, state)})
             await asyncio.sleep(_TICK_S)
 
-    return await while_there(request, poll())
+    with parts.followers.one_more(actor.user_id):
+        return await while_there(request, poll())
 
 
 def _queue(parts: Parts, experiment_id: int, actor: UserPrincipal) -> tuple[ExperimentState, list[dict[str, Any]]]:

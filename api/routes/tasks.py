@@ -39,6 +39,8 @@ router = APIRouter(route_class=Route, tags=["tasks"])
 #: A follower stays this long after the end, so that lines on their way still arrive.
 _GRACE_S = 1.0
 _TICK_S = 0.25
+#: Who is quiet for long is looked after less often: most followers wait for trials that say nothing.
+_QUIET_AFTER_S, _QUIET_TICK_S = 5.0, 1.0
 #: Lines that are stored in one transaction: so long, whoever writes something else waits.
 _SLICE = 500
 
@@ -237,7 +239,7 @@ async def trial_logs(
     task_ids = await run_in_threadpool(find)
     is_descending = bool(Window(order_by=order_by).is_descending)
     lines = _lines(parts, task_ids, wanted, limit, follow, is_descending, {"trialId": trial_id})
-    return stream(lines)
+    return stream(lines, parts.followers.one_more(user.user_id) if follow else None)
 
 
 @router.get("/api/v1/trials/{trial_id}/logs/fields", response_class=Response, responses=LINES)
@@ -276,7 +278,7 @@ async def task_logs(
 
     await run_in_threadpool(check)
     lines = _lines(parts, [task_id], wanted, limit, follow, bool(Window(order_by=order_by).is_descending), {})
-    return stream(lines)
+    return stream(lines, parts.followers.one_more(user.user_id) if follow else None)
 
 
 async def _lines(
@@ -315,5 +317,6 @@ async def _lines(
             continue
         if descending or not follow or (over and quiet_s >= _GRACE_S):  # descending: a tail, which clients reverse
             return
-        await asyncio.sleep(_TICK_S)
-        quiet_s += _TICK_S
+        tick_s = _TICK_S if quiet_s < _QUIET_AFTER_S else _QUIET_TICK_S
+        await asyncio.sleep(tick_s)
+        quiet_s += tick_s

@@ -6,17 +6,25 @@ An error in the middle of a stream is a last line that clients understand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import orjson
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from api.errors import TooMany
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
 
+#: Things that one user follows at a time.
+MOST_FOLLOWED = 100
+_AGAIN_S = 5
 #: What routes declare that answer with lines.
 LINES: dict[int | str, dict[str, Any]] = {
     200: {"description": "A stream: one object a line", "content": {"application/json": {}}}
@@ -49,9 +57,46 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def stream(lines: AsyncIterator[bytes]) -> Response:
-    """A 200 that goes on for as long as there are lines. Source: spec rest-api.md §1.3 (mid-stream), §1.4."""
-    return StreamingResponse(_guarded(lines), media_type="application/json")
+class Followers:
+    """Who follows something that goes on. Each looks into the database again and again, which all others wait for."""
+
+    def __init__(self, most: int = MOST_FOLLOWED) -> None:
+        self._most = most
+        self._open: Counter[int] = Counter()
+
+    @contextmanager
+    def one_more(self, user_id: int) -> Generator[None]:
+        """While a user follows one thing more. Raises: TooMany."""
+        if self._open[user_id] >= self._most:
+            raise TooMany(f"you follow {self._most} things already: leave one of them first", _AGAIN_S)
+        self._open[user_id] += 1
+        try:
+            yield
+        finally:
+            self._open[user_id] -= 1
+            if not self._open[user_id]:
+                del self._open[user_id]
+
+
+def stream(lines: AsyncIterator[bytes], during: AbstractContextManager[None] | None = None) -> Response:
+    """A 200 that goes on for as long as there are lines. Source: spec rest-api.md §1.3 (mid-stream), §1.4.
+
+    Args:
+        lines: one JSON object each.
+        during: entered before the answer begins, and so it may refuse it.
+    """
+    return _Stream(lines, during or nullcontext())
+
+
+class _Stream(StreamingResponse):
+    def __init__(self, lines: AsyncIterator[bytes], during: AbstractContextManager[None]) -> None:
+        super().__init__(_guarded(lines), media_type="application/json")
+        self._during = during
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. What `during` holds is given back also if the client left before the first line."""
+        with self._during:
+            await super().__call__(scope, receive, send)
 
 
 async def _guarded(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

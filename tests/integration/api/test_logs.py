@@ -6,10 +6,11 @@ import asyncio
 import uuid
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
-from api.auth import AGENT_CREDENTIAL, token_hash
+from api.auth.authentication import AGENT_CREDENTIAL, token_hash
 from database.models import Agent, Allocation
 from tests.integration.api.served import Caller, Run, Served
 
@@ -304,3 +305,34 @@ async def test_lines_are_refused_when_there_are_none_or_wrong_ones(api: Served, 
 async def test_empty_array_is_taken_when_an_older_shipper_has_nothing_to_say(api: Served) -> None:
     run = await api.trial(api.user())
     assert await run.container.post("/task-logs", []) == ""
+
+
+async def test_one_user_follows_so_many_things_and_no_more(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api.parts.followers, "_most", 3)
+    user, other = api.user(), api.user()
+    run, foreign = await api.trial(user), await api.trial(other)
+    path = f"/api/v1/trials/{run.trial_id}/logs"
+
+    async def follow() -> httpx.Response:
+        request = api.http.build_request("GET", path, params={"follow": "true"}, headers=user.headers)
+        return await api.http.send(request, stream=True)
+
+    opened = [await follow() for _ in range(3)]
+    assert [response.status_code for response in opened] == [200] * 3
+    refused = await user.ask("GET", f"/api/v1/tasks/{run.task_id}/logs", params={"follow": "true"})
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    assert "you follow 3 things already" in refused.json()["message"]
+    assert await user.lines(path) == [], "who does not follow is answered"
+    await api.end(foreign)
+    assert await other.lines(f"/api/v1/trials/{foreign.trial_id}/logs", follow="true") == []
+    for response in opened:
+        await response.aclose()
+    again = await follow()
+    for _ in range(100):  # that they left is noticed
+        await again.aclose()
+        if again.status_code == 200:
+            break
+        await asyncio.sleep(0.05)
+        again = await follow()
+    await again.aclose()
+    assert again.status_code == 200
