@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Security
@@ -73,6 +74,23 @@ async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_
     return principal
 
 
+def asked_again(request: Request, check: Callable[[UserPrincipal], object]) -> Callable[[], None]:
+    """Whether a user may still have what goes on being sent to him: to be called now and again. Blocks.
+
+    His token may have ended since, and his rights. What it returns raises Unauthenticated, and whatever `check` raises.
+    """
+    auth = get_parts(request).auth
+    token, is_allocation = presented_token(request)
+
+    def look() -> None:
+        principal = auth.identify(token, is_allocation=is_allocation)
+        if not isinstance(principal, UserPrincipal):
+            raise Forbidden("this is for users only")
+        check(principal)
+
+    return look
+
+
 async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_tokens)]) -> UserPrincipal:
     """The calling user. Raises: Forbidden for containers and agents."""
     if not isinstance(principal, UserPrincipal):
@@ -82,9 +100,14 @@ async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_toke
 
 async def get_admin(user: Annotated[UserPrincipal, Depends(get_user)]) -> UserPrincipal:
     """The calling administrator. Raises: Forbidden."""
+    require_admin(user)
+    return user
+
+
+def require_admin(user: UserPrincipal) -> None:
+    """Refuse who is no administrator. Raises: Forbidden."""
     if not user.is_admin:
         raise Forbidden("this is for administrators only")
-    return user
 
 
 async def get_agent(principal: Caller, token: Annotated[Any, Security(_bearer)]) -> AgentPrincipal:

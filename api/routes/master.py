@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
-from api.deps import AdminDep, PartsDep, UserDep
+from api.deps import AdminDep, PartsDep, UserDep, asked_again, require_admin
 from api.errors import BadRequest, Unsupported
 from api.parts import Parts
 from api.routing import Route
 from api.schemas import master as wire
+from api.schemas import streaming
 from api.schemas.base import WIRE_VERSION, answer, encode, rfc3339
 from api.schemas.durations import parse_duration
 from api.schemas.parameters import Follow
@@ -171,7 +173,12 @@ def _set_level(parts: Parts, level: str) -> None:
 
 @router.get("/api/v1/master/logs", response_class=Response, responses=LINES)
 async def master_logs(
-    parts: PartsDep, admin: AdminDep, offset: int = 0, limit: int = 0, follow: Follow = False
+    request: Request,
+    parts: PartsDep,
+    admin: AdminDep,
+    offset: int = 0,
+    limit: int = 0,
+    follow: Follow = False,
 ) -> Response:
     """The latest log lines of this process of the API (administrators only). A negative offset counts from the end."""
     lines = parts.log_ring.lines()
@@ -179,11 +186,19 @@ async def master_logs(
     if limit > 0:
         shown = shown[:limit]
     last = lines[-1].id if lines else 0
-    return stream(_entries(parts, shown, last, follow and limit <= 0))
+    is_followed = follow and limit <= 0
+    entries = _entries(parts, shown, last, is_followed, asked_again(request, require_admin))
+    return stream(entries, parts.followers.one_more(admin.user_id) if is_followed else None)
 
 
-async def _entries(parts: Parts, shown: list[LogLine], last: int, follow: bool) -> AsyncIterator[bytes]:
+async def _entries(
+    parts: Parts, shown: list[LogLine], last: int, follow: bool, still: Callable[[], None]
+) -> AsyncIterator[bytes]:
+    asked_at = time.monotonic()
     while True:
+        if time.monotonic() - asked_at >= streaming.RIGHTS_EVERY_S:
+            await run_in_threadpool(still)
+            asked_at = time.monotonic()
         for line in shown:
             entry = wire.LogEntry(id=line.id, message=line.message, timestamp=line.at, level=f"LOG_LEVEL_{line.level}")
             yield encode({"result": {"logEntry": entry}}) + b"\n"

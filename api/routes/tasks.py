@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query
+from fastapi import APIRouter, Body, Depends, Query, Request
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.auth.authorization import readable_task, readable_trial
 from api.auth.reporters import of_unmanaged
-from api.deps import PartsDep, PrincipalDep, UserDep
+from api.deps import PartsDep, PrincipalDep, UserDep, asked_again
 from api.errors import BadRequest, Forbidden, NotFound
 from api.ingest.log_policies import SentLine
 from api.parts import Parts
@@ -25,6 +26,7 @@ from api.queries.paging import Window
 from api.routes.task_lists import allocation
 from api.routing import Route
 from api.schemas import messages as wire
+from api.schemas import streaming
 from api.schemas.base import Instant, answer, encode
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
@@ -223,6 +225,7 @@ FilterDep = Annotated[logs.LogFilter, Depends(_filter)]
 @router.get("/api/v1/trials/{trial_id}/logs", response_class=Response, responses=LINES)
 async def trial_logs(
     trial_id: TrialId,
+    request: Request,
     parts: PartsDep,
     user: UserDep,
     wanted: FilterDep,
@@ -232,13 +235,14 @@ async def trial_logs(
 ) -> Response:
     """Lines of a trial as a stream; with `follow` it stays open until the trial has ended."""
 
-    def find() -> list[str]:
+    def find(reader: UserPrincipal) -> list[str]:
         with parts.database.read() as session:
-            return tasks_of_trials(session, [readable_trial(session, trial_id, user)])[trial_id]
+            return tasks_of_trials(session, [readable_trial(session, trial_id, reader)])[trial_id]
 
-    task_ids = await run_in_threadpool(find)
+    task_ids = await run_in_threadpool(find, user)
     is_descending = bool(Window(order_by=order_by).is_descending)
-    lines = _lines(parts, task_ids, wanted, limit, follow, is_descending, {"trialId": trial_id})
+    still = asked_again(request, find)
+    lines = _lines(parts, task_ids, wanted, limit, follow, is_descending, {"trialId": trial_id}, still)
     return stream(lines, parts.followers.one_more(user.user_id) if follow else None)
 
 
@@ -263,6 +267,7 @@ def task_log_fields(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response
 @router.get("/api/v1/tasks/{task_id}/logs", response_class=Response, responses=LINES)
 async def task_logs(
     task_id: TaskId,
+    request: Request,
     parts: PartsDep,
     user: UserDep,
     wanted: FilterDep,
@@ -272,12 +277,14 @@ async def task_logs(
 ) -> Response:
     """Lines of a task as a stream; with `follow` it stays open until the task has ended."""
 
-    def check() -> None:
+    def check(reader: UserPrincipal) -> None:
         with parts.database.read() as session:
-            readable_task(session, task_id, user)
+            readable_task(session, task_id, reader)
 
-    await run_in_threadpool(check)
-    lines = _lines(parts, [task_id], wanted, limit, follow, bool(Window(order_by=order_by).is_descending), {})
+    await run_in_threadpool(check, user)
+    is_descending = bool(Window(order_by=order_by).is_descending)
+    still = asked_again(request, check)
+    lines = _lines(parts, [task_id], wanted, limit, follow, is_descending, {}, still)
     return stream(lines, parts.followers.one_more(user.user_id) if follow else None)
 
 
@@ -289,8 +296,9 @@ async def _lines(
     follow: bool,
     descending: bool,
     extra: dict[str, Any],
+    still: Callable[[], None],
 ) -> AsyncIterator[bytes]:
-    """Never an empty line: clients crash on one."""
+    """Never an empty line: clients crash on one. `still` raises when the reader may no more."""
 
     def read(from_id: int | None, most: int) -> logs.Lines:
         with parts.database.read() as session:
@@ -302,8 +310,11 @@ async def _lines(
             return session.scalar(is_open) is None
 
     seen: int | None = None
-    sent, quiet_s = 0, 0.0
+    sent, quiet_s, asked_at = 0, 0.0, time.monotonic()
     while True:
+        if follow and time.monotonic() - asked_at >= streaming.RIGHTS_EVERY_S:
+            await run_in_threadpool(still)
+            asked_at = time.monotonic()
         over = follow and await run_in_threadpool(is_over)  # before reading: what comes later is read next time
         found = await run_in_threadpool(read, seen, limit - sent)
         rows = found.rows[: limit - sent] if limit > 0 else found.rows

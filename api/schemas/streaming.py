@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.errors import TooMany
+from api.errors import ApiError, TooMany
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -25,6 +25,8 @@ Result = TypeVar("Result")
 #: Things that one user follows at a time.
 MOST_FOLLOWED = 100
 _AGAIN_S = 5
+#: So often it is asked whether who follows may still.
+RIGHTS_EVERY_S = 5.0
 #: What routes declare that answer with lines.
 LINES: dict[int | str, dict[str, Any]] = {
     200: {"description": "A stream: one object a line", "content": {"application/json": {}}}
@@ -100,13 +102,20 @@ class _Stream(StreamingResponse):
 
 
 async def _guarded(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    told: dict[str, object]
     try:
         async for line in lines:
             yield line
+    except ApiError as error:  # such as a right that was taken away meanwhile
+        told = {
+            "grpcCode": error.code, "httpCode": error.status, "httpStatus": error.reason, "message": error.message,
+            "details": [],
+        }  # fmt: skip
+        yield orjson.dumps({"error": told}) + b"\n"
     except Exception as error:  # noqa: BLE001 - the status is sent already: this is the only way left to tell
         log.error("a stream broke off", error=repr(error))
         message = "the stream broke off: try again"
-        told: dict[str, object] = {
+        told = {
             "grpcCode": 14,
             "httpCode": 503,
             "httpStatus": "Service Unavailable",

@@ -336,3 +336,28 @@ async def test_one_user_follows_so_many_things_and_no_more(api: Served, monkeypa
         again = await follow()
     await again.aclose()
     assert again.status_code == 200
+
+
+@pytest.mark.parametrize("loses", ["token", "account", "role"])
+async def test_who_may_no_more_follows_no_more(api: Served, monkeypatch: pytest.MonkeyPatch, loses: str) -> None:
+    monkeypatch.setattr("api.schemas.streaming.RIGHTS_EVERY_S", 0.2)
+    user, admin = api.user(), api.user(is_admin=True)
+    reader = user if loses == "token" else api.user()
+    run = await api.trial(user)
+    path = f"/api/v1/tasks/{run.task_id}/logs"
+    async with asyncio.timeout(15):
+        async with api.http.stream("GET", path, params={"follow": "true"}, headers=reader.headers) as response:
+            received = response.aiter_lines()
+            await send(api, entry(run, 0))
+            assert "result" in orjson.loads(await anext(received))
+            if loses == "token":
+                await reader.post("/api/v1/auth/logout")
+            elif loses == "account":
+                await admin.ask("PATCH", f"/api/v1/users/{reader.user_id}", {"active": False})
+            else:
+                workspace = (await user.post("/api/v1/workspaces", {"name": f"own {user.username}"}))["workspace"]["id"]
+                project = (await user.post(f"/api/v1/workspaces/{workspace}/projects", {"name": "p"}))["project"]["id"]
+                moved = {"destinationProjectId": project}
+                await user.post(f"/api/v1/experiments/{run.experiment_id}/move", moved)
+            [last] = [orjson.loads(line) async for line in received]
+    assert last["error"]["httpCode"] == (404 if loses == "role" else 401)
