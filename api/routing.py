@@ -90,7 +90,7 @@ async def _read(request: Request, model: type[BaseModel] | None) -> Any:
     if not raw:
         return None if model is None else {}
     try:
-        value: Any = from_json(raw, allow_inf_nan=False)
+        value: Any = from_json(raw, allow_inf_nan=model is not None)  # fields say whether they may be NaN
     except ValueError as error:
         raise BadRequest(f"the body is no JSON: {error}") from None
     if model is not None:

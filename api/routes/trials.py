@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +27,7 @@ from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, chosen, rows_of
 from api.routing import Route
 from api.schemas import messages as wire
-from api.schemas.base import answer, encode, number
+from api.schemas.base import answer, encode
 from api.schemas.parameters import TrialId
 from api.schemas.streaming import LINES, stream
 from api.temporal import outbox
@@ -219,9 +218,7 @@ async def progress(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sen
     """How far the trial came: a bare number in searcher units, or an object with a fraction."""
     reporter = await reporter_for(parts.database, parts.auth, caller, trial_id)
     is_fraction = isinstance(sent, wire.Progress)
-    value = number(sent.progress if isinstance(sent, wire.Progress) else sent)
-    if value is None or value < 0 or not math.isfinite(value):
-        raise BadRequest(f"progress: {sent!r}: expected a number of 0 or more")
+    value = sent.progress if isinstance(sent, wire.Progress) else sent
     await run_in_threadpool(_note_progress, parts, reporter, value, is_fraction)
     return answer()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from typing import Annotated, Any, cast
 
 from fastapi import Body
-from pydantic import Field, StrictFloat, StrictInt
+from pydantic import BeforeValidator, Field, StrictInt
 
 from api.schemas.base import I64, Instant, Map, Pagination, Raw, Real, Timestamp, Wire, example
 from api.schemas.jobs import PatchResources
@@ -707,11 +708,18 @@ class Accelerators(
 class Progress(Wire, json_schema_extra=example({"progress": 0.5})):
     """How far a trial came, as a fraction."""
 
-    progress: StrictInt | StrictFloat
+    progress: float
+
+
+def _progress(value: Any) -> Any:
+    fraction = cast("dict[str, Any]", value).get("progress") if isinstance(value, dict) else value
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < math.inf:
+        raise ValueError("expected a number of 0 or more")
+    return cast(Any, value)
 
 
 #: Older harnesses send a number, in the units of the search.
-ProgressBody = Annotated[StrictInt | StrictFloat | Progress, Body(examples=[{"progress": 0.5}])]
+ProgressBody = Annotated[float | Progress, BeforeValidator(_progress), Body(examples=[{"progress": 0.5}])]
 
 
 class RunnerState(Wire, json_schema_extra=example({"state": "TRAINING"})):

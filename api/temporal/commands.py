@@ -223,8 +223,9 @@ class Commands:
         Raises: FailedPrecondition, Unavailable.
         """
         result = await self._command(experiment_id, command)
-        if result is None and await self._starts(experiment_id):
-            result = await self._command(experiment_id, command)
+        if result is None:
+            await self._starts(experiment_id)
+            result = await self._command(experiment_id, command)  # one beside this may have started it
         return result
 
     async def _starts(self, experiment_id: int) -> bool:
