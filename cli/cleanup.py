@@ -34,7 +34,7 @@ def continue_experiment(
     session.get().post("/api/v1/experiments/continue", body)
     render.say(f"Continued experiment {experiment_id}")
     if follow_first_trial:
-        from cli.experiment import follow_log
+        from cli.follow import follow_log
 
         follow_log(experiment_id)
 

@@ -9,6 +9,7 @@ import typer
 
 from cli import cleanup, experiment_change, experiment_table, paging, render, search, session
 from cli.bundles import bundled
+from cli.follow import end_with, first_trial, follow_log
 from cli.group import new_app
 from cli.options import (
     ExperimentId,
@@ -115,7 +116,7 @@ def create(
     experiment_id = int(created["experiment"]["id"])
     render.say(f"Created experiment {experiment_id}")
     if follow or (follow_first_trial and render.is_interactive()):
-        _end_with(_follow(experiment_id))
+        end_with(_follow(experiment_id))
     if follow_first_trial or test_mode:
         follow_log(experiment_id, wait=test_mode)
 
@@ -123,7 +124,7 @@ def create(
 @app.command("follow")
 def follow_experiment(experiment_id: ExperimentId) -> None:
     """Watch the trials of an experiment until it ends. Exit code 0 only if it is COMPLETED."""
-    _end_with(_follow(experiment_id))
+    end_with(_follow(experiment_id))
 
 
 @app.command("wait")
@@ -143,7 +144,7 @@ def wait(
         render.note(f"\nstopped waiting, the experiment goes on; wait again with `det experiment wait {experiment_id}`")
         raise
     render.say(f"experiment {experiment_id}: {state}")
-    _end_with(state)
+    end_with(state)
 
 
 @app.command("describe")
@@ -220,7 +221,7 @@ def logs(experiment_id: ExperimentId, lines: LogLines) -> None:
     """Print the log of an experiment's first trial."""
     from cli.log_output import print_logs
 
-    print_logs(_first_trial(experiment_id, wait=lines.follow), lines)
+    print_logs(first_trial(experiment_id, wait=lines.follow), lines)
 
 
 @app.command("download")
@@ -347,52 +348,6 @@ def _follow(experiment_id: int) -> str:
     from cli.follow import follow
 
     return follow(experiment_id)
-
-
-def _end_with(state: str) -> None:
-    raise typer.Exit(0 if state == "COMPLETED" else 1)
-
-
-def _first_trial(experiment_id: int, wait: bool) -> int:
-    from determined.experimental import Experiment
-
-    experiment = Experiment(experiment_id, session.get())
-    if wait:
-        return experiment.await_first_trial().id
-    for trial in experiment.iter_trials(limit=1):
-        return trial.id
-    raise ValueError(f"experiment {experiment_id} has no trial yet; wait for it with `det experiment logs -f`.")
-
-
-def follow_log(experiment_id: int, *, wait: bool = False) -> None:
-    """Print the first trial's log to its end, then leave with the exit code that tells how it went."""
-    _print_first_trial(experiment_id)
-    _end_with(_state_after_log(experiment_id, wait=wait))
-
-
-def _print_first_trial(experiment_id: int) -> None:
-    from cli.log_output import print_logs
-
-    try:
-        render.note(f"Waiting for the first trial of experiment {experiment_id} …")
-        trial_id = _first_trial(experiment_id, wait=True)
-        render.note(f"Following the log of trial {trial_id}")
-        print_logs(trial_id, LogLines(follow=True))
-    except KeyboardInterrupt:
-        render.note(f"the experiment goes on; follow it again with `det experiment follow {experiment_id}`")
-        raise
-
-
-def _state_after_log(experiment_id: int, wait: bool) -> str:
-    """The first trial ended. Others may go on: then all is well so far."""
-    from determined.experimental import Experiment
-
-    experiment = Experiment(experiment_id, session.get())
-    if wait:
-        return experiment.wait(0.5).name
-    experiment.reload()
-    name = experiment.state.name if experiment.state else ""
-    return name if name in ("ERROR", "CANCELED") else "COMPLETED"
 
 
 def _number(word: str) -> int:

@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
+
+import typer
 
 from cli import render, session
-from determined import errors
-
-INTERVAL_S = 1.0
-_TERMINAL = ("COMPLETED", "CANCELED", "ERROR", "DELETED")
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """An experiment and its trials at one moment."""
-
-    experiment: dict[str, Any]
-    trials: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-
-    @property
-    def state(self) -> str:
-        """The experiment's state, without its prefix."""
-        return render.state(self.experiment.get("state"))
-
-    @property
-    def metric(self) -> str:
-        """The name of the searcher's metric."""
-        return self.experiment.get("searcherMetric") or "metric"
-
-    @property
-    def best(self) -> dict[str, Any] | None:
-        """The best trial so far."""
-        best_id = self.experiment.get("bestTrialId")
-        return next((trial for trial in self.trials if trial["id"] == best_id), None)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing will change any more."""
-        return self.state in _TERMINAL
+from cli.options import LogLines
+from cli.snapshot import Snapshot, snapshots
 
 
 def follow(experiment_id: int) -> str:
@@ -105,30 +73,6 @@ def changes(old: Snapshot | None, new: Snapshot) -> list[str]:
     return lines
 
 
-def snapshot(experiment_id: int) -> Snapshot | None:
-    """What there is now; None if the cluster does not answer."""
-    try:
-        # The trials first: when the experiment says that it ended, they are read once more below.
-        trials = session.fetch_all(f"experiments/{experiment_id}/trials", "trials")
-        experiment = session.fetch(f"experiments/{experiment_id}")["experiment"]
-        if Snapshot(experiment).is_over:
-            trials = session.fetch_all(f"experiments/{experiment_id}/trials", "trials")
-    except (errors.MasterNotFoundException, errors.ServerException):
-        return None
-    return Snapshot(experiment, trials)
-
-
-def snapshots(experiment_id: int) -> Iterator[Snapshot | None]:
-    """What there is, about once a second, the last when it has ended; None while the cluster does not answer."""
-    while True:
-        began = time.monotonic()
-        now = snapshot(experiment_id)
-        yield now
-        if now is not None and now.is_over:
-            return
-        time.sleep(max(0.05, INTERVAL_S - (time.monotonic() - began)))
-
-
 def _follow_plain(experiment_id: int) -> Snapshot:
     last: Snapshot | None = None
     is_away = False
@@ -166,3 +110,54 @@ def _flush() -> None:
     import sys
 
     sys.stdout.flush()
+
+
+# -- the log of the first trial --------------------------------------------------------------------------------------
+
+
+def follow_log(experiment_id: int, *, wait: bool = False) -> None:
+    """Print the first trial's log to its end, then leave with the exit code that tells how it went."""
+    _print_first_trial(experiment_id)
+    end_with(_state_after_log(experiment_id, wait=wait))
+
+
+def _print_first_trial(experiment_id: int) -> None:
+    from cli.log_output import print_logs
+
+    try:
+        render.note(f"Waiting for the first trial of experiment {experiment_id} …")
+        trial_id = first_trial(experiment_id, wait=True)
+        render.note(f"Following the log of trial {trial_id}")
+        print_logs(trial_id, LogLines(follow=True))
+    except KeyboardInterrupt:
+        render.note(f"the experiment goes on; follow it again with `det experiment follow {experiment_id}`")
+        raise
+
+
+def _state_after_log(experiment_id: int, wait: bool) -> str:
+    """The first trial ended. Others may go on: then all is well so far."""
+    from determined.experimental import Experiment
+
+    experiment = Experiment(experiment_id, session.get())
+    if wait:
+        return experiment.wait(0.5).name
+    experiment.reload()
+    name = experiment.state.name if experiment.state else ""
+    return name if name in ("ERROR", "CANCELED") else "COMPLETED"
+
+
+def first_trial(experiment_id: int, wait: bool) -> int:
+    """The number of the first trial. Raises: ValueError, if there is none and none is waited for."""
+    from determined.experimental import Experiment
+
+    experiment = Experiment(experiment_id, session.get())
+    if wait:
+        return experiment.await_first_trial().id
+    for trial in experiment.iter_trials(limit=1):
+        return trial.id
+    raise ValueError(f"experiment {experiment_id} has no trial yet; wait for it with `det experiment logs -f`.")
+
+
+def end_with(state: str) -> NoReturn:
+    """Leave with the exit code that tells how an experiment went."""
+    raise typer.Exit(0 if state == "COMPLETED" else 1)

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from cli import log_output, session
-from cli.follow import INTERVAL_S, Snapshot, snapshot
 from cli.keys import single_keys
 from cli.picture import View, by_interest, picture
+from cli.snapshot import INTERVAL_S, Snapshot, snapshot
 from determined import errors
 
 _REDRAW_S = 0.25

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import render
-from cli.follow import Snapshot
+from cli.snapshot import Snapshot
 
 _COLORS = {"RUNNING": "green", "COMPLETED": "blue", "ERROR": "red", "CANCELED": "yellow", "PAUSED": "yellow"}
 _ORDER = {"RUNNING": 0, "STARTING": 1, "PULLING": 1, "QUEUED": 2}

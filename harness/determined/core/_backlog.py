@@ -16,9 +16,14 @@ from determined.core._spool import Spool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any, Callable, Union
+    from typing import Any, Callable, Protocol, Union
 
-    from determined.core._reporter import Send
+    class Send(Protocol):
+        """Sends one request, through outages: see `_reporter`."""
+
+        def __call__(
+            self, method: str, path: str, json: Any = None, body: bytes | None = None, **kwargs: Any
+        ) -> Any: ...
 
     Item = Union["Metrics", "Post", "Job", "End"]
 

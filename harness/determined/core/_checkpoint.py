@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from determined._info import ClusterInfo
     from determined.common.storage import Storage
+    from determined.core._backlog import Send
     from determined.core._distributed import DistributedContext
-    from determined.core._reporter import Reporter, Send
+    from determined.core._reporter import Reporter
 
     Selector = Callable[[str], bool]
     T = TypeVar("T")

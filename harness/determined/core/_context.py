@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from determined._info import ClusterInfo
     from determined.common.storage import Storage
-    from determined.core._reporter import Reporter, Send
+    from determined.core._backlog import Send
+    from determined.core._reporter import Reporter
     from determined.core._tensorboard import TensorboardSync
 
 # How long the end of a failed process waits for a master that does not answer, if nobody delivers what it leaves.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from determined.common.api._session import Session
-    from determined.core._backlog import Item
+    from determined.core._backlog import Item, Send
 
 QUEUE_LIMIT = 10_000
 # Between two sends of the same burst: keeps a loop of very short steps from sharing the interpreter with one request
@@ -48,7 +48,7 @@ EXIT_LIMIT_S = 3600.0
 _SERVER_ERROR_TRIES = 6
 
 
-class Send:
+class _Sender:
     """Sends one request, through outages. Handed to `Job.run`."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -414,7 +414,7 @@ class Reporter:
         try:
             if self._ended is not None:
                 raise self._ended
-            job.result = job.run(Send(self))
+            job.result = job.run(_Sender(self))
         except Exception as e:  # noqa: BLE001 - it is raised in the thread that waits
             job.error = e
         finally:

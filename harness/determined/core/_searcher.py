@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from determined.core._backlog import Send
     from determined.core._distributed import DistributedContext
-    from determined.core._reporter import Reporter, Send
+    from determined.core._reporter import Reporter
 
 
 class Unit(enum.Enum):

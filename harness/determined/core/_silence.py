@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from determined.exec._fail import say
+from determined._fail import say
 from determined.launch._folder import Progress
 from determined.launch._stall import STALL_STACKS_S
 

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     import pathlib
     from typing import Any, Callable
 
+    from determined.core._backlog import Send
     from determined.core._distributed import DistributedContext
-    from determined.core._reporter import Reporter, Send
+    from determined.core._reporter import Reporter
     from determined.core._tensorboard import TensorboardSync
 
 

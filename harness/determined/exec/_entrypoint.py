@@ -6,8 +6,8 @@ import os
 import re
 import sys
 
+from determined._fail import fail
 from determined._later import WITH_DETERMINED
-from determined.exec._fail import fail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from determined.exec._fail import fail
+from determined._fail import fail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

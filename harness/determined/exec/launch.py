@@ -10,12 +10,12 @@ import os
 import time
 
 from determined import errors
+from determined._fail import fail, say
 from determined.common.api._retry import Backoff, is_transient
 from determined.common.api._tls import Cert
 from determined.common.api._url import api_path
 from determined.exec._entrypoint import execute, resolve, with_startup_hook
 from determined.exec._environment import TaskEnvironment, write_info_file
-from determined.exec._fail import fail, say
 from determined.exec._master import connect
 
 TYPE_CHECKING = False

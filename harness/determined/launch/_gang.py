@@ -18,8 +18,8 @@ import threading
 import time
 
 from determined import errors
+from determined._fail import fail, say
 from determined._later import WITH_DETERMINED
-from determined.exec._fail import fail, say
 from determined.launch import _stall
 from determined.launch._folder import GANG_DIR, GangFolder
 from determined.launch._stacks import catches

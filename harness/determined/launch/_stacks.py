@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 
-from determined.exec._fail import say
+from determined._fail import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

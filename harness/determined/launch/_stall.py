@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from determined.exec._fail import fail, say
+from determined._fail import fail, say
 from determined.launch._stacks import Stacks
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sys
 
-from determined.exec._fail import fail
+from determined._fail import fail
 from determined.launch import _gang
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-from determined.exec._fail import fail
+from determined._fail import fail
 from determined.launch import _gang, _stacks, _stall
 from determined.launch._folder import GANG_DIR, GANG_RANK, STILL_WAITING, GangFolder, Progress
 

@@ -188,7 +188,7 @@ class TestCreate:
 
 class TestFollow:
     def test_lines_on_changes(self, cluster: Cluster, det: Det, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("cli.follow.INTERVAL_S", 0.01)
+        monkeypatch.setattr("cli.snapshot.INTERVAL_S", 0.01)
         best: dict[str, Any] = {"bestTrialId": 3, "bestTrialSearcherMetric": 0.25}
         moments: list[tuple[Any, list[Any]]] = [
             (experiment("ACTIVE", progress=0), []),

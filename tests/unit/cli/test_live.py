@@ -24,9 +24,9 @@ import pytest
 from rich.console import Console
 
 from cli import progress
-from cli.follow import Snapshot
 from cli.keys import single_keys
 from cli.picture import View, picture, rung_line, sparkline
+from cli.snapshot import Snapshot
 from tests.unit.cli.conftest import Cluster
 from tests.unit.cli.test_experiment import experiment, page, trial
 

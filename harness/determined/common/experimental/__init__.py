@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 _NAMES = {
     "Checkpoint",
     "Determined",
@@ -26,6 +28,5 @@ _NAMES = {
 def __getattr__(name: str) -> object:
     if name not in _NAMES:
         raise AttributeError(f"module 'determined.common.experimental' has no attribute {name!r}")
-    from determined import experimental
-
-    return getattr(experimental, name)
+    # looked up when asked: determined.experimental is made of what is here
+    return getattr(importlib.import_module("determined.experimental"), name)
