@@ -42,6 +42,7 @@ class SilenceWatch:
         except (AttributeError, OSError, ValueError):
             return  # stderr is no file, so that nothing could be shown
         if self._limit_s:
+            self._set_watchdog()  # here: the thread might not come to run before something holds the interpreter
             self._thread = threading.Thread(target=self._watch, name="determined-silence", daemon=True)
             self._thread.start()
 
@@ -54,7 +55,6 @@ class SilenceWatch:
 
     def _watch(self) -> None:
         seen, since, is_shown = self._progress(), time.monotonic(), False
-        self._set_watchdog()
         try:
             while not self._is_closed.wait(self._tick_s):
                 now = self._progress()
