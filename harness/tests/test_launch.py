@@ -291,8 +291,8 @@ with core.init() as context:
 def test_silent_process_shows_its_stacks_once(master: Master, tmp_path: Path, hangs: str) -> None:
     """Also one that holds the interpreter, so that no other thread runs.
 
-    Not from the very moment on at which it was last heard of: faulthandler lets go of the interpreter while its watchdog
-    is set anew, and could not go on if that one moment was the last.
+    Not from the very moment on at which it was last heard of: faulthandler lets go of the interpreter while it sets its
+    watchdog anew, and does not come to finish that.
     """
     master.answer("GET /api/v1/allocations/a.1/signals/preemption", {"preempt": False})
     script = SILENT.format(hangs=hangs, step="context.preempt.should_preempt()")

@@ -31,6 +31,7 @@ class SilenceWatch:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._tick_s = min(_TICK_S, limit_s / 10)
+        self._watchdog_s = limit_s + 3 * self._tick_s
         self._io = f"/proc/self/task/{threading.get_native_id()}/io"
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -63,6 +64,8 @@ class SilenceWatch:
                     self._set_watchdog()
                 elif not is_shown and time.monotonic() - since >= self._limit_s:
                     is_shown = True
+                    if time.monotonic() - since >= self._watchdog_s:
+                        continue  # the watchdog has shown it: this thread did not come to run meanwhile
                     faulthandler.cancel_dump_traceback_later()
                     say(
                         "WARNING",
@@ -74,7 +77,7 @@ class SilenceWatch:
             faulthandler.cancel_dump_traceback_later()
 
     def _set_watchdog(self) -> None:
-        faulthandler.dump_traceback_later(self._limit_s + 3 * self._tick_s, file=sys.stderr)
+        faulthandler.dump_traceback_later(self._watchdog_s, file=sys.stderr)
 
     def _progress(self) -> tuple[int, bytes]:
         """What changes when the watched thread goes on."""
