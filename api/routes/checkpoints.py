@@ -129,7 +129,7 @@ async def set_metadata(
     uuid: CheckpointUuid, parts: PartsDep, user: UserDep, wanted: wire.CheckpointMetadata
 ) -> Response:
     """Replace the stored metadata (clients merge before sending). The files in storage stay as they are."""
-    metadata = wanted.checkpoint.metadata
+    metadata = plain(wanted.checkpoint.metadata)
 
     def change() -> None:
         with parts.database.write() as session:

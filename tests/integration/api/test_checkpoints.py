@@ -135,6 +135,15 @@ async def test_checkpoint_is_taken_when_optional_fields_are_null_or_missing(api:
     assert (await run.container.get(f"{PATH}/{odd}"))["checkpoint"]["metadata"]["loss"] == "NaN"
 
 
+async def test_edited_metadata_may_hold_what_is_no_number(api: Served) -> None:
+    user = api.user()
+    run = await api.trial(user)
+    name = await report(run, 7)
+    body = {"checkpoint": {"metadata": {"loss": float("nan"), "large": 2**70}}}
+    await user.post(f"{PATH}/{name}/metadata", body)
+    assert (await user.get(f"{PATH}/{name}"))["checkpoint"]["metadata"] == {"loss": "NaN", "large": float(2**70)}
+
+
 @pytest.mark.parametrize("smaller", [True, False])
 async def test_checkpoints_are_sorted_by_metric_with_none_and_nan_last_when_asked(api: Served, smaller: bool) -> None:
     user = api.user()
