@@ -92,7 +92,7 @@ class Records:
                 .where(Allocation.id == record.allocation_id)
                 .values(end_kind=end.kind.value, end_cause=end.cause.value, end_message=end.message, exit_code=end.code)
             )
-            task_id = session.scalar(select(Allocation.task_id).where(Allocation.id == record.allocation_id))
+            task_id = session.scalar(select(Trial.task_id).where(Trial.id == record.trial_id))  # its newest
             text = f"{record.allocation_id} ended: {end.message} ({end.cause.value})."
             if record.message and record.message != end.message:
                 text += f" {record.message[:1].upper()}{record.message[1:]}."
