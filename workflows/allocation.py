@@ -396,7 +396,7 @@ class AllocationHolder:
 
     @workflow.signal
     def agent_silent(self, notice: AllocationNotice) -> None:
-        """An agent of this allocation did not come back yet. It goes on there, unless somebody wants its end."""
+        """An agent of this allocation did not come back yet. What runs there stays, unless its end is requested."""
         if now := self._is_about(notice.allocation_id):
             now.agent_silent()
 
@@ -414,7 +414,7 @@ class AllocationHolder:
 
 
 async def wait(condition: Callable[[], bool], timeout_s: float | None, summary: str) -> None:
-    """Wait until a condition holds, so many seconds at most (None: for as long as it takes)."""
+    """Wait until a condition holds, at most `timeout_s` seconds (None: without a limit)."""
     try:
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         await workflow.wait_condition(condition, timeout=timeout, timeout_summary=summary)

@@ -23,7 +23,7 @@ from workflows.messages import (
 )
 from workflows.options import on_agent, record_once, tell
 
-#: For so long, an agent may take the work up before a person is told that there is none.
+#: How long an agent may take to pick the work up before the user learns that there is none.
 _AGENT_WAIT = timedelta(minutes=10)
 
 
@@ -145,7 +145,7 @@ async def _collect(order: CleanupOrder) -> int:
 
 async def _remove(pool: str, removal_id: str, uuids: Sequence[str], timing: Timing) -> None:
     left = list(uuids)
-    for pause in (*timing.removal_pauses_s, None):  # then it is given up, until somebody asks again
+    for pause in (*timing.removal_pauses_s, None):  # then it is given up, until it is requested again
         answer = await _remove_on_agent(pool, RemoveFiles(removal_id=removal_id, uuids=left))
         # an agent may say what it likes, and of others' checkpoints too
         removed = RemovedFiles(

@@ -3,8 +3,8 @@
 Small ones stay as they are, so that Temporal's Web UI shows them; of a search that continues as new after thousands of
 trials it shows bytes.
 
-Whoever may answer an activity may send compressed bytes, and a MB of them can stand for a GB: what is larger than
-`MAX_BYTES`, or is no compressed payload at all, is never brought back. It becomes a payload of its own kind, which
+A client that may answer an activity may send compressed bytes, and a MB of them can stand for a GB. So what is larger
+than `MAX_BYTES`, or is no compressed payload at all, is never decompressed. It becomes a payload of its own kind, which
 `workflows.options.on_agent` turns into that activity's failure. A codec that raised would instead fail the workflow's
 task, again and again, and with it everything that the workflow decides.
 """

@@ -116,7 +116,7 @@ class Experiment:
     @workflow.init
     def __init__(self, run: ExperimentRun) -> None:
         self._run = run
-        self._lock = asyncio.Lock()  # one decision at a time, whoever caused it
+        self._lock = asyncio.Lock()  # decisions are serialized, whatever caused them
         self._open = {request_id: entry for request_id, entry in run.trials.items() if entry.is_open}
         # what was decided and is not carried out yet
         self._decided: list[Decision] = []
@@ -126,7 +126,7 @@ class Experiment:
         self._fault = ""
         self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
         self._requests: list[_Request] = []
-        # what the records and the trials were told last, so that only news is sent
+        # what the records and the trials received last, so that only changes are sent
         self._recorded: dict[int, TrialStanding] = {}
         self._recorded_head: tuple[ExperimentState, float] | None = None
         self._recorded_queue: list[int] = []
@@ -277,7 +277,7 @@ class Experiment:
                     request.is_done = True
 
     async def _turn_away(self) -> None:
-        """Refuse what comes while the workflow closes: nobody decides any more, and a sender would wait for ever."""
+        """Refuse what comes while the workflow closes: nothing decides it, and a sender would wait indefinitely."""
         while not workflow.all_handlers_finished():
             for request in self._requests:
                 request.refusal, request.is_done = _OVER, True

@@ -72,7 +72,7 @@ class TrialEntry(BaseModel):
     is_open: bool = True
     is_waiting: bool = False  # for its workflow to be started
     is_heir: bool = False  # its results are taken from another experiment's trial: it does not run
-    last_step: int = -1  # of the newest validation that the search was told of
+    last_step: int = -1  # of the newest validation that the search received
     reached: float | None = None  # how far it came, if it asks for no operations
     metric: Any = None  # that it reported there
     run_id: int = 0  # of its last run, when it is started again
@@ -103,7 +103,7 @@ class ExperimentRun(BaseModel):
     trials: dict[str, TrialEntry] = Field(default_factory=dict[str, TrialEntry])
     inbox: list[Event] = Field(default_factory=list[Event])
     inheritance: Inheritance | None = None  # of a fork
-    past: list[Event] | None = None  # of one that goes on after its end: what its search is still to be told again
+    past: list[Event] | None = None  # of one that resumes after its end: events still to be replayed to its search
     continuation: int = 0  # how often it went on after its end
     error: str = ""
     progress: float = 0.0  # as last recorded
@@ -224,7 +224,7 @@ class Assignment(BaseModel):
 
 
 class AllocationNotice(BaseModel):
-    """The pool tells a holder something about its allocation."""
+    """The pool notifies a holder of a change of its allocation."""
 
     allocation_id: str
     agent_id: str = ""
@@ -235,7 +235,7 @@ class AllocationNotice(BaseModel):
 
 
 class AgentService(BaseModel):
-    """What of an agent an operator wants in service: all that he last said."""
+    """What of an agent is to be in service. Complete: it replaces all that an operator set before."""
 
     agent_id: str
     is_enabled: bool = True
@@ -245,7 +245,7 @@ class AgentService(BaseModel):
 
 
 class JobClaim(BaseModel):
-    """What a job may ask of its pool: all that its owner, or an operator, last said."""
+    """What a job may ask of its pool. Complete: it replaces all that its owner, or an operator, set before."""
 
     job_id: str
     claim: Claim
@@ -259,7 +259,7 @@ class JobMove(BaseModel):
     is_ahead: bool
 
 
-#: So many claims a pool keeps before it looks which of their jobs have ended.
+#: How many claims a pool keeps before it looks which of their jobs have ended.
 MOST_CLAIMS = 1000
 
 
@@ -272,7 +272,7 @@ class PoolRun(BaseModel):
     lost: dict[str, AgentSlots] = Field(default_factory=dict[str, AgentSlots])  # agents that may come back, latest last
     services: dict[str, AgentService] = Field(default_factory=dict[str, AgentService])  # what operators said of agents
     claims: dict[str, Claim] = Field(default_factory=dict[str, Claim])  # of jobs where they changed
-    most_claims: int = MOST_CLAIMS  # beyond so many, those of jobs that ended are forgotten
+    most_claims: int = MOST_CLAIMS  # beyond this many, those of jobs that ended are forgotten
     silent: list[str] = Field(default_factory=list[str])  # agents given up but for what could run nowhere else
     settings: PoolSettings = Field(default_factory=PoolSettings)
     former_provider: Provider | None = None  # that it has no more; its nodes are not gone yet
@@ -588,7 +588,7 @@ class DeletionFailed(BaseModel):
 
 
 class DeliveryOrder(BaseModel):
-    """An event that a webhook is to be told of, by its record."""
+    """An event that a webhook is to receive, by its record."""
 
     delivery_id: str
     timing: Timing = Field(default_factory=Timing)

@@ -1,7 +1,7 @@
 """New trials of an experiment: what is recorded of them, and what is noted of them once they have their numbers.
 
-Two make them: the API those that a search begins with, in the transaction that records the experiment, so that who has
-the experiment's number sees its trials; and the Experiment workflow all later ones.
+The API makes those that a search begins with, in the transaction that records the experiment: a client that has the
+experiment's number sees its trials. The Experiment workflow makes all later ones.
 """
 
 from __future__ import annotations

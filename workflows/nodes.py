@@ -1,4 +1,4 @@
-"""The Nodes workflow: has nodes launched for what waits in a pool, and those terminated that stood idle for long."""
+"""The Nodes workflow, a pool's autoscaler: has nodes launched for what waits, and those terminated that stay idle."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Nodes:
         for node_id, node in list(run.nodes.items()):
             if node.state is not NodeState.TERMINATED or node_id in run.demand.agents:
                 continue
-            await self._serve(node_id, is_enabled=True)  # or the pool would remember for ever that it is not
+            await self._serve(node_id, is_enabled=True)  # or the pool would remember indefinitely that it is not
             await tell(names.agent_workflow(node_id), "retire", Presence(agent_id=node_id))
             await record_once(calls.forget_agent, node_id)
             del run.nodes[node_id]

@@ -53,7 +53,7 @@ class ResourcePool:
         self._dirty = True
         self._of_hosts: list[tuple[str, str, AllocationNotice]] = []  # signal, holder: what became of an agent
         self._preempted: list[tuple[str, AllocationNotice]] = []
-        self._demand: Demand | None = None  # as last told to whoever launches nodes
+        self._demand: Demand | None = None  # as last sent to the Nodes workflow
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
@@ -132,10 +132,10 @@ class ResourcePool:
 
     @workflow.signal
     def agent_lost(self, seen: AgentSeen) -> None:
-        """An agent did not come back. Who runs there and could run elsewhere is notified, and asks again.
+        """An agent did not come back. A holder there that could run elsewhere is notified, and asks again.
 
-        Who could not keeps its slots: to give it up would gain nothing, and the agent may be a machine that only stood
-        still. It is notified that its host is silent, in case somebody wants its end.
+        A holder that could not keeps its slots: to give it up would gain nothing, and the agent may be a machine that
+        only stood still. It is notified that its host is silent, in case its end is requested.
         """
         if seen.agent_id not in self._run.silent and seen.agent_id in self._pool.snapshot.agents:
             self._run.silent.append(seen.agent_id)
@@ -177,7 +177,7 @@ class ResourcePool:
 
     @workflow.signal
     def demand_wanted(self) -> None:
-        """Whoever launches nodes for this pool has just begun, and knows nothing of it."""
+        """The Nodes workflow of this pool has just begun, and knows nothing of the pool."""
         self._demand = None
         self._dirty = True
 
@@ -238,7 +238,7 @@ class ResourcePool:
     # -- in common -----------------------------------------------------------------------------------------------------
 
     def _ask_to_leave(self, service: AgentService, reason: str) -> None:
-        """Whoever holds what is out of service leaves at the next checkpoint."""
+        """Ask the holders of what is out of service to leave at the next checkpoint."""
         for grant in self._pool.snapshot.grants.values():
             if not grant.is_preempting and any(_is_out(service, place) for place in grant.placements):
                 grant.is_preempting = True

@@ -1,4 +1,4 @@
-"""The workflow that tells a webhook of an event, until it answers or is given up."""
+"""The workflow that delivers an event to a webhook, with retries until it answers or is given up."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from workflows.config.base import JsonMap
 from workflows.config.errors import Path, suggest
 from workflows.config.schema import write_schema
 
-#: What is told of at once; each costs a search for what was meant.
+#: Problems that are reported at once; each costs a search for what was meant.
 MAX_FINDINGS = 100
 #: Items of one list or map of the schema; what users may fill freely (`data`) is bounded by its text.
 MAX_ITEMS = 10_000
@@ -24,7 +24,7 @@ MAX_HYPERPARAMETERS = 5_000
 
 
 class _Enough(Exception):
-    """There are so many problems that more would help nobody."""
+    """There are enough problems: more of them would not help the user."""
 
 
 @dataclass(frozen=True)

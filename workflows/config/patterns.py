@@ -1,6 +1,6 @@
-"""Regular expressions of log policies: RE2's, which read a line in time that grows with its length and no faster.
+"""Regular expressions of log policies, in RE2, which reads a line in time that is linear in its length.
 
-Python's own engine may take for ever on a line that somebody chose for it, and log lines are chosen by anybody. RE2 is
+Python's own engine can run indefinitely on a line that was crafted for it, and any user can write log lines. RE2 is
 loaded when the first pattern is looked at: workflows import this package, and need no engine.
 """
 

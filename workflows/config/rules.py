@@ -134,7 +134,7 @@ def _optuna(searcher: JsonMap, config: JsonMap) -> Iterator[Finding]:
 
 def _has_choice(space: JsonMap) -> bool:
     nested = (cast(JsonMap, item) for item in space.values() if isinstance(item, dict))
-    # an unknown type is told of elsewhere
+    # an unknown type is reported elsewhere
     return any(item["type"] != "const" if "type" in item else _has_choice(item) for item in nested)
 
 

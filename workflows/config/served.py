@@ -1,4 +1,4 @@
-"""What of a valid configuration nobody acts upon: said when an experiment is created, and in the reference."""
+"""Fields of a valid configuration that have no effect: named when an experiment is created, and in the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def names_trial_class(entrypoint: Any) -> bool:
 
 
 def notices(config: Any, launchers: Set[str]) -> list[str]:
-    """A sentence for each field that somebody wrote and nobody will act on.
+    """A sentence for each field that the user wrote and that has no effect.
 
     Args:
         config: As written, template included; no defaults.

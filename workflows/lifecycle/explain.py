@@ -1,6 +1,6 @@
-"""Why a trial or an experiment is where it is, in sentences: what it waits for, how it ended, what comes next.
+"""Explains the state of a trial or an experiment in sentences: what it waits for, how it ended, what comes next.
 
-Facts in, sentences out; the decisions of the search are told by `workflows/searchers/explain.py`.
+Facts in, sentences out; `workflows/searchers/explain.py` explains the decisions of the search.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a trial or an experiment when somebody asks why: gathered by the API, told by `explain.py`."""
+"""The facts that explain the state of a trial or an experiment: gathered by the API, put into words by `explain.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QueueFacts(Facts):
     most_aux: int = 0  # of them that an agent takes
     leaving: int = 0  # slots whose holders were asked to leave
     job_slots: int = 0  # that its experiment holds
-    behind: str = ""  # who comes first, if it is somebody else
+    behind: str = ""  # who comes first, if it is another request
     behind_slots: int = 0  # asked for by that one
     behind_priority: int = 0  # of that one
     holders: dict[str, int] = Field(default_factory=dict[str, int])  # who holds how many slots, the most first

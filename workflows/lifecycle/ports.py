@@ -1,7 +1,7 @@
 """Ports by which the processes of an allocation meet. Source: spec container-contract.md §2 and §7.
 
 Slots of a host are held by one allocation at a time, so the smallest slot id of its chief parts the ports of
-allocations without any bookkeeping, and gives them back with the slots. Only the host itself knows what else listens
+allocations without any bookkeeping, and releases them with the slots. Only the host itself knows what else listens
 there.
 """
 
@@ -29,7 +29,7 @@ def ports_of(allocation_id: str, slot_ids: Sequence[int]) -> dict[str, int]:
 
 
 def other_ports(allocation_id: str, attempt: int) -> dict[str, int]:
-    """Further ones, no allocation's by its slots, for one whose own are taken by somebody else on the host."""
+    """Ports that no allocation has by its slots, for one whose own ports another process on the host has taken."""
     return _block(_BLOCKS + zlib.crc32(f"{allocation_id} {attempt}".encode()) % _BLOCKS)
 
 

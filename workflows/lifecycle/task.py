@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TaskKind(StrEnum):
-    """What a task is: as its containers are told in `DET_TASK_TYPE`, and as it is stored."""
+    """What a task is: as its containers read it in `DET_TASK_TYPE`, and as it is stored."""
 
     TRIAL = "TRIAL"
     COMMAND = "COMMAND"

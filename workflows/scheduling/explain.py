@@ -1,4 +1,4 @@
-"""How a request stands in its pool, for whoever asks why it waits."""
+"""Explains why a request waits: how it stands in its pool."""
 
 from __future__ import annotations
 

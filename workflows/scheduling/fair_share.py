@@ -1,4 +1,4 @@
-"""Shares by weight: each job is offered its part of the slots, gives back what it holds beyond, and starts what fits.
+"""Shares by weight: each job is offered its part of the slots, releases what it holds beyond, and starts what fits.
 
 Source: spec scheduling.md §3, fair_share.
 """
@@ -82,7 +82,7 @@ def _jobs(draft: Draft, ranks: Order, waiting: list[tuple[Rank, Request]], *, is
         job = _job_of(jobs, grant.request)
         if grant.request.slots and not grant.is_preempting:
             job.held.append(grant)
-            # who is within his quota gives nothing back to those who borrow
+            # a holder within its quota releases nothing for those who borrow
             if not grant.request.is_preemptible or (is_lent and not rank.is_borrowing):
                 job.fixed += grant.request.slots
     for grant in draft.decision.starts:
@@ -104,7 +104,7 @@ def _job_of(jobs: dict[str, _Job], request: Request) -> _Job:
 
 
 def _capacity(pool: Pool) -> int:
-    """Slots that there are to share: in service, or out of reach with somebody on them."""
+    """Slots to share: those in service, and those out of reach that are held."""
     return pool.room.free + sum(grant.request.slots for grant in pool.snapshot.grants.values())
 
 

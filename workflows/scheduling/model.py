@@ -41,7 +41,7 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     allocation_id: str
-    holder: str  # workflow id that is told of the assignment
+    holder: str  # id of the workflow that receives the assignment
     slots: int = Field(ge=0)
     job_id: str = ""
     name: str = ""

@@ -1,4 +1,4 @@
-"""How many nodes a pool needs beyond those that it has, and which of those it has it can do without. No clock, no I/O.
+"""Autoscaling: how many more nodes a pool needs, and which of its nodes it can do without. No clock, no I/O.
 
 Source: spec scheduling.md §11; unlike there, nodes that stand idle count for what waits.
 """
@@ -16,12 +16,12 @@ from workflows.scheduling.order import order
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.provider import Provider
 
-#: A node whose agent was lost gets so long to come back, in seconds.
+#: How long a node whose agent was lost gets to come back, in seconds.
 LOST_TIMEOUT_S = 600.0
 
 
 class AgentUse(BaseModel):
-    """An agent of a pool, as whoever might end its node sees it."""
+    """An agent of a pool, as the Nodes workflow sees it, which may have its node terminated."""
 
     model_config = ConfigDict(frozen=True)
 

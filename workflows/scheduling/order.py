@@ -1,4 +1,4 @@
-"""Who comes before whom: who is within his quota before who borrows, and among these by rank."""
+"""The order of holders and requests: those within a quota before those that borrow, and within each group by rank."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def order(pool: Pool) -> Order:
 
 
 class _Quotas:
-    """Who is within his quota: holders in their order first, then those who wait, as long as it lasts."""
+    """Which requests are within a quota: holders in their order first, then those that wait, as long as it lasts."""
 
     def __init__(self, settings: PoolSettings) -> None:
         self._quotas = settings.quotas

@@ -1,4 +1,4 @@
-"""The state of a pool as policies use it: who asks, who holds, and what is free, kept up to date change by change."""
+"""The state of a pool as policies use it: requests, grants and what is free, kept up to date change by change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workflows.scheduling.settings import PoolSettings
 
 
 class Pool:
-    """A pool's agents, queue and grants. Changes go through its methods; `snapshot` is what is kept of it.
+    """A pool's agents, queue and grants. Changes go through its methods; `snapshot` is its stored data.
 
     Args:
-        snapshot: where it goes on; it is changed in place.
+        snapshot: the state to resume from; it is changed in place.
         settings: how it shares its slots.
     """
 
@@ -93,7 +93,7 @@ class Pool:
         return gone
 
     def take_hopeless(self, lost: Collection[AgentSlots] = ()) -> list[Request]:
-        """Take from the queue what could be held only by agents that it excludes, whoever comes back.
+        """Take the requests from the queue that only agents which they exclude could hold, whichever agents come back.
 
         A request that would not fit without its exclusions either stays: agents of that size may still join.
         """
@@ -147,7 +147,7 @@ class Pool:
         return self._held.get(job_id, 0)
 
     def is_capped(self, request: Request, more: int = 0) -> bool:
-        """Whether `max_slots` keeps the request waiting, if its job held so many slots more than now."""
+        """Whether `max_slots` keeps the request waiting, if its job held `more` slots beyond those of now."""
         cap = request.claim.max_slots
         return cap is not None and request.slots > 0 and self.slots_of_job(request.job_id) + more + request.slots > cap
 

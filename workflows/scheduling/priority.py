@@ -92,7 +92,7 @@ class _Reclaim:
             self._draft.leave(victim, self._reason(rank, request, victim_rank))
 
     def _first_victim(self, rank: Rank) -> int | None:
-        """Index of the first holder who has to leave for somebody of this rank; None if there never is any."""
+        """Index of the first holder that has to leave for a request of this rank; None if there never is any."""
         settings = self._pool.settings
         if settings.preemption:
             # in the same priority only those of jobs whose place is behind

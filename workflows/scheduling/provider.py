@@ -42,7 +42,7 @@ class Provider(BaseModel):
     )
 
     def could_hold(self, slots: int, *, is_single_node: bool) -> bool:
-        """Whether so many idle nodes as there may be would hold an allocation."""
+        """Whether `max_nodes` idle nodes would hold an allocation."""
         size = self.slots_per_node
         if slots <= size:
             return True

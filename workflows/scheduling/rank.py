@@ -39,7 +39,7 @@ class Line(Generic[_Entry]):
         return allocation_id in self._ranked
 
     def add(self, request: Request, entry: _Entry) -> None:
-        """One more, who comes after those of his rank."""
+        """Add one more, which comes after those of its rank."""
         rank = Rank(False, priority_of(request, self._settings), request.claim.position)
         self._ranked[request.allocation_id] = (rank, entry)
         self._sorted = None

@@ -16,7 +16,7 @@ from itertools import islice
 from workflows.scheduling.model import AgentSlots, Grant, Placement, Request
 from workflows.scheduling.settings import DEFAULT_MAX_AUX, Fitting
 
-#: Agents with so many free slots of so many in service: all that a score knows of them.
+#: An agent's free slots, and its slots in service: all that a score knows of it.
 _Size = tuple[int, int]
 
 
@@ -209,7 +209,7 @@ class Room:
         return chosen if left == 0 else None
 
     def _nearest(self, size: int, request: Request, count: int) -> list[str]:
-        """So many idle agents of a size, the nearest first."""
+        """At most `count` idle agents of a size, the nearest first."""
         return [agent_id for _, agent_id in islice(self._near((size, size), request), count)]
 
     def _count(self, size: _Size, request: Request) -> int:

@@ -30,7 +30,7 @@ class Fitting(StrEnum):
 
 
 class Quotas(BaseModel):
-    """Slots that are a user's or a workspace's own. `"*"` is for everybody who is not named; absent: no bound."""
+    """Slots that are a user's or a workspace's own. `"*"` is for all that are not named; absent: no bound."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,5 +71,5 @@ class PoolSettings(BaseModel):
     max_aux_containers_per_agent: int = Field(
         default=DEFAULT_MAX_AUX, ge=0, le=10_000, description="Allocations without slots that one agent takes."
     )
-    quotas: Quotas = Field(default_factory=Quotas, description="Slots that are somebody's own.")
+    quotas: Quotas = Field(default_factory=Quotas, description="Slots that are a user's or a workspace's own.")
     provider: Provider | None = Field(default=None, description="Where further nodes come from; none: from nowhere.")

@@ -133,7 +133,7 @@ def simulate(
     Args:
         trace: what comes when. It is not changed.
         clock: real time in seconds, to measure the decisions by.
-        tell: is told now and then how many requests have ended, and of how many.
+        tell: called now and then with how many requests have ended, and of how many.
     """
     return _Simulation(trace, clock, tell).run()
 
@@ -293,8 +293,8 @@ class _Meter:
     """Integrals over virtual time.
 
     Fairness is Jain's index, (Σx)² / (n Σx²), over the users who hold or want slots, as the mean over the contended
-    time. A user's x is what he holds, as a part of what he would hold if the slots were shared out evenly and nobody
-    got more than he wants. 1: all got the same part of that; 1/n: one of n users got everything.
+    time. A user's x is what they hold, as a part of what they would hold if the slots were shared out evenly and no
+    user got more than they want. 1: all got the same part of that; 1/n: one of n users got everything.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -1,6 +1,6 @@
 """The contract of a search method, and the state that all methods share.
 
-A method is a model that holds its own state and changes it when told of an event; what it wants done it puts on the
+A method is a model that holds its own state and changes it at each event; what it wants done it puts on the
 :class:`Frame`, which draws random numbers and keeps the book of trials. It sees neither time nor the cluster.
 Source: spec searchers.md §1.
 """
@@ -267,7 +267,7 @@ class Method(State):
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the search is over when every trial that it asked for is; else somebody has to say so."""
+        """Whether the search is over when every trial that it asked for is; else its end has to be requested."""
         return True
 
     @property

@@ -1,7 +1,7 @@
-"""What a search that goes on after its end is told again: all that it was told, but for the ends that are taken back.
+"""Resumes a search after its end: the events of its record are replayed, except for the ends that are taken back.
 
-The search is begun anew and decides on these events once more, so that its record is again that of one search which a
-replay verifies. Trials that failed or were canceled are open again; those that came to their own end are over.
+The search starts from scratch and decides on these events once more, so that its record is again that of one search,
+which a replay verifies. Trials that failed or were canceled are open again; those that came to their own end are over.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ _TAKEN_BACK = (ExitReason.ERRORED, ExitReason.USER_CANCELED)
 
 @dataclass(frozen=True)
 class Past:
-    """The events to be told again.
+    """The events to replay.
 
     Attributes:
         events: In order.
-        same: So many decisions from the first on are what they were, if the config is what it was.
+        same: How many decisions, from the first on, are what they were, if the config is what it was.
         again: Request ids of the trials whose ends are taken back.
     """
 
@@ -29,7 +29,7 @@ class Past:
 
 
 def past_of(decisions: Sequence[Decision], *, is_single: bool) -> Past:
-    """What is told again.
+    """What is replayed.
 
     Args:
         decisions: The record of the search, in order.

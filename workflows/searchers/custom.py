@@ -101,7 +101,7 @@ class CustomSearch(Method):
 
     @property
     def wants_progress(self) -> bool:
-        """The program is told."""
+        """The program receives it."""
         return True
 
     def start(self, frame: Frame) -> None:

@@ -31,7 +31,7 @@ class Verdict(Message):
         metric: The trial's own result; NaN is that of a trial that failed.
         place: The trial's place among the results of the rung, from 1 for the best.
         results: Results in the rung then, this one included.
-        keep: How many of so many go on.
+        keep: How many of these results go on.
         threshold: Result of the last one that goes on; None if there is none.
         because_of: The other trial that this is owed to: whose result promoted it, or whose copy replaces it.
     """
@@ -54,7 +54,7 @@ class Decision(Message):
 
     Attributes:
         number: Counts the decisions of a search, from 1.
-        event: What the search was told.
+        event: What the search received.
         actions: What it wants done.
         verdicts: The comparisons that led there.
         error: Why it could not go on; the experiment ends with this sentence.

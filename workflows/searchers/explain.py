@@ -305,7 +305,7 @@ def _waits_for(standing: _Standing, name: TrialName) -> str:
 
 
 def _owes(trial: _TrialStanding) -> bool:
-    # In the ops generation a trial may be told early that no further length comes, and owes that one all the same.
+    # In the ops generation a trial may learn early that no further length comes, and owes that one all the same.
     return trial.owes_result and (trial.length is not None or not trial.is_told_to_end)
 
 

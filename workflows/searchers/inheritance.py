@@ -71,7 +71,7 @@ class Inheritance(State):
     fed: dict[str, int] = {}
 
     def points(self) -> list[Inherited]:
-        """What the search is told of it."""
+        """The inherited trials, as the search receives them."""
         return [Inherited(request_id=trial.request_id, hparams=trial.hparams) for trial in self.trials.values()]
 
     def take(self, action: Create) -> InheritedTrial | None:
@@ -98,7 +98,7 @@ class Inheritance(State):
         return event
 
     def note(self, event: Event) -> None:
-        """Keep the book when a search that continues is told again what it was fed before."""
+        """Keep the book when what a search was fed before is replayed to it after its end."""
         if isinstance(event, ValidationReported) and event.request_id in self.heirs:
             self.fed[event.request_id] = self.fed.get(event.request_id, 0) + 1
         elif isinstance(event, TrialClosed):

@@ -1,4 +1,4 @@
-"""What a search is told and what it answers: events in, actions out.
+"""What a search receives and what it answers: events in, actions out.
 
 Source: spec searchers.md §1 and §10.
 """

@@ -1,4 +1,4 @@
-"""Narrowing a search space while the search runs: what was drawn before stays a point of it or not, as it may."""
+"""Narrowing a search space while the search runs. Points that were drawn before may then lie outside of it."""
 
 import json
 import math

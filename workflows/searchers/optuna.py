@@ -28,11 +28,11 @@ class OptunaSearch(IndependentTrials):
     """A number of trials at points that a sampler chooses; one with invalid hyperparameters is replaced.
 
     Attributes:
-        metric: Name of the metric that the sampler is told.
+        metric: Name of the metric that the sampler receives.
         settings: What the sampler's study is made from.
         asked: Number of the last question.
         is_asking: Whether it has no answer yet.
-        log: What the sampler knows, or is told with the next question.
+        log: What the sampler knows, or receives with the next question.
         name: Name of the study with the whole log.
         question: Entries of the log up to the last question, and the name of the study then.
         known: The same of the last question that was answered.

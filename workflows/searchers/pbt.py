@@ -202,7 +202,7 @@ class PopulationBasedTraining(Method):
         ]
 
     def leaving(self, members: int) -> int:
-        """How many of so many members are replaced after a round, if none fails; never all of them."""
+        """How many out of `members` are replaced after a round, if none fails; never all of them."""
         return min(max(int(exact(self.truncate_fraction) * members), 1), members - 1)
 
     def _share(self, frame: Frame, request_id: str, member: Member) -> float:

@@ -26,7 +26,7 @@ class PromotionBracket(Bracket):
         return self.survivors(results)
 
     def completed(self, frame: Frame, request_id: str, metric: float) -> bool:
-        """A result: promote whoever it brought among the best, else the place is free."""
+        """A result: promote the trial that it brought among the best, else the place is free."""
         return not self._trains_on(frame, request_id, metric)
 
     def exited(self, frame: Frame, request_id: str, reason: ExitReason) -> bool:
@@ -95,7 +95,7 @@ class PromotionBracket(Bracket):
         entries = self.rungs[rung].entries
         is_over = frame.trials[request_id].is_over
         old, new = self.survivors(len(entries)), self.survivors(len(entries) + 1)
-        # After equal ones: a tie goes to whoever was there first.
+        # After equal ones: a tie goes to the trial that was there first.
         place = self.record(rung, request_id, metric, before_equal=False)
         if rung == self.top:
             self.judge(frame, rung, place, Outcome.FAILED if is_over else Outcome.FINISHED)

@@ -1,7 +1,7 @@
-"""A search over again: from its recorded events, to see that they still lead to the recorded decisions.
+"""Replays a search from its recorded events, to see that they still lead to the recorded decisions.
 
-Also the file in which a search travels: JSON lines, the first one a header with all that the search started from, then
-one decision a line. Pure: lines in, lines out; who reads and writes files is up to the caller.
+Also the file format of an exported search: JSON lines, the first one a header with all that the search started from,
+then one decision a line. Pure: lines in, lines out; the caller reads and writes files.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Halving that stops trials while they train: the events generation. Source: spec searchers.md §6.
 
-Determined's faults that are not copied: a stopped trial is told to stop, its later reports and its exit change
+Determined's faults that are not copied: a stopped trial is asked to stop, its later reports and its exit change
 nothing, and a trial that ends by itself frees its place.
 """
 
@@ -13,7 +13,7 @@ from workflows.searchers.messages import ExitReason
 
 
 class StoppingBracket(Bracket):
-    """Each report is compared at every rung it has reached; whoever is not among the best there is stopped."""
+    """Each report is compared at every rung it has reached; a trial that is not among the best there is stopped."""
 
     kind: Literal["stopping"] = "stopping"
 
@@ -40,7 +40,7 @@ class StoppingBracket(Bracket):
         return True
 
     def closed(self, frame: Frame, request_id: str) -> bool:
-        """Whoever was neither stopped nor failed has ended by itself; its place is free only now."""
+        """A trial that was neither stopped nor failed has ended by itself; its place is free only now."""
         self.done += 1
         trial = frame.trials[request_id]
         return not trial.stopped and trial.exit_reason is None

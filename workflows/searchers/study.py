@@ -1,4 +1,4 @@
-"""What a sampler outside of the search is told: the history as a log of points and results, and its orders.
+"""What a sampler outside of the search receives: the history as a log of points and results, and its orders.
 
 The log only grows, and each state of it has a name that only the same settings and the same entries give. A process
 that samples keeps the study that it built from the log, by that name, and is sent what is new. What is sampled follows
