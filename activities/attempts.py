@@ -1,7 +1,7 @@
-"""Which attempts an agent works on, kept on disk: the agent that comes after a crash ends them before it starts.
+"""The attempts that an agent works on, kept on disk: after a crash, the next agent process fails them before it starts.
 
-Otherwise Temporal would wait for their heartbeats before it gave the containers to anybody, and these would have to be
-frequent: each one is a write of the server, and a container only waits.
+Otherwise Temporal would wait for missed heartbeats before it handed the containers out again. The heartbeats would have
+to be frequent then, although a container only waits: each one is a write of the server.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Attempts:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Inside an activity: this attempt is worked on during the block.
+        """Inside an activity: keep this attempt on disk during the block.
 
-        On a disk that takes nothing it is not kept: whoever comes next then waits until its heartbeat is missed.
+        If the disk can't be written, the attempt is not kept: the next one waits until its heartbeat is missed.
         """
         token = activity.info().task_token
         file = self._folder / hashlib.sha256(token).hexdigest()[:32]
@@ -51,9 +51,9 @@ class Attempts:
                 file.unlink(missing_ok=True)
 
     async def end_left(self, client: Client) -> None:
-        """End what an agent left that was killed, so that it is tried anew at once.
+        """Fail the attempts that a killed agent left behind, so that they are retried at once.
 
-        What can't be told now is noticed when the heartbeat is missed.
+        If an attempt can't be reported as failed now, its missed heartbeat reveals it later.
         """
         turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -63,7 +63,7 @@ class Attempts:
                 try:
                     await client.get_async_activity_handle(task_token=file.read_bytes()).fail(error)
                 except RPCError as refusal:
-                    # somebody else has it by now, or nobody wants it any more; half a token is none
+                    # another attempt has taken over, or none is wanted any more; half a token is invalid
                     if refusal.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
                         log.warning("an attempt of before could not be ended", error=str(refusal))
             file.unlink(missing_ok=True)

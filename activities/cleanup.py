@@ -1,4 +1,4 @@
-"""Records what becomes of an experiment that is over: checkpoints are claimed and removed, records are erased."""
+"""Records of the clean-up after an experiment's end: checkpoints are claimed and removed, records are erased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's activities: run containers, end them, be present."""
+"""An agent's activities: run containers, kill them, and show that the agent is present."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContai
 
 log = structlog.get_logger()
 
-#: What the API could not be told is told again so soon.
+#: How soon a report is sent again that the API could not receive.
 _TOLD_AGAIN_S = 2.5
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class LaunchOrders(Protocol):
         ...
 
     async def report(self, order: RunContainer, state: AllocationState) -> bool:
-        """How far the container is. False: the API could not be told, try again later."""
+        """Report how far the container is. False: the API could not be notified; retry later."""
         ...
 
 
@@ -130,8 +130,8 @@ class Containers:
                     is_told = await self._tell(order, again)
                 exit_ = await self._launcher.wait(order.container_id, timeout_s=beat if is_told else again)
                 activity.heartbeat("started")
-            # Before the end is told: that closes the allocation, and its token with it. It waits for the API as long
-            # as it takes, but only if there is something to deliver.
+            # Before the end is reported: that closes the allocation, and its token with it. It waits for the API
+            # without a limit, but only if there is something to deliver.
             while not await self._spools.delivered(order, timeout_s=beat):
                 activity.heartbeat("started")
         except LaunchError as error:
@@ -249,10 +249,10 @@ async def _beating(work: Coroutine[Any, Any, T], beat_s: float) -> T:
 
 
 class PresenceReport(Protocol):
-    """Where an agent says that it is there: the API."""
+    """Where an agent reports its presence: the API."""
 
     async def present(self) -> bool:
-        """Say it. False: it could not be told, try again later."""
+        """Report it. False: the API could not be notified; retry later."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats for activities that only wait: so that the death of their worker is noticed before their time is over."""
+"""Heartbeats for activities that only wait: the death of their worker is noticed before their time-out."""
 
 from __future__ import annotations
 

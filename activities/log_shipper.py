@@ -95,9 +95,9 @@ class LogShipper:
         return container.drained.is_set()
 
     def note(self, order: RunContainer, text: str) -> None:
-        """A line of ours for the log of a container that there is not yet, such as how far its image is.
+        """Add a line of ours to the log of a container that does not exist yet, such as how far its image is.
 
-        Notes are kept in memory only: what a crash takes, is said again by whoever does it again.
+        Notes are kept in memory only: those that a crash loses are written again when their work is done again.
         """
         # Where the launcher's offsets are times as well, they come after these.
         self._last_note = max(time.time_ns(), self._last_note + 1)

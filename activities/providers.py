@@ -1,4 +1,4 @@
-"""Runs the commands by which operators have nodes launched and terminated."""
+"""Runs the operator's commands that launch and terminate nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the records that follow decisions. Every write is an upsert keyed by what decided it: twice is once."""
+"""Writes the projection of decisions. Every write is idempotent: an upsert keyed by the decision."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Records:
             before = session.scalar(statement)
             if not _update_experiment(session, record):
                 return ids  # a later record is written already
-            if before != record.state.value:  # done again, it is as it was: nobody is told twice
+            if before != record.state.value:  # a retry finds it unchanged: events are posted once
                 webhooks.note_state(session, record.experiment_id, record.state.value)
             record_decisions(session, record.experiment_id, record.decisions)
             for standing in record.standings:

@@ -79,7 +79,7 @@ class Sampling:
 
     @activity.defn
     def suggest(self, order: SuggestOrder) -> Suggestion:
-        """Choose a point. The same order gives the same point, whoever carries it out and however often.
+        """Choose a point. It is deterministic: the same order gives the same point, in any process and at any retry.
 
         Answers `needs_history` if the order continues a study that is not here. Pure computation: milliseconds for
         most samplers, seconds for `gp` with a long history.
@@ -105,7 +105,7 @@ class Sampling:
         return Suggestion(number=order.number, hparams=hparams_of(settings.space, point))
 
     def _take(self, order: SuggestOrder) -> _Study | None:
-        """Whoever uses a study has it alone: it is not among the others meanwhile, and gone if it fails."""
+        """Take a study out for exclusive use: it is not among the others meanwhile, and gone if it fails."""
         with self._lock:
             return self._studies.pop(order.name, None) or self._studies.pop(order.known, None)
 

@@ -1,4 +1,4 @@
-"""Tells webhooks of events, over HTTP, and records how it went.
+"""Delivers events to webhooks over HTTP, and records the outcomes.
 
 The address is given by users, and this runs inside the cluster's network: so it goes to public addresses only, unless
 the site allows others; to the very address that was looked at, so that a name can't mean another one a moment later;
@@ -33,7 +33,7 @@ from workflows.messages import DeliveryAttempt, DeliveryOutcome
 
 #: Seconds for everything: looking the name up, connecting, sending, and the head of the answer.
 LIMIT_S = 15.0
-#: So long it is kept how a delivery went.
+#: How long the outcome of a delivery is kept.
 _KEPT = timedelta(days=30)
 _GONE = 410  # the receiver says that it wants no more
 
@@ -46,7 +46,7 @@ class _Letter:
 
 
 class Webhooks:
-    """Activity of the orchestrator. Done again, the receiver may be told again: the event bears an id."""
+    """Activity of the orchestrator. A retry may deliver the event again: it bears an id, by which receivers know it."""
 
     def __init__(self, database: Database, *, rules: Outgoing | None = None, limit_s: float = LIMIT_S) -> None:
         self._database = database
@@ -55,7 +55,7 @@ class Webhooks:
 
     @activity.defn
     async def deliver_webhook(self, attempt: DeliveryAttempt) -> DeliveryOutcome:
-        """Tell a webhook of an event once, and record how that went. Time-out: a minute."""
+        """Send an event to a webhook once, and record the outcome. Time-out: a minute."""
         letter = await asyncio.to_thread(self._load, attempt.delivery_id)
         if isinstance(letter, DeliveryOutcome):
             return letter
@@ -133,7 +133,7 @@ class Webhooks:
 
 
 def _forget_old(session: Session, delivery_id: str) -> None:
-    """What the same webhook was told long ago nobody asks for any more."""
+    """Delete the old deliveries of the same webhook: nobody asks for them any more."""
     webhook = select(WebhookDelivery.webhook_id).where(WebhookDelivery.id == delivery_id).scalar_subquery()
     session.execute(
         delete(WebhookDelivery).where(

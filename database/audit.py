@@ -1,7 +1,7 @@
-"""Who changed what: one entry a request, committed together with the change, each bound to the one before by a hash.
+"""The audit log: one entry a request, committed together with the change, each bound to the one before by a hash.
 
-The API says who asks (`asking`); `Database.write` adds the entry to the first transaction of that request that wrote
-something. What speaks for nobody - activities, reports of containers - leaves no entry, and pays nothing.
+The API names the caller (`asking`); `Database.write` adds the entry to the first transaction of that request that wrote
+something. Writes without a caller - activities, reports of containers - leave no entry, and cost nothing more.
 """
 
 from __future__ import annotations

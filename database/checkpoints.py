@@ -1,4 +1,4 @@
-"""Which checkpoint a trial goes on from."""
+"""Which checkpoint a trial resumes from."""
 
 from __future__ import annotations
 

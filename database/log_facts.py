@@ -23,8 +23,8 @@ _FIRST_RANK = re.compile(
 #: What torch puts before the lines of a worker's traceback.
 _RANK = re.compile(r"^\[rank(\d{1,9})\]: ?")
 _OWN_WORDS = re.compile(r"^\[\d+\] [\w.]+: ")
-#: A failure is looked for in so many lines before the end, and a failed import in fewer: that decides something, and an
-#: error that was survived must not. A wrapper may have had the last word.
+#: How many of the last lines are searched for a failure, and for a failed import. The latter are fewer: a failed import
+#: decides something, and an error that was survived must not. A wrapper may have had the last word.
 _LOOKED_AT, _LAST_LINES, _LAST_OF_IMPORT = 2000, 30, 5
 #: Escape sequences of terminals, and all other control characters.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f]")

@@ -1,4 +1,4 @@
-"""Bring a database to today's schema, and give a new one its first rows.
+"""Migrates a database to today's schema, and gives a new one its first rows.
 
 Alembic is loaded only when there is something to migrate: every start of the API would pay for it otherwise.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a project or workspace that is being deleted, as its experiments go one by one."""
+"""Deletion of a project or workspace, whose experiments are deleted one by one."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def post_removal(
 def mark_removed(session: Session, removal_id: str, uuids: Sequence[str], *, is_finished: bool) -> None:
     """Files are gone: checkpoints' rows stay, as Determined's do. `is_finished`: nothing of the removal is left.
 
-    What the removal does not name stays as it is, whoever says that it is gone.
+    What the removal does not name stays as it is, even if an agent reports it as gone.
     """
     removal = session.get(StorageRemoval, removal_id)
     if removal is None:
@@ -250,9 +250,9 @@ def what_it_uses(session: Session, experiment_id: int) -> list[int]:
 
 
 def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
-    """Delete up to so many lines and reports of a dead experiment; at last its row. True: nothing is left.
+    """Delete up to `limit` lines or reports of a dead experiment; at last its row. True: nothing is left.
 
-    In pieces, since a transaction that deletes millions of rows at once holds everybody else up.
+    It goes in batches, since a transaction that deletes millions of rows at once blocks all others.
     """
     tasks = select(Task.id).join(Trial, Trial.id == Task.trial_id).where(Trial.experiment_id == experiment_id)
     trials = select(Trial.id).where(Trial.experiment_id == experiment_id)

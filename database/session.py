@@ -1,4 +1,4 @@
-"""Engines and sessions. One `Database` a process; reads and writes are told apart because SQLite needs it."""
+"""Engines and sessions. There is one `Database` a process; it separates reads from writes because SQLite needs that."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Database:
     def write(self) -> Generator[Session]:
         """A session in a transaction: committed at the end, rolled back when an exception passes.
 
-        What it writes for somebody's request is noted in the audit log, within the same transaction.
+        What it writes for a user's request is recorded in the audit log, within the same transaction.
         """
         request = asking.get()
         if request is None or not request.actor or request.is_recorded:

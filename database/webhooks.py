@@ -1,7 +1,7 @@
-"""Which webhooks are told of an event, and what. Each event is posted in the transaction of what it tells of.
+"""Which webhooks receive an event, and what it contains. Each event is posted in the transaction that it reports.
 
-A webhook of a workspace is told of that workspace's experiments; one without a workspace, of all. An experiment may
-name further ones of the mode SPECIFIC in `integrations.webhooks`, or exclude all.
+A webhook of a workspace receives the events of that workspace's experiments; one without a workspace, those of all. An
+experiment may name further ones of the mode SPECIFIC in `integrations.webhooks`, or exclude all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from workflows import names
 DELIVER = "deliver_webhook"
 
 STATE_CHANGE, TASK_LOG, CUSTOM = "EXPERIMENT_STATE_CHANGE", "TASK_LOG", "CUSTOM"
-#: States of an experiment that webhooks may be told of.
+#: States of an experiment for which webhooks may have a trigger.
 STATES = ("ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
 
 
@@ -91,7 +91,7 @@ def selection_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def note_state(session: Session, experiment_id: int, state: str) -> None:
-    """Tell of an experiment's new state, which is written already."""
+    """Post an experiment's new state, which is written already."""
     if state not in STATES or not _has_triggers(session, STATE_CHANGE):
         return
     subject = subject_of(session, experiment_id)
@@ -105,7 +105,7 @@ def note_state(session: Session, experiment_id: int, state: str) -> None:
 
 
 def note_custom(session: Session, subject: Subject, data: dict[str, Any]) -> list[str]:
-    """Tell of something that the code of an experiment wants to be told; returns the ids of the deliveries."""
+    """Post an event that the code of an experiment sends; returns the ids of the deliveries."""
     found: list[str] = []
     for webhook, trigger in _triggers(session, CUSTOM, subject):
         title = f"{data.get('title') or 'A message'}, from experiment {subject.experiment_id}"
@@ -119,7 +119,7 @@ def note_custom(session: Session, subject: Subject, data: dict[str, Any]) -> lis
 def note_log(
     session: Session, webhook: Webhook, trigger: WebhookTrigger, task_id: str, node: str, line: str
 ) -> str | None:
-    """Tell of a line that a trigger's pattern matched: once for each trigger and task."""
+    """Post a line that a trigger's pattern matched: once for each trigger and task."""
     found = {"task_id": task_id, "node_name": node, "triggering_log": line}
     data: dict[str, Any] = {"task_log": found}
     if webhook.kind == "SLACK":  # people look for numbers
@@ -157,7 +157,7 @@ def post(
     *,
     cause: str | None = None,
 ) -> str | None:
-    """Have an event delivered; returns the delivery's id, None if `cause` was told before."""
+    """Have an event delivered; returns the delivery's id, None if `cause` was posted before."""
     delivery_id = str(uuid.uuid4())
     if webhook.kind == "SLACK":
         payload = slack.message(data, condition, text)

@@ -120,7 +120,8 @@ def spec_builder(settings: AgentSettings, launcher: Launcher) -> Any:
         if not launcher.sees_host:  # a process has what its user has, whatever is asked for
             spec = policy.applied(spec)
         for mount in launch["mounts"]:
-            # who runs as somebody else may not make it; a folder that nobody but a user names is his to make
+            # a container that runs as another user may not be able to make it; a folder that only a user names is left
+            # to that user
             if mount["isStorage"] and mount["isTrusted"] and (launcher.makes_storage or launch["user"]):
                 _make_storage(Path(mount["source"]))
         return spec
@@ -139,7 +140,7 @@ def _is_free(port: int) -> bool:
 
 
 def _make_storage(path: Path) -> None:
-    """Checkpoint storage that is missing is made. Containers of many users write there: each removes his own only."""
+    """Make checkpoint storage that is missing. Many users' containers write there: each removes only its own files."""
     try:
         path.mkdir(parents=True, exist_ok=False)
         path.chmod(0o1777)
@@ -222,7 +223,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
 
 
 async def _first_end(stop: asyncio.Event, loops: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until asked to stop. Loops run for ever: one that ends says by its exception why."""
+    """Wait until asked to stop. Loops never return: one that ends says by its exception why."""
     stopping = asyncio.create_task(stop.wait())
     try:
         ended, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)

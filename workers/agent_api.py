@@ -1,4 +1,4 @@
-"""The API as an agent sees it."""
+"""The agent's client of the API."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ApiClient:
         return (await self._tell("hello")).json()
 
     async def present(self) -> bool:
-        """Say that this agent is there, for whoever watches it. False: the API could not be told, try again later."""
+        """Report this agent as present, for the workflow that watches it. False: the API could not be notified."""
         try:
             await self._tell("present")
         except httpx.HTTPError as error:

@@ -43,7 +43,7 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
     sys.setswitchinterval(0.0005)
     server = server_of(create_app(settings))
-    # several addresses, so that containers on a bridge network reach us without opening the port to everybody
+    # several addresses, so that containers on a bridge network reach us without opening the port to all networks
     sockets = [_listen(host.strip(), settings.port) for host in settings.host.split(",")]
     serving = asyncio.create_task(server.serve(sockets))
     stopping = asyncio.create_task(stop.wait())

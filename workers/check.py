@@ -1,4 +1,4 @@
-"""What can be told of the embedded cluster only from inside: `det doctor` runs `python -m workers.check`.
+"""The checks of the embedded cluster that need its own code: `det doctor` runs `python -m workers.check`.
 
 It prints a JSON list of `{"name", "status", "message", "fix"}`, the status being ok, warning or problem. It changes
 nothing.
@@ -95,7 +95,7 @@ def check_trials(state: ClusterState) -> Finding:
         if is_there:
             return _finding("trials", "ok", f"run in Docker, in the image {image} unless they name one")
         if is_there is None:  # said by the check of Docker
-            return _finding("trials", "warning", f"run in Docker; whether it has the image {image} can't be told")
+            return _finding("trials", "warning", f"run in Docker; whether it has the image {image} is unknown")
         return _finding(
             "trials", "problem", f"run in Docker, and this host lacks the image {image}", how_to_build(image)
         )

@@ -1,4 +1,4 @@
-"""Where a host runs trials, where nobody says it, and what can be told of that place."""
+"""Chooses where a host runs trials when no setting says it, and inspects that place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps([".".join(map(str, sys.version_info[:3])), bool(found), name, v
 
 
 class NoSuchPython(Exception):
-    """The interpreter that somebody named for trials can't be used. The message says why."""
+    """The interpreter that was set for trials can't be used. The message says why."""
 
 
 @dataclass(frozen=True)

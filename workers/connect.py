@@ -33,7 +33,7 @@ _TYPES = {
 
 
 class GivenUp(Exception):
-    """A worker process has no use. The message says why, for whoever started it."""
+    """A worker process can't do its work. The message says why, for the user who started it."""
 
 
 async def connect(address: str, namespace: str, stop: asyncio.Event, *, credential: str | None = None) -> Client | None:
@@ -122,7 +122,7 @@ def run_until_signal(
 
 
 def mark_ready() -> None:
-    """Tell whoever started this process that it does its work now."""
+    """Notify the process that started this one that it does its work now."""
     path = os.environ.get("UNDETERRED_READY_FILE")
     if path:
         Path(path).touch()

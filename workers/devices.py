@@ -12,7 +12,7 @@ from determined.core._system import nvml as _nvml
 
 
 class NoSuchDevices(ValueError):
-    """The host does not have what it was told to offer."""
+    """The host does not have the devices that it was set to offer."""
 
 
 class Device(BaseModel):

@@ -1,8 +1,8 @@
-"""The gateway: the part of Temporal that agents of other hosts may reach, and all that they may do there.
+"""The gateway: the part of Temporal that agents of other hosts can reach, and all that they are authorized to do there.
 
 Temporal knows rights on a namespace at the finest. Through here an agent with a credential of its own polls its own
 task queue and its pool's storage queue, and answers the tasks that it was handed: nothing else passes. The tokens of
-tasks are sealed on their way to the agent, since whoever knows how they are made could answer for others.
+tasks are sealed on their way to the agent, since an agent that knew how they are made could answer for others.
 
 It keeps nothing: any number of them may run side by side, and one that is gone costs what a broken cable costs.
 """
@@ -183,7 +183,7 @@ class Gateway(grpc.GenericRpcHandler):
 
 async def serve(gateway: Gateway, addresses: Sequence[str]) -> aio.Server:
     """A started server. Raises: GivenUp, if one of the addresses can't be listened on."""
-    server = aio.server(options=[*_OPTIONS, ("grpc.so_reuseport", 0)])  # a second one on a port is told so
+    server = aio.server(options=[*_OPTIONS, ("grpc.so_reuseport", 0)])  # a second one on a port gets an error
     server.add_generic_rpc_handlers([gateway])
     for address in addresses:
         try:

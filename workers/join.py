@@ -1,6 +1,7 @@
 """An agent on this host, of a cluster that runs elsewhere: `python -m workers.join`; `det agent run` calls it.
 
-The first time it joins by a token. What it got for that is kept in its folder, and later starts need no token.
+At its first start it enrolls with a join token. The credential that it gets is kept in its folder, and later starts
+need no token.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the agent until it is told to stop."""
+    """Run the agent until it is stopped."""
     parser = argparse.ArgumentParser(prog="det agent run", description="An agent on this host.")
     parser.add_argument("--master", default=os.environ.get("DET_MASTER") or "http://localhost:8080")
     parser.add_argument("--join-token")

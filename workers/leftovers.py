@@ -1,4 +1,4 @@
-"""What an agent finds on its host that nobody wants any more: copies that were given up, and what has ended."""
+"""Orphans on an agent's host, which are containers of allocations that are over: killed if they run, then removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Over(NamedTuple):
 
 
 class Leftovers:
-    """Ends and removes them, as far as the API says that their allocations are over."""
+    """Kills and removes orphaned containers: those of which the API says that their allocations are over."""
 
     def __init__(self, launcher: Launcher, api: ApiClient, shipper: LogShipper, spools: SpoolDelivery) -> None:
         self._launcher = launcher
@@ -36,7 +36,7 @@ class Leftovers:
         self._spools = spools
 
     async def present(self) -> bool:
-        """Say that this agent is there, once nothing that was given up runs here: its slots are given anew then.
+        """Report this agent as present, once no orphan runs here: its slots are assigned again then.
 
         See `activities.containers.PresenceReport`.
         """
@@ -48,9 +48,9 @@ class Leftovers:
         return await self._api.present()
 
     async def run(self) -> None:
-        """Look again and again. Runs until cancelled.
+        """Look for orphans at intervals. Runs until cancelled.
 
-        Raises: Refused, when an operator removed this agent: all that it ran was given up, and is ended.
+        Raises: Refused, when an operator removed this agent: all that it ran is orphaned, and is killed.
         """
         while True:
             try:
@@ -68,7 +68,7 @@ class Leftovers:
         for container_id in over.unstarted:
             log.info("removes a container that was never started", container_id=container_id)
             await self._launcher.remove(container_id)
-        for container_id in over.gone:  # somebody else removed it: there is nothing to ship any more
+        for container_id in over.gone:  # removed from outside: there is nothing to ship any more
             self._forget(container_id)
         for container_id in over.ended:
             if await self._shipper.drained(container_id, 0.5):
@@ -76,7 +76,7 @@ class Leftovers:
                 await self._launcher.remove(container_id)
 
     async def _end_given_up(self) -> _Over:
-        """End what runs for allocations that are over; returns all that is left of such."""
+        """Kill what runs for allocations that are over; returns all that is left of them."""
         followed = dict(self._shipper.followed())  # first: what is started meanwhile must not seem to be gone
         started = {each.container_id: each for each in await self._launcher.list()}
         unstarted = {each.container_id: each for each in await self._launcher.unstarted()}

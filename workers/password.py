@@ -1,6 +1,6 @@
-"""Sets the password of a user whose own is lost: `det deploy local reset-password`, on the machine of the database.
+"""Resets the password of a user: `det deploy local reset-password`, on the machine of the database.
 
-Who may read the database may do it: no password is asked for. The new one is random, and shown once.
+Access to the database is enough: no password is asked for. The new one is random, and shown once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CannotReset(Exception):
 
 
 def reset(database: Database, username: str) -> str:
-    """Give a user a new password, which is returned; his sessions and access tokens end. Raises: CannotReset."""
+    """Give a user a new password, and return it; the user's sessions and access tokens end. Raises: CannotReset."""
     password = secrets.token_hex(10)
     hashed = hash_password(password, is_hashed=False)
     told = asking.set(Asking(method="SET", target=f"password of {username}", actor="the cluster's machine"))

@@ -91,7 +91,7 @@ class Process:
         Loading it takes most of a second of a core, and was most of what the start of a cluster took.
         """
         if _thread_count() > 1:
-            raise RuntimeError("a process with threads must not be copied: its locks would be held for ever")
+            raise RuntimeError("a process with threads must not be copied: its locks would be held indefinitely")
         own = {**environment, "UNDETERRED_READY_FILE": str(self.ready_file)}
 
         def copy(log: IO[bytes]) -> int:
@@ -220,7 +220,7 @@ def _reap(pid: int) -> None:
 
 
 def holder_of_port(port: int) -> str:
-    """Who listens on a port, for an error message; empty if it can't be told."""
+    """The process that listens on a port, for an error message; empty if it is unknown."""
     hexed = f":{port:04X}"
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

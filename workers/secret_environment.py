@@ -1,4 +1,4 @@
-"""Secrets that came by the environment leave it once they are read.
+"""Removes secrets from the environment once they are read.
 
 Everything that runs as the same user may read `/proc/<pid>/environ`, a trial in a plain process among it; and what is
 started later would inherit it.

@@ -41,7 +41,7 @@ class ExitCause(StrEnum):
     KILLED = "killed"  # ended by `Launcher.kill`
     OUT_OF_MEMORY = "out_of_memory"  # the kernel or the engine ended it for memory
     NO_PROGRAM = "no_program"  # the image has no such first program, or none for this architecture
-    LOST = "lost"  # gone without a trace: the host rebooted, or somebody removed it
+    LOST = "lost"  # gone without a trace: the host rebooted, or it was removed from outside
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LogLine:
     """One line of output, without its newline.
 
     `offset` grows strictly from line to line of one container, over both streams, and stays the same when read again,
-    so that (container id, offset) identifies the line for ever.
+    so that (container id, offset) identifies the line permanently.
     """
 
     offset: int
@@ -198,7 +198,7 @@ class Launcher(abc.ABC):
         """The folders of a container, started or not."""
 
     async def close(self) -> None:
-        """Let go of connections and threads. Containers run on; the object may not be used any more."""
+        """Close connections and release threads. Containers keep running; the object must not be used afterwards."""
         return
 
     @abc.abstractmethod
@@ -247,7 +247,7 @@ class Launcher(abc.ABC):
 
         The user's code wrote them: they may hold anything. Links are left out.
 
-        Raises: LaunchError, when it can't be told now; ValueError, when they are larger than `RUN_FILES_LIMIT`.
+        Raises: LaunchError, when they can't be read now; ValueError, when they are larger than `RUN_FILES_LIMIT`.
         """
 
     @abc.abstractmethod

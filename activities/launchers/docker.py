@@ -1,10 +1,10 @@
 """Containers of a Docker engine on this host.
 
 All truth is in the engine: a container is found by its name, its labels say whose it is, and an empty file in its
-file system tells that `kill` ended it. So another agent process can go on with it.
+file system tells that `kill` ended it. So another agent process can take it over.
 
 What a container may do is in `docker_request.py`, how it gets its image in `images.py`. `kill` sends SIGTERM to the
-main process, which hands it on (the harness' launch layers do); SIGKILL then ends every process of the container.
+main process, which forwards it (the harness' launch layers do); SIGKILL then ends every process of the container.
 
 Let the engine run with `"live-restore": true`: else a restart of the engine ends all containers.
 """
@@ -324,7 +324,7 @@ class DockerLauncher(Launcher):
             try:
                 await self._engine.call("POST", "/networks/create", body)
             except EngineError as refusal:
-                if refusal.status != 409:  # somebody else was faster
+                if refusal.status != 409:  # another agent was faster
                     raise LaunchError(
                         "engine_unavailable",
                         f"network {self._network!r}: the engine did not make it: {refusal}; make it by hand"

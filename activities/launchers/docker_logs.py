@@ -137,7 +137,7 @@ class LogTail:
                 await self._put(parser.feed(chunk))
             await self._put(parser.end())
         except (EngineError, EngineGone):
-            self.is_broken = True  # whoever reads next begins anew
+            self.is_broken = True  # the next reader starts from scratch
         finally:
             self._done = True
             self._changed.set()

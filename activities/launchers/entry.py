@@ -10,8 +10,8 @@ sees its own folders at those places, in a mount namespace of its own. That need
 users namespaces and the places made once: the pairs in the arguments say what is to be seen where.
 
 A process has the interpreter of its host. What its code or its start-up hook installs goes into a layer over that, a
-virtual environment in the container's own folder: nobody else sees it, and it is removed with the folder. The layer is
-written here, by whoever the container runs as, and without starting Python once more.
+virtual environment in the container's own folder: no other container sees it, and it is removed with the folder. The
+layer is written here, by the user that the container runs as, and without starting Python once more.
 """
 
 from __future__ import annotations

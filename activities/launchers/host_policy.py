@@ -1,4 +1,4 @@
-"""What experiments may have of a host: folders, devices, capabilities. Operators say it, launches are held to it."""
+"""The folders, devices and capabilities of a host that experiments may use: set by operators, enforced at launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Getting a container's image from its registry, with somebody's credentials, and saying how far that is.
+"""Pulls a container's image from its registry, with the user's or the host's credentials, and reports the progress.
 
 The registry's address is a user's, and the engine connects to it from its host, as root: so it is held to the rule for
 what users name (`determined.common.outgoing`), unless the operator has logged in there.
@@ -242,8 +242,8 @@ def registry_of(image: str) -> str:
 def check_registry(image: str) -> None:
     """Refuse a registry where users may not have the cluster connect to. Blocks: names are looked up.
 
-    One in a private network is the operator's if he allows the network, or has logged in there on this host. What the
-    engine is told by a registry that is allowed, such as where its tokens come from, it follows by itself.
+    One in a private network is accepted if the operator allows the network, or has logged in there on this host. The
+    engine by itself follows the answers of a registry that is allowed, such as where its tokens come from.
 
     Raises: LaunchError("image_denied").
     """

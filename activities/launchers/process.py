@@ -272,7 +272,7 @@ class ProcessLauncher(Launcher):
 
 
 def paths_of_host() -> str:
-    """This process' PATH without virtual environments: that of the cluster itself, or of whoever started it."""
+    """This process' PATH without virtual environments: that of the cluster itself, or of the user who started it."""
     own = os.path.dirname(sys.executable) if sys.prefix != sys.base_prefix else ""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     kept = [f for f in folders if f and f != own and not os.path.exists(os.path.join(f, "..", "pyvenv.cfg"))]
@@ -406,7 +406,7 @@ def _read_exit(folder: Path) -> ContainerExit | None:
 
 
 def _record_exit(folder: Path, cause: ExitCause, code: int | None, message: str) -> ContainerExit:
-    """Write what we found out, so that everybody who asks later gets the same answer."""
+    """Record the end that we found out, so that all later callers get the same answer."""
     record = {"cause": cause.value, "code": code, "ended_ns": time.time_ns(), "message": message}
     try:
         _write_private(folder / "exit.json", json.dumps(record))

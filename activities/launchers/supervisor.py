@@ -12,7 +12,7 @@ Files in the folder (written here unless noted):
 - `state.json`: process ids with their start times, and the boot they belong to. The command is executed only once this
   is on disk: a command without a record never runs.
 - `log`: frames, see `HEADER_BYTES`.
-- `killed`: written by `ProcessLauncher.kill` before its first signal, so that the end is told from an end by itself.
+- `killed`: written by `ProcessLauncher.kill` before its first signal: this end is not one by itself.
 - `exit.json`: how it ended; appears by one rename, after the last log line.
 """
 
@@ -163,9 +163,9 @@ def find_processes(folder: str, main: tuple[int, int], supervisor: int) -> list[
     """Every live process of the container: by the marker in its environment, by its ancestors, by its session.
 
     Args:
-        folder: The container's folder, as the marker tells it.
+        folder: The container's folder, as the marker has it.
         main: Process id and start time of the command. Its session counts only while it lives: later the number may
-            belong to somebody else.
+            belong to another process.
         supervisor: Its process id, 0 if it is gone; not in the answer itself.
     """
     leader = process_stat(main[0])
@@ -188,7 +188,7 @@ def find_processes(folder: str, main: tuple[int, int], supervisor: int) -> list[
             with open(f"/proc/{pid}/environ", "rb") as file:
                 if marker in file.read().split(b"\0"):
                     found.add(pid)
-        except OSError:  # gone, or somebody else's
+        except OSError:  # gone, or another user's
             continue
     roots = set(found)
     if supervisor:
@@ -265,7 +265,7 @@ def main(folder: str) -> int:
     os.umask(0o077)
     try:
         _supervise(folder, ready_write)
-    except Exception as error:  # noqa: BLE001 -- the last resort: it is told to whoever listens
+    except Exception as error:  # noqa: BLE001 -- the last resort: the reader of the pipe gets it
         try:
             os.write(ready_write, f"{type(error).__name__}: {error}".encode())
         except OSError:
@@ -450,7 +450,7 @@ def _wait_and_pump(pump: _Pump, pid: int, oom_kills: int) -> tuple[int, int]:
             return (status if status >= 0 else 128 - status), oom_kills
         now = time.monotonic()
         if now - counted >= IDLE_S:
-            # The command was alive at the poll, so an OOM kill counted by now was somebody else's, or it ended since
+            # The command was alive at the poll, so an OOM kill counted by now was another process', or it ended since
             # and the next round would miss it: hence the count is taken before asking whether it still lives.
             count = oom_kill_count()
             if process_stat(pid) is not None:
@@ -473,7 +473,7 @@ def _reap(main: int) -> int | None:
 
 
 def _reap_adopted(main: int) -> None:
-    """Collect ended orphans, but never `main`: its status is for whoever waits for it."""
+    """Collect ended orphans, but never `main`: its status is for the caller that waits for it."""
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -485,7 +485,7 @@ def _reap_adopted(main: int) -> None:
 
 
 def oom_kill_count() -> int:
-    """How often the kernel ended a process for memory in our control group, or on this host if that is not told."""
+    """How often the kernel ended a process for memory in our control group, or on this host if that is not known."""
     try:
         with open("/proc/self/cgroup") as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]

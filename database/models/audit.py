@@ -1,4 +1,4 @@
-"""Who changed what, and when."""
+"""The audit log: who changed what, and when."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Cluster(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     cluster_id: Mapped[str] = mapped_column(String(36))
-    secret: Mapped[str] = mapped_column(String(64))  # what gateways seal with; nobody is told
+    secret: Mapped[str] = mapped_column(String(64))  # what gateways seal with; never disclosed
     name: Mapped[str] = mapped_column(String(120))
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     compute_pool: Mapped[str] = mapped_column(String(120))  # of experiments that name none
@@ -28,7 +28,7 @@ class Cluster(Base):
 
 
 class ClusterMessage(Base):
-    """What administrators have to say to everybody, from a time and perhaps up to one. The newest one counts."""
+    """A message of the administrators to all users, from a time and perhaps up to one. The newest one counts."""
 
     __tablename__ = "cluster_messages"
 
@@ -63,7 +63,7 @@ class Agent(Base):
     is_connected: Mapped[bool] = mapped_column(default=False)
     is_enabled: Mapped[bool] = mapped_column(default=True)  # what operators say of it, not the agent
     is_draining: Mapped[bool] = mapped_column(default=False)
-    leave_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it is draining, but not for ever
+    leave_at: Mapped[datetime | None] = mapped_column(UtcTime)  # if it is draining with a grace: when that ends
     disabled_slots: Mapped[list[int]] = mapped_column(Document, default=list)
     revision: Mapped[int] = mapped_column(BigInteger, default=0)
     registered_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
@@ -113,9 +113,9 @@ class Outbox(Base):
 
 
 class HeldStart(Base):
-    """What the workflow of a paused experiment starts with, once somebody wants something of it.
+    """What the workflow of a paused experiment starts with, once a request needs the workflow.
 
-    Until then its rows say all there is to say, and Temporal has nothing to keep.
+    Until then its rows hold the whole state, and Temporal has nothing to keep.
     """
 
     __tablename__ = "held_starts"

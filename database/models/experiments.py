@@ -51,7 +51,7 @@ class Experiment(Base):
     continuations: Mapped[int] = mapped_column(default=0)  # how often it went on after its end
     searcher_queue: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # events of a custom search
     is_archived: Mapped[bool] = mapped_column(default=False)
-    log_retention_days: Mapped[int | None]  # None: as the cluster says; -1: for ever
+    log_retention_days: Mapped[int | None]  # None: as the cluster says; -1: without a limit
     is_unmanaged: Mapped[bool] = mapped_column(default=False)  # trained elsewhere: a client says how it stands
     external_id: Mapped[str | None] = mapped_column(String(255), unique=True)  # that such a client knows it by
     commanded: Mapped[str] = mapped_column(String(24), default="")  # the latest command that was taken, and of whom

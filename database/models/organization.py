@@ -1,4 +1,4 @@
-"""What experiments are kept in: workspaces and their projects, and which pools a workspace has to itself."""
+"""Workspaces and their projects, which experiments are kept in, and which pools a workspace has to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who uses the cluster, and what they may do."""
+"""Users and groups, and their roles."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class UserSetting(Base):
 
 
 class LoginFailure(Base):
-    """Wrong passwords for a name in a row, whether somebody has it or not. A right one deletes the row."""
+    """Consecutive wrong passwords for a name, whether a user has it or not. A right one deletes the row."""
 
     __tablename__ = "login_failures"
 

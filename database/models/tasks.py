@@ -13,11 +13,11 @@ from database.types import Document, UtcTime, utc_now
 
 
 class Task(Base):
-    """What runs in containers for somebody: a trial, a command, a notebook and so on (`lifecycle.task.TaskKind`).
+    """What runs in containers for a user: a trial, a command, a notebook and so on (`lifecycle.task.TaskKind`).
 
-    What a trial's experiment says already, its tasks leave open: it may be moved to another workspace, and its
-    configuration may change when it continues. Lines of `task_logs` name their task without a foreign key, as each line
-    would pay for the check.
+    What a trial's experiment says already, its tasks leave open: the experiment may be moved to another workspace, and
+    its configuration may change when it continues. Lines of `task_logs` name their task without a foreign key, as each
+    line would pay for the check.
     """
 
     __tablename__ = "tasks"

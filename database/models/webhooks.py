@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what, and how each delivery went."""
+"""Webhooks: which events each receives, and the outcome of each delivery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from database.types import Document, UtcTime, utc_now
 
 
 class Webhook(Base):
-    """An address that is told of events. `workspace_id` None: of events in any workspace."""
+    """An address that receives events. `workspace_id` None: events of any workspace."""
 
     __tablename__ = "webhooks"
 
@@ -40,7 +40,7 @@ class WebhookTrigger(Base):
 
 
 class WebhookDelivery(Base):
-    """An event on its way to a webhook. `cause`: what it tells of, so that the same thing is told once."""
+    """An event on its way to a webhook. `cause`: what it reports, so that the webhook receives the same thing once."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
