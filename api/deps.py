@@ -1,4 +1,4 @@
-"""What routes depend on: who calls, and the parts of the application."""
+"""Dependencies of routes: the caller, and the parts of the application."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _allocation = APIKeyHeader(
 
 
 async def get_caller(request: Request) -> Principal:
-    """Who calls. Raises: Unauthenticated, Forbidden if it is a change and the token read-only."""
+    """The caller. Raises: Unauthenticated; Forbidden if the request changes something and the token is read-only."""
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
     known = auth.remembered(token, is_allocation=is_allocation)
@@ -70,14 +70,15 @@ async def _any_token(
 
 
 async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_token)]) -> Principal:
-    """Who calls: a user, a container or an agent."""
+    """The caller: a user, a container or an agent."""
     return principal
 
 
 def asked_again(request: Request, check: Callable[[UserPrincipal], object]) -> Callable[[], None]:
-    """Whether a user may still have what goes on being sent to him: to be called now and again. Blocks.
+    """A check whether a user is still authorized for a stream; call it repeatedly while the stream is open. It blocks.
 
-    His token may have ended since, and his rights. What it returns raises Unauthenticated, and whatever `check` raises.
+    The user's token may have expired since, or their permissions may have been revoked. The check raises
+    Unauthenticated, and whatever `check` raises.
     """
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
@@ -105,7 +106,7 @@ async def get_admin(user: Annotated[UserPrincipal, Depends(get_user)]) -> UserPr
 
 
 def require_admin(user: UserPrincipal) -> None:
-    """Refuse who is no administrator. Raises: Forbidden."""
+    """Refuse users who are not administrators. Raises: Forbidden."""
     if not user.is_admin:
         raise Forbidden("this is for administrators only")
 

@@ -1,4 +1,4 @@
-"""What clients are told when something is wrong.
+"""Error responses.
 
 ApiError
  ├─ BadRequest          400  invalid argument
@@ -127,7 +127,7 @@ DATABASE_ERRORS = (DBAPIError, NoConnection)
 
 
 def of_database(error: DBAPIError | NoConnection, path: str) -> ApiError:
-    """What a client is told of a database error at `path`: whether to correct the request, or to try again."""
+    """The response to a database error at `path`; it tells the client to correct the request, or to retry it."""
     if isinstance(error, DataError):  # trying again would not help: NUL in a text, a number or a text too large
         said = str(error.orig).splitlines()[0]
         return BadRequest(f"a value is out of range or can't be stored: {said}")

@@ -1,4 +1,4 @@
-"""The parts of the application: what is built once, when it starts, and what every request may use."""
+"""The parts of the application: built once, when it starts, and shared by all requests."""
 
 from __future__ import annotations
 

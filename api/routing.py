@@ -1,7 +1,7 @@
 """Routes: a body is what its parameter's type says, and the OpenAPI page is what FastAPI reads from the signatures.
 
-Clients of every age send bodies with any content type or none, and no body at all for an empty message. Who may not
-call is refused before the body is read.
+Clients of every age send bodies with any content type or none, and no body at all for an empty message. Callers without
+permission are refused before the body is read.
 """
 
 from __future__ import annotations

@@ -92,11 +92,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings):
     )
     trial_image: str = Field(default="undeterred/trial:dev", description="container image when a config names none")
     log_retention_days: int | None = Field(
-        default=None, ge=-1, le=32767, description="days that logs are kept after a trial's end; none or -1: for ever"
+        default=None, ge=-1, le=32767, description="days that logs are kept after a trial's end; none or -1: no limit"
     )
     access: Literal["basic", "rbac"] = Field(
         default="rbac",
-        description="rbac: workspaces are private, and roles say who may what; basic: everybody sees and uses all",
+        description="rbac: workspaces are private, and roles grant permissions; basic: all users see and use all",
     )
     session_days: int = Field(default=7, ge=1, description="life of a login, in days")
     timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")

@@ -1,7 +1,7 @@
-"""Who calls: users by a session or an access token, containers by their allocation, agents by the agent token.
+"""Authentication: users by a session or an access token, containers by their allocation, agents by an agent token.
 
-Passwords: clients send hex(SHA-512(salt + password)); we keep an argon2id hash of that. Tokens are random, 256 bits,
-and kept as SHA-256 only.
+Passwords: clients send hex(SHA-512(salt + password)); the database stores an argon2id hash of that. Tokens are 256
+random bits, stored as SHA-256 only.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ _hasher = PasswordHasher()
 
 @dataclass(frozen=True)
 class UserPrincipal:
-    """A user, by one of his tokens. A read-only one changes nothing, whatever the user may do (`api.middleware.audit`).
+    """A user, authenticated by one of their tokens.
 
-    With an `allocation_id` it is a program in a container of his that acts for him: nobody's administrator, and it may
-    not give itself or others rights that outlive the container.
+    A read-only token changes nothing, whatever permissions the user has (`api.middleware.audit`).
+
+    With an `allocation_id` the caller is a program in one of the user's containers, and acts for the user. It is never
+    an administrator, and it can't grant itself or others permissions that outlive the container.
     """
 
     user_id: int
@@ -120,9 +122,10 @@ class TrialPrincipal(AllocationPrincipal):
 
 @dataclass(frozen=True)
 class AgentPrincipal:
-    """An agent of this cluster: one that joined, by its own credential, and of which pool it is.
+    """An agent of this cluster: an enrolled one, authenticated by its own credential, and its pool.
 
-    None: any agent, of any pool. The cluster's agent token says so, which the operator gives to agents that he starts.
+    Without an `agent_id` it is any agent of any pool, authenticated by the cluster's agent token. The operator
+    configures that token for the agents that they start.
     """
 
     agent_id: str | None = None
@@ -155,7 +158,7 @@ def hash_password(password: str, *, is_hashed: bool) -> str:
 
 
 def allocation_ended() -> Unauthenticated:
-    """What a container is told that was given up, or whose end is known."""
+    """The error that a container receives when it is orphaned, or when the end of its allocation is known."""
     return Unauthenticated("this allocation has ended: its token is no longer valid")
 
 
@@ -183,7 +186,7 @@ _OF_CONTAINER = (
 
 
 class Authenticator:
-    """Finds out who calls. Answers are remembered for a second, so that a flood of reports costs no queries."""
+    """Authenticates callers. It caches results for a second, so that a flood of reports costs no queries."""
 
     def __init__(
         self, database: Database, *, agent_token: str, session_days: int, access: Literal["basic", "rbac"] = "rbac"
@@ -291,7 +294,11 @@ class Authenticator:
     def remembered(self, token: str, *, is_allocation: bool, for_s: float = 0.0) -> Principal | None:
         """The principal of a token that was looked up within the last second.
 
-        `for_s`: or within so many, for a container whose caller looks himself whether its allocation has ended.
+        Args:
+            token: As the client sent it.
+            is_allocation: Whether it is a container's token.
+            for_s: For containers, accept a lookup from up to this many seconds ago. Set it only where the calling code
+                checks by itself whether the allocation has ended.
         """
         found = self._known.get((token, is_allocation))
         if found is None:
@@ -377,7 +384,7 @@ class Authenticator:
 
 
 def _long_dead_sessions(user_id: int, now: datetime) -> list[ColumnElement[bool]]:
-    """What nobody asks for any more: it would only make the table grow with every login."""
+    """Sessions that expired or were revoked long ago. If they were kept, the table would grow with every login."""
     long_ago = now - _KEPT_AFTER_DEATH
     is_dead = or_(UserToken.expires_at < long_ago, UserToken.revoked_at < long_ago)
     return [UserToken.user_id == user_id, UserToken.kind == USER_SESSION, is_dead]

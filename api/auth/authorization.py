@@ -1,8 +1,9 @@
-"""Who may see and change what. Nothing is allowed that no rule here allows.
+"""Authorization: roles and permissions. Everything that no rule here allows is refused.
 
-A user has a role in a workspace: as its owner, by an assignment to him or to one of his groups (in that workspace or
-in all), or because everybody has it there. The highest one counts. Administrators of the cluster may do everything, and
-who made a thing may always see and change it. What somebody may not see does not exist for him: 404, not 403.
+A user has a role in a workspace as its owner, by an assignment, or because the workspace gives it to all users. An
+assignment names the user or one of their groups, and holds in that workspace or in all. The highest role counts.
+Administrators of the cluster are authorized to do everything. The creator of a resource can always see and change it.
+A resource that a user has no permission to see does not exist for them: the response is 404, not 403.
 
 That is the access mode `rbac`. In the mode `basic` nothing is private and assignments do not count: every user sees all
 workspaces and makes experiments in them; owners and administrators change things.
@@ -62,7 +63,7 @@ def _holds(user: UserPrincipal) -> ColumnElement[bool]:
 
 
 def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | None:
-    """The role of a user in a workspace; None if he has none."""
+    """The role of a user in a workspace; None without one."""
     if user.is_admin:
         return Role.ADMIN
     in_it = or_(RoleAssignment.workspace_id == workspace_id, RoleAssignment.workspace_id.is_(None))

@@ -1,4 +1,4 @@
-"""Secrets in configurations, of checkpoint storage and of a registry: agents get them, nobody is shown them."""
+"""Secrets in configurations, of checkpoint storage and of a registry: sent to agents, redacted for all users."""
 
 from __future__ import annotations
 

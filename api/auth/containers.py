@@ -1,4 +1,4 @@
-"""What a container may speak for: its own trial and allocation, until the allocation ends."""
+"""Authorization of containers: for their own trial and allocation, until the allocation ends."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def own_allocation(principal: Principal, allocation_id: str) -> AllocationPrinci
 
 
 def fence(session: Session, caller: AllocationPrincipal) -> None:
-    """Refuse a copy of a trial that was given up, within the transaction that writes for it. Raises: Unauthenticated.
+    """Refuse an orphaned copy of a trial, within the transaction that writes for it. Raises: Unauthenticated.
 
-    Who a token belongs to is remembered for a moment; this is not. On PostgreSQL the allocation can't end before this
+    The owner of a token is cached for a moment; this is not. On PostgreSQL the allocation can't end before this
     transaction does; on SQLite there is one writer at a time.
     """
     statement = select(Allocation.id).where(Allocation.id == caller.allocation_id, Allocation.ended_at.is_(None))

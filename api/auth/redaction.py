@@ -1,4 +1,4 @@
-"""Takes secrets and control characters out of what people get to read: log lines and the configuration."""
+"""Redacts secrets and removes control characters, in log lines and in the configuration that users read."""
 
 from __future__ import annotations
 

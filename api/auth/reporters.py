@@ -1,4 +1,4 @@
-"""Who may report for a trial: its container, and who may change its experiment."""
+"""Authorization to report for a trial: its container, and the users with permission to change its experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from database.session import Database
 
 @dataclass(frozen=True)
 class Reporter:
-    """Somebody who reports for a trial. `allocation` None: a user."""
+    """A caller that reports for a trial. Without an `allocation` it is a user."""
 
     trial_id: int
     experiment_id: int
@@ -35,16 +35,16 @@ class Reporter:
         return self.allocation.allocation_id if self.allocation else None
 
     def fence(self, session: Session) -> None:
-        """Refuse a copy of the trial that was given up, within the transaction that writes. Raises: Unauthenticated."""
+        """Refuse an orphaned copy of the trial, within the transaction that writes. Raises: Unauthenticated."""
         if self.allocation is not None:
             fence(session, self.allocation)
 
 
 async def reporter_for(database: Database, auth: Authenticator, caller: Principal, trial_id: int) -> Reporter:
-    """The caller, if he may report for this trial. Raises: Forbidden, NotFound.
+    """The caller, if authorized to report for this trial. Raises: Forbidden, NotFound.
 
-    What a user may is remembered for as long as whose token he shows: a program that trains elsewhere reports as often
-    as a container does.
+    A user's authorization is cached for as long as their token is: a program that trains elsewhere reports as often as
+    a container does.
     """
     if not isinstance(caller, UserPrincipal):
         return Reporter.of(own_trial(caller, trial_id))

@@ -1,11 +1,11 @@
-"""Slows down who guesses passwords: after some wrong ones for a name in a row, each further try has to wait.
+"""Throttles logins: after several wrong passwords in a row for one username, each further attempt has to wait.
 
-Counted by name, whether somebody has it or not, so that the answer tells nothing of who exists. Kept in the database,
-so that all processes of the API count together. Clients are told 429: a 401 would have them ask for the password again
-at once, and a 503 is sent anew by them without asking anybody.
+Failures are counted by name, whether or not a user of that name exists, so that the response does not reveal which
+users exist. The counts are in the database, so that all processes of the API share them. Clients receive a 429: with a
+401 they would ask for the password again at once, and a 503 they retry without asking their user.
 
-Who is logged in, and access tokens, are not held up: somebody who guesses can keep a user from a new login, at most a
-minute at a time, but not from work.
+Open sessions and access tokens are not throttled. An attacker who guesses passwords can delay a user's next login, by
+at most a minute at a time, but can't interrupt their work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from database.upsert import insert
 #: Wrong passwords in a row that cost nothing but the time of the hash.
 FREE = 10
 _LONGEST_WAIT_S = 60.0
-#: After so long without a wrong one, it begins anew.
+#: After this long without a wrong password, the count restarts at 0.
 _FORGOTTEN = timedelta(hours=1)
 #: Names that are counted at a time. Over it, those with the fewest failures go first, the oldest of them before others:
 #: to have one forgotten, all others must have been tried more often, and every try costs a hash.
@@ -67,7 +67,7 @@ class LoginGate:
             _prune(session)
 
     def succeeded(self, username: str) -> None:
-        """The right password: it begins anew."""
+        """The right password: the count restarts at 0."""
         with self._database.write() as session:
             session.execute(delete(LoginFailure).where(LoginFailure.name_hash == _key(username)))
 

@@ -1,7 +1,7 @@
-"""Log policies: each line that comes in is searched for its experiment's patterns before it is acknowledged.
+"""Log policies: each received line is searched for its experiment's patterns before it is acknowledged.
 
-So a line that was delivered has been matched, and whoever judges the end of a run after its output was delivered knows
-of all matches. An experiment's policies never change, so that they are read once for each allocation.
+So every delivered line has been matched, and code that judges the end of a run after its output was delivered knows all
+matches. An experiment's policies never change, so they are read once for each allocation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Webhooks for lines of output: each line that comes in is searched for the patterns of their triggers.
+"""Webhooks for lines of output: each received line is searched for the patterns of their triggers.
 
-Triggers may change at any time, and are read anew after a moment; where there are none, a line costs nothing.
+Triggers may change at any time, so they are read again after a moment. Without triggers, a line costs nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Hit:
 
 @dataclass
 class _Known:
-    """Whose output an allocation's is, and what was told of it already, by trigger."""
+    """The task of an allocation, and the triggers that have already fired for it."""
 
     task_id: str
     subject: webhooks.Subject
@@ -82,14 +82,14 @@ class LogHooks:
         return hits
 
     def keep(self, session: Session, hits: Sequence[Hit]) -> None:
-        """Have webhooks told, in the transaction that keeps the lines. Told twice is told once."""
+        """Notify webhooks, in the transaction that stores the lines. Idempotent for each trigger and task."""
         for hit in hits:
             webhook, trigger = session.get(Webhook, hit.webhook_id), session.get(WebhookTrigger, hit.trigger_id)
             if webhook is not None and trigger is not None:  # deleted meanwhile otherwise
                 webhooks.note_log(session, webhook, trigger, hit.task_id, hit.node, hit.line)
 
     def committed(self, hits: Sequence[Hit]) -> None:
-        """What was kept is told for good: it need not be looked for again."""
+        """Note hits whose transaction was committed: their triggers need not be searched for again."""
         told = {(hit.task_id, hit.trigger_id) for hit in hits}
         if told:
             with self._lock:

@@ -1,7 +1,7 @@
 """The three statements that every batch of metric reports runs, on the driver's own cursor.
 
 Through SQLAlchemy they cost several times what the database itself needs for them. They run within the transaction of a
-SQLAlchemy connection, so that the rare statements around them can be written as everywhere else.
+SQLAlchemy connection, so that the rare statements around them can be written as in all other modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes metric reports in batches: whatever arrived while the last transaction ran goes into the next one.
+"""Writes metric reports in batches: all reports that arrive during one transaction go into the next.
 
 A report is answered when it is committed. Order within a trial is the order of arrival.
 """
@@ -172,7 +172,7 @@ class MetricsWriter:
 
 
 def _refusal(trial: TrialRow | None, work: _Work) -> ApiError | None:
-    """Why nothing of a request is stored, as far as it can be told before anything is written."""
+    """Why nothing of a request is stored, as far as that is known before anything is written."""
     if trial is None:
         return NotFound(f"trial {work.trial_id} not found")
     if work.allocation_id not in (None, trial.allocation_id):

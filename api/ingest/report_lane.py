@@ -1,4 +1,4 @@
-"""The lane for metric reports: the requests that a cluster gets by the hundred a second.
+"""The fast path for metric reports: a cluster receives hundreds of them a second.
 
 They are answered before routing, dependencies and middleware, which together cost more than the report itself. The
 routes in `routes/trials.py` declare the same paths for the OpenAPI page, and call the same function.

@@ -1,6 +1,6 @@
-"""Which requests change something. Of these there is an audit entry, and read-only tokens may not send them.
+"""The audit log of requests that change something. Read-only tokens are not authorized to send them.
 
-What is not listed here as reading counts as changing.
+A request that is not listed here as reading counts as changing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READING_POSTS = frozenset(
 )
 #: Noted by web pages with every look at a project.
 _VISITS = "/api/v1/users/activity"
-#: What containers report while they train: the hot path, and nothing that anybody decided.
+#: What containers report while they train: the hot path, and no decision of a user.
 _REPORTS = (
     "/api/v1/trials/",
     "/api/v1/allocations/",
@@ -62,7 +62,7 @@ _OWN_REPORTS = frozenset(
         ("POST", "/task-logs"),
     }
 )
-#: Who may what: would a container change it, its rights could outlive it.
+#: Users, roles and permissions: if a container changed them, its permissions could outlive it.
 _RIGHTS = ("/api/v1/users", "/users", "/api/v1/tokens", "/api/v1/auth/logout", "/api/v1/groups", "/api/v1/roles")
 #: What agents ask and report while they work; an enrolment is not among it.
 _AGENT_REPORTS = (
@@ -117,10 +117,11 @@ def admit(request: Request, principal: Principal) -> None:
 
 
 class Audited:
-    """Sees to it that a request that changed something leaves an entry, also if it went to a workflow only.
+    """Records an audit entry for each request that changed something, also if it went to a workflow only.
 
-    What is written to the database is noted within the same transaction (see `database.audit`). What was only sent to
-    Temporal is noted after it was taken and before the client is told; if that fails, the client is told to try again.
+    A change of the database is recorded within the same transaction (see `database.audit`). A request that only went to
+    Temporal is recorded after Temporal accepted it and before the client receives the response. If recording fails,
+    the client receives an error that asks it to retry.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,7 +1,7 @@
-"""Bounds on the bodies of requests: bytes, values, time, and how much one sender may have on the way.
+"""Limits on request bodies: bytes, values, time, and how much one sender may have in flight.
 
-Every request passes here, before anything of it is read. What a route may take is in `TABLE`, and nowhere else; one
-that is not there takes what messages that are small by nature need.
+Every request passes here before any of its body is read. `TABLE` is the only place with limits of routes. A route that
+is not in it gets the limit `USUAL`, which is enough for messages that are small by nature.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def bound_of(method: str, path: str) -> Bound:
 
 
 class Bodies:
-    """What is on its way into this process.
+    """The bodies in flight into this process.
 
     Args:
         total: Most bytes of all bodies together.
-        share: Most bytes of one sender's, beyond what a single request of his may have.
-        patience_s: A body may take so many seconds, and a second more for each `pace` bytes.
+        share: Most bytes of one sender, beyond the limit of a single request.
+        patience_s: A body may take this many seconds, and a second more for each `pace` bytes.
         pace: Bytes a second.
     """
 
@@ -217,9 +217,9 @@ class Body:
 
 
 def sender_of(headers: Headers, scope: Scope) -> str:
-    """Who sends, before anybody has looked at who that is: the token that will be asked for its rights, or an address.
+    """The sender, before authentication: the hash of the token that will be authenticated, or an address.
 
-    Only that one counts: with others beside it, nobody passes for many senders.
+    Only that token counts. So a client can't pass for many senders by sending other tokens beside it.
     """
     for name in _TOKENS:  # in the order of `auth.presented_token`
         shown = headers.get(name, "")

@@ -1,7 +1,8 @@
-"""What browsers are told with every answer, and which of their requests are no page's of ours.
+"""Security headers for browsers, and protection against cross-site request forgery.
 
-A browser sends the session's cookie along with whatever any site has it send. So a request that may change something is
-taken from our own pages only, and, when the cookie is all that says who asks, as JSON only: a form can't send that.
+A browser adds the session's cookie to every request, also to one that another site makes it send. So a request that may
+change something is accepted from our own pages only. If the cookie alone authenticates it, it must also be JSON, which
+a form can't send.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HEADERS = {
 }
 _RAW = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 _TOKENS = ("authorization", "grpc-metadata-x-user-token", "grpc-metadata-x-allocation-token")
-#: Here a password says who asks, whatever cookie a client still has.
+#: Here a password authenticates the caller, whatever cookie the client still has.
 _LOGINS = ("/api/v1/auth/login", "/login")
 _OWN = ("same-origin", "none")
 

@@ -1,4 +1,4 @@
-"""Addresses as clients of every age spell them: a trailing slash, and names of query fields in snake_case."""
+"""Normalizes addresses of older clients: a trailing slash, and names of query fields in snake_case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents and their slots, as clients see them."""
+"""Agents and their slots, as clients receive them."""
 
 from __future__ import annotations
 

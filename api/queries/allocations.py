@@ -1,4 +1,4 @@
-"""Allocations: which of their containers have come."""
+"""Allocations: which of their containers have arrived at the rendezvous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints as clients see them, with what their trials reported at the same step."""
+"""Checkpoints as clients receive them, with what their trials reported at the same step."""
 
 from __future__ import annotations
 

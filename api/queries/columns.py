@@ -1,6 +1,6 @@
-"""What a table of a project's experiments can show, as web pages ask: columns, ranges of metrics, values of metadata.
+"""Columns, ranges of metrics and values of metadata, for a web page's table of a project's experiments.
 
-The newest trials tell: a table that lacks what only older ones had is better than one that waits for all of them.
+They come from the newest trials: a table without what only older trials had is better than one that waits for all.
 """
 
 from __future__ import annotations

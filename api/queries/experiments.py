@@ -155,7 +155,7 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
         conditions.append(Experiment.description.icontains(wanted.description, autoescape=True))
     if wanted.archived is not None:
         conditions.append(Experiment.is_archived.is_(wanted.archived))
-        if not wanted.archived:  # what is in an archived place is put away too
+        if not wanted.archived:  # what is in an archived workspace or project is archived too
             put_away = select(Workspace.id).where(Workspace.is_archived)
             conditions += [~Project.is_archived, Project.workspace_id.not_in(put_away)]
     if stored := {chosen("states", state, STATES) for state in wanted.states} - {""}:

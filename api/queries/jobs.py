@@ -1,4 +1,4 @@
-"""The job queue: experiments that want slots, in the order in which they get them."""
+"""The job queue: experiments that request slots, in the order in which they receive them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def visible(session: Session, jobs: Sequence[Job], user: UserPrincipal) -> set[i
 
 
 def limited(job: Job) -> dict[str, Any]:
-    """v1LimitedJob: what everybody may know, since it explains how long he waits."""
+    """v1LimitedJob: visible to all users, since it explains how long they wait."""
     experiment = job.experiment
     resources: dict[str, Any] = experiment.config.get("resources") or {}
     return {

@@ -1,4 +1,4 @@
-"""Labels, which are lists within rows: who has one, and which are in use."""
+"""Labels, which are lists within rows: the rows that have one, and the labels in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: kept once, read in order, formatted as clients print them."""
+"""Log lines: stored once, read in order, formatted as clients print them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def read(
 ) -> Lines:
     """The next lines of tasks after `from_id`, in the order of their arrival, or before it, the latest first.
 
-    `most`: more than so many are not wanted; 0: as many as one piece has.
+    `most`: the limit on the number of lines; 0: as many as one piece has.
     """
     piece = min(_PIECE, most) if most > 0 and wanted.pattern is None else _PIECE
     statement = select(TaskLog).where(_of(task_ids), *_conditions(wanted))

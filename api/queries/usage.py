@@ -1,4 +1,4 @@
-"""Who used how many slots for how long: the runs of trials, cut to a span of time."""
+"""Usage of slots: how many, for how long, and by whom; the runs of trials, cut to a span of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the records know of a trial or an experiment that somebody asks about. `lifecycle/explain.py` tells it."""
+"""The recorded facts that explain the state of a trial or an experiment. `lifecycle/explain.py` words them."""
 
 from __future__ import annotations
 

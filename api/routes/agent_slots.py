@@ -1,4 +1,4 @@
-"""Agents and slots: what there is, and what of it is in service."""
+"""Agents and slots: list, enable and disable them."""
 
 from __future__ import annotations
 

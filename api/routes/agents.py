@@ -1,4 +1,4 @@
-"""What agents ask: what to launch, and which of their containers are still wanted. Ours; not part of the old wire."""
+"""Requests of agents: what to launch, and which of their containers to keep. Ours; not part of the old wire."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def progressed(
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/reconcile")
 async def reconcile(agent_id: AgentId, parts: PartsDep, agent: AgentDep, wanted: wire.Allocations) -> Response:
-    """Which of these allocations are over: their containers are leftovers, or copies that were given up."""
+    """Which of these allocations are over: their containers are leftovers, or orphaned copies."""
     enrollment.own(agent, agent_id)
     ids = wanted.allocations
 

@@ -1,4 +1,4 @@
-"""What a container says and asks about its allocation."""
+"""Allocations: what a container reports and requests about its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def ack_preemption(allocation_id: AllocationId, parts: PartsDep, caller: P
 
 @router.post("/api/v1/allocations/{allocation_id}/signals/pending_preemption")
 async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
-    """The container was told by its host to leave soon, and wants to be preempted."""
+    """The container's host notified it that it has to stop soon; it requests to be preempted."""
     allocation = own_allocation(caller, allocation_id)
     await parts.commands.signal(allocation.workflow_id, "preempted", AllocationNotice(allocation_id=allocation_id))
     return answer()

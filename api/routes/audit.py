@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and whether nobody changed that. Ours; not part of the old wire."""
+"""The audit log, and the check that its entries are unchanged. Ours; not part of the old wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of experiments and checkpoints that are over."""
+"""Deletion of experiments, checkpoints and their files, and garbage collection of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster: who it is, its health, its agents and pools."""
+"""The cluster: its identity, its health, its agents and pools."""
 
 from __future__ import annotations
 

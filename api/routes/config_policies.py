@@ -1,4 +1,4 @@
-"""Policies for configurations, by workspace and kind of work. None are enforced, so none are taken."""
+"""Policies for configurations, by workspace and kind of work. None are enforced, so none are accepted."""
 
 from __future__ import annotations
 

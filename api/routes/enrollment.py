@@ -1,4 +1,4 @@
-"""Hosts become agents, and cease to be. Ours; not part of the old wire."""
+"""Enrollment and removal of agents, and their join tokens. Ours; not part of the old wire."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOKENS = "/api/v1/undeterred/agent-join-tokens"
 
 @router.post(_TOKENS)
 async def create_token(parts: PartsDep, admin: AdminDep, wanted: wire.PostJoinToken) -> Response:
-    """A token by which hosts join a pool; it is told this once."""
+    """Create a token by which hosts enroll in a pool. The response is the only place that shows it."""
 
     def create() -> tuple[str, int]:
         with parts.database.write() as session:
@@ -46,7 +46,7 @@ def list_tokens(parts: PartsDep, admin: AdminDep, window: WindowDep) -> Response
 
 @router.delete(_TOKENS + "/{token_id}")
 def revoke_token(token_id: int, parts: PartsDep, admin: AdminDep) -> Response:
-    """Nobody joins by it any more; who did, stays."""
+    """Revoke a join token: no host enrolls by it any more. Hosts that did remain enrolled."""
     with parts.database.write() as session:
         enrollment.revoke_token(session, token_id)
     return answer()

@@ -120,7 +120,7 @@ def stats(
 
 @router.post("/api/v1/job-queues")
 async def update(parts: PartsDep, user: UserDep, wanted: wire.UpdateJobQueue) -> Response:
-    """Change priority, weight or place of jobs. One after the other: what can't be done is told, the others stand."""
+    """Change priority, weight or place of jobs, in order. The error names those that failed; the others change."""
     if not wanted.updates:
         raise BadRequest("updates: expected one or more")
     problems: list[str] = []

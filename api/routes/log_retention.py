@@ -1,4 +1,4 @@
-"""How long logs are kept, and their removal."""
+"""Retention of logs, and their removal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter(route_class=Route, tags=["logs"])
 async def retain_experiment_logs(
     experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: LogRetention
 ) -> Response:
-    """Keep the logs of an experiment's trials for `numDays` after their end; -1: for ever."""
+    """Keep the logs of an experiment's trials for `numDays` after their end; -1: indefinitely."""
     days = valid_days(wanted.num_days)
 
     def change() -> None:
@@ -38,14 +38,14 @@ async def retain_experiment_logs(
 
 
 def retain_of_experiment(session: Session, experiment_id: int, days: int, user: UserPrincipal) -> None:
-    """Keep the logs of all trials of an experiment so long, whatever was said of one of them before."""
+    """Keep the logs of all trials of an experiment for this long; this overrides earlier settings of its trials."""
     changeable(session, experiment_id, user).log_retention_days = days
     session.execute(update(Trial).where(Trial.experiment_id == experiment_id).values(log_retention_days=None))
 
 
 @router.put("/api/v1/trials/{trial_id}/retain_logs")
 async def retain_trial_logs(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: LogRetention) -> Response:
-    """Keep the logs of a trial for `numDays` after its end; -1: for ever."""
+    """Keep the logs of a trial for `numDays` after its end; -1: indefinitely."""
     days = valid_days(wanted.num_days)
 
     def change() -> None:

@@ -1,4 +1,4 @@
-"""The master itself: its configuration, its log, and what administrators have to say to everybody."""
+"""The master itself: its configuration, its log, and the message of administrators to all users."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def get_cluster_message(parts: PartsDep, user: UserDep) -> Response:
 
 @router.put("/api/v1/master/cluster_message")
 async def set_cluster_message(parts: PartsDep, admin: AdminDep, sent: wire.SetClusterMessageRequest) -> Response:
-    """Tell everybody something, from a time on and perhaps up to one (administrators only)."""
+    """Set a message to all users, with a start time and an optional end time (administrators only)."""
     text = sent.message.strip()
     if not 1 <= len(text) <= _LONGEST_MESSAGE or not text.replace("\n", "").isprintable():
         raise BadRequest(f"message: {text[:40]!r}: expected 1 to {_LONGEST_MESSAGE} printable characters")

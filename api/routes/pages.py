@@ -1,4 +1,4 @@
-"""Pages for browsers: what this is, and the description of the API. All from our own files, nothing from elsewhere."""
+"""Pages for browsers: a start page, and the description of the API. All files are served by the API itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workspaces a resource pool is for. A pool that is bound to none is there for all."""
+"""Bindings of resource pools to workspaces. A pool without bindings is available to all workspaces."""
 
 from __future__ import annotations
 

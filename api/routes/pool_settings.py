@@ -1,4 +1,4 @@
-"""How a resource pool shares its slots: what an administrator sets while it runs. Ours; not part of the old wire."""
+"""Scheduling settings of a resource pool, which administrators change while it runs. Ours; not part of the old wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource pools: how full they are, and how they come and go."""
+"""Resource pools: list, create, change and remove them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def describe(pool: PoolName, parts: PartsDep, user: UserDep) -> Response:
 
 @router.patch(_OURS + "/{pool}")
 async def change(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: wire.PatchPool) -> Response:
-    """Describe a resource pool anew, or make it a default of the cluster."""
+    """Change the description of a resource pool, or make it a default of the cluster."""
 
     def note() -> dict[str, Any]:
         with parts.database.write() as session:

@@ -29,7 +29,7 @@ from database.upsert import insert
 
 router = APIRouter(route_class=Route, tags=["projects"])
 
-#: So many of the projects that somebody looked at are told.
+#: How many of the projects that a user looked at last are listed.
 _VISITS = 5
 
 

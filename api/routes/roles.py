@@ -1,4 +1,4 @@
-"""Roles: what there is, who holds which, and who may give them."""
+"""Roles and their assignments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ router = APIRouter(route_class=Route, tags=["groups and roles"])
 
 @router.get("/api/v1/permissions/summary")
 def permissions_summary(parts: PartsDep, user: UserDep) -> Response:
-    """What I may do, and where."""
+    """The roles and permissions of the caller, and where they hold."""
     with parts.database.read() as session:
         held = roles.summary_of(session, user)
     return answer({"assignments": held, "roles": [roles.wire_role(summary["roleId"]) for summary in held]})
@@ -63,7 +63,7 @@ async def assignable_roles(parts: PartsDep, user: UserDep, wanted: wire.Assignab
 
 @router.post("/api/v1/roles/search/by-ids")
 async def roles_by_ids(parts: PartsDep, user: UserDep, wanted: wire.GetRolesByIdRequest) -> Response:
-    """Roles with who holds them, in workspaces that I may see."""
+    """Roles with their holders, in workspaces that the caller can see."""
 
     def find() -> list[dict[str, Any]]:
         with parts.database.read() as session:
@@ -74,7 +74,7 @@ async def roles_by_ids(parts: PartsDep, user: UserDep, wanted: wire.GetRolesById
 
 @router.get("/api/v1/roles/search/by-user/{user_id}")
 def roles_of_user(user_id: UserId, parts: PartsDep, user: UserDep) -> Response:
-    """The roles of a user, himself or by a group; of others for administrators only."""
+    """The roles of a user, assigned directly or by a group; only administrators see those of other users."""
     if user.user_id != user_id and not user.is_admin:
         raise Forbidden("only administrators may see the roles of other users")
     with parts.database.read() as session:
@@ -107,7 +107,7 @@ async def remove_assignments(parts: PartsDep, user: UserDep, wanted: wire.RoleAs
 
 @router.get("/api/v1/roles/workspace/{workspace_id}")
 def workspace_roles(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, name: str = "") -> Response:
-    """Who has which role in a workspace, for who sees it."""
+    """The role assignments of a workspace, for users who can see it."""
     with parts.database.read() as session:
         require_role(session, user, workspace_id, Role.VIEWER)
         rows = roles.in_workspace(session, workspace_id, name)

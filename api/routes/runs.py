@@ -1,4 +1,4 @@
-"""What newer clients call a run: a trial. Its metadata, and the start of its reports."""
+"""Runs, as newer clients call trials: their metadata, and the start of their reports."""
 
 from __future__ import annotations
 

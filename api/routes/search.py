@@ -1,4 +1,4 @@
-"""Searches: look into them, change them, fork them, run them from outside."""
+"""Searches: inspect, change and fork them, and run them from outside."""
 
 from __future__ import annotations
 

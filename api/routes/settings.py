@@ -1,4 +1,4 @@
-"""What users set in the web pages, kept for them."""
+"""Settings of users in the web pages."""
 
 from __future__ import annotations
 

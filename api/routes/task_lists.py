@@ -1,4 +1,4 @@
-"""Tasks that run, by allocation, and what is known of one allocation."""
+"""Running tasks, by allocation, and the details of one allocation."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _GRACE_S = 1.0
 _TICK_S = 0.25
 #: Who is quiet for long is looked after less often: most followers wait for trials that say nothing.
 _QUIET_AFTER_S, _QUIET_TICK_S = 5.0, 1.0
-#: Lines that are stored in one transaction: so long, whoever writes something else waits.
+#: Lines that are stored in one transaction: all other writers wait until it ends.
 _SLICE = 500
 
 

@@ -41,7 +41,7 @@ def list_tokens(
 
 @router.post("/api/v1/tokens", response_model=wire.NewTokenResponse)
 async def create_token(parts: PartsDep, user: UserDep, wanted: wire.PostAccessTokenRequest) -> Response:
-    """A new access token; it is told this once."""
+    """Create an access token. The response is the only place that shows it."""
     token, token_id = await changed(parts, lambda session: tokens.create(session, wanted, user))
     return answer({"token": token, "tokenId": token_id})
 

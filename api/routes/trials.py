@@ -1,4 +1,4 @@
-"""Trials: what people look at, and what the harness reports."""
+"""Trials: what users read, and what the harness reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients know and this release does not do: lists are empty, and the rest says so.
+"""Routes that clients know and this release does not support: lists are empty, the other routes answer with 501.
 
 Interactive tasks, generic tasks, Kubernetes namespaces, and what only Determined's web UI asked for.
 """

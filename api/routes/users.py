@@ -63,7 +63,7 @@ async def logout(request: Request, parts: PartsDep, user: UserDep) -> Response:
 @router.get("/api/v1/me", response_model=wire.UserResponse)
 @router.get("/api/v1/auth/user", response_model=wire.UserResponse)
 def me(parts: PartsDep, caller: ReaderDep) -> Response:
-    """Who I am; a container acts for the owner of its experiment."""
+    """The calling user; a container acts for the owner of its experiment."""
     with parts.database.read() as session:
         return answer({"user": wire_user(session.get_one(User, caller.user.user_id))})
 
@@ -79,7 +79,7 @@ def list_users(
     role_ids: Annotated[list[int] | None, Query(alias="roleIdAssignedDirectlyToUser")] = None,
     sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
-    """Users; `roleIdAssignedDirectlyToUser` leaves out roles that somebody has by a group only."""
+    """List users; `roleIdAssignedDirectlyToUser` ignores roles that a user has by a group only."""
     column = chosen("sortBy", sort_by, users.SORT)
     wanted = users.UserFilter(name=name, active=active, admin=admin)
     if role_ids:
@@ -109,7 +109,7 @@ async def created(parts: Parts, wanted: wire.NewUser, password: str, is_hashed: 
 
 
 async def changed(parts: Parts, change: Callable[[Session], Result]) -> Result:
-    """The result of a change of who may what; from its end on, every token is looked up anew."""
+    """The result of a change of users, roles or permissions. After it, every token is looked up again."""
 
     def run() -> Result:
         with parts.database.write() as session:

@@ -1,4 +1,4 @@
-"""Webhooks: addresses that are told of what happens."""
+"""Webhooks: addresses that receive events of the cluster."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _delivery(parts: Parts, delivery_id: str) -> WebhookDelivery | None:
 
 @router.get("/api/v1/undeterred/webhooks/{webhook_id}/deliveries", response_model=wire.DeliveriesResponse)
 def list_deliveries(webhook_id: int, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
-    """What a webhook was told, or is to be told, the newest first."""
+    """List the deliveries of a webhook, sent and pending, the newest first."""
     with parts.database.read() as session:
         webhooks.changeable_webhook(session, webhook_id, user)
         statement = (

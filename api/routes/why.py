@@ -1,4 +1,4 @@
-"""Why a trial or an experiment is where it is: the records, and the pool's queue if Temporal answers."""
+"""Explains the state of a trial or an experiment, by the records, and by the pool's queue if Temporal answers."""
 
 from __future__ import annotations
 

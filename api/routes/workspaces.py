@@ -1,4 +1,4 @@
-"""Workspaces: groups of projects with a storage, default pools and members of their own."""
+"""Workspaces: groups of projects, with their own storage, default pools and members."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def get_workspace(workspace_id: WorkspaceId, parts: PartsDep, caller: ReaderDep)
 async def patch_workspace(
     workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, wanted: wire.PatchWorkspace
 ) -> Response:
-    """Change name, storage, default pools, or what everybody may do in it."""
+    """Change name, storage, default pools, or the role that all users have in the workspace."""
 
     def change() -> wire.Workspace:
         with parts.database.write() as session:

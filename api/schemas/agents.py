@@ -1,4 +1,4 @@
-"""What agents say of themselves, and what a host needs to become one. Ours; not part of the old wire."""
+"""Messages of agents: their reports, and the enrollment of a host. Ours; not part of the old wire."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PostJoinToken(
 
     pool: str = ""  # none: the pool that experiments without one go to
     description: str = ""
-    lifespan: str = ""  # "24h"; "-1" for ever
+    lifespan: str = ""  # "24h"; "-1": never expires
     uses: int | None = Field(default=None, ge=1, le=1_000_000)  # hosts that may join by it; none: any number
 
 
@@ -84,7 +84,7 @@ class JoinToken(Wire):
 
 
 class Drain(Wire, json_schema_extra=example({"drain": True})):
-    """Whether what runs there may stay until it ends, or at least for so many seconds."""
+    """Whether running work may stay until it ends (`drain`), or at least for this many seconds (`graceSeconds`)."""
 
     drain: StrictBool = False
     grace_seconds: float | None = Field(default=None, ge=0, le=30 * 24 * 3600, strict=True)

@@ -1,4 +1,4 @@
-"""How messages look on the wire: camelCase keys, int64 as strings, NaN as a string, every key present."""
+"""Encoding of messages on the wire: camelCase keys, int64 as strings, NaN as a string, every key present."""
 
 from __future__ import annotations
 

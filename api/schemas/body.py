@@ -1,4 +1,4 @@
-"""What is wrong with a message of a client, in words."""
+"""Error messages for invalid request bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a custom search on the wire. Source: spec searchers.md §10, rest-api.md `v1SearcherEvent`."""
+"""Messages of a custom search. Source: spec searchers.md §10, rest-api.md `v1SearcherEvent`."""
 
 from __future__ import annotations
 

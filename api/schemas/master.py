@@ -67,6 +67,6 @@ class LogEntry(Wire):
 
 
 class ClusterMessageResponse(Wire):
-    """What administrators have to say to everybody, if anything."""
+    """The message of administrators to all users, if there is one."""
 
     cluster_message: ClusterMessage | None

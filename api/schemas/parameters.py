@@ -1,4 +1,4 @@
-"""Parameters that mean the same wherever they are, for signatures of routes and the OpenAPI page."""
+"""Parameters that mean the same in all routes, for signatures and the OpenAPI page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AgentId = Annotated[str, Path(description="The name of an agent.")]
 SlotId = Annotated[str, Path(description="The number of a slot of an agent.")]
 PoolName = Annotated[str, Path(description="The name of a resource pool.")]
 Follow = Annotated[bool, Query(description="Stay connected and send what comes, until the end.")]
-Archived = Annotated[bool | None, Query(description="Only what is put away, or only what is not.")]
+Archived = Annotated[bool | None, Query(description="Only archived ones, or only those that are not archived.")]
 NamePart = Annotated[str, Query(description="What is in the name, in any case.")]
 
 # Of queries.

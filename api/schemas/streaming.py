@@ -1,4 +1,4 @@
-"""Answers that take their time: streams, one JSON object a line, and long polls.
+"""Long-lived responses: streams, one JSON object a line, and long polls.
 
 An error in the middle of a stream is a last line that clients understand.
 """
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 #: Things that one user follows at a time.
 MOST_FOLLOWED = 100
 _AGAIN_S = 5
-#: So often it is asked whether who follows may still.
+#: How often a follower's authorization is checked again.
 RIGHTS_EVERY_S = 5.0
 #: What routes declare that answer with lines.
 LINES: dict[int | str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Names and texts that people give to things: one rule for all of them."""
+"""Validation of names and texts that users choose: one rule for all of them."""
 
 from __future__ import annotations
 

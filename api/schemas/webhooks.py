@@ -29,7 +29,7 @@ class Webhook(
         }
     ),
 ):
-    """v1Webhook. `url` is empty for who may not change it: it may hold a key. `secret` is ours: it signs bodies."""
+    """v1Webhook. `url` may hold a key: it is empty for users who can't change it. `secret` is ours: it signs bodies."""
 
     id: int = 0
     url: str = ""

@@ -1,4 +1,4 @@
-"""Files of checkpoints that go while the checkpoint stays."""
+"""Removes single files of checkpoints that stay."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def check_ours(session: Session, experiment_id: int, roots: Sequence[str]) -> No
 
 
 def check_unused(session: Session, uuids: Sequence[str], user: UserPrincipal) -> None:
-    """Refuse to take from checkpoints what somebody needs: a model version, or a trial that starts there.
+    """Refuse to delete from checkpoints that are in use, by a model version or by a trial that starts from them.
 
     Raises: FailedPrecondition.
     """

@@ -1,4 +1,4 @@
-"""Going on with an experiment that has ended: the same id, the same trials, from their newest checkpoints."""
+"""Continues an experiment that has ended: the same id, the same trials, from their newest checkpoints."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ class Continuer:
         self._creator = creator
 
     def continue_experiment(self, experiment_id: int, override: str, user: UserPrincipal) -> Created:
-        """Record that an experiment goes on.
+        """Record that an experiment is to be continued.
 
         Args:
             experiment_id: it must be COMPLETED, CANCELED or ERROR.
-            override: YAML of what is to be different in its configuration; may be empty.
-            user: who may change it.
+            override: YAML of the changes to its configuration; may be empty.
+            user: the caller, who has permission to change it.
 
-        It goes on as its owner, whoever asks: others who may change it may not change what runs, and where.
+        It runs as its owner, also if the caller is another user: permission to change it doesn't include what runs, and
+        where.
 
         Raises: NotFound, Forbidden, BadRequest, FailedPrecondition. Nothing was changed then.
         """
@@ -72,7 +73,7 @@ class Continuer:
             _take_back(session, row, past, same)
             row.config = config.to_wire()
             row.commanded, row.commanded_by, row.commanded_at = "continue", user.username, utc_now()
-            row.is_archived = False  # or it would run among what is put away, and could not be taken out of there
+            row.is_archived = False  # or it would run while archived, and could not be unarchived
             row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
             row.slots_per_trial = config.resources.slots_per_trial
             run = self._creator.run_of(session, row, config, search)
@@ -150,7 +151,7 @@ def _decisions(session: Session, experiment_id: int) -> list[Decision]:
 
 
 def _take_back(session: Session, row: Experiment, past: Past, same: int) -> None:
-    """The end of the experiment, and the decisions that are derived anew; trials follow when they are started."""
+    """The end of the experiment, and the decisions that are derived again; trials follow when they are started."""
     row.state, row.error, row.ended_at, row.progress = ExperimentState.ACTIVE.value, "", None, 0.0
     row.continuations += 1
     session.execute(delete(SearchDecision).where(SearchDecision.experiment_id == row.id, SearchDecision.number > same))

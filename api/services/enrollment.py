@@ -1,4 +1,4 @@
-"""How hosts become agents: by a token that an administrator made, for a credential that is of that agent alone."""
+"""Enrollment of agents: a host shows a join token of an administrator, and registers a credential of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_DESCRIPTION = 1000
 
 
 def create_token(session: Session, wanted: wire.PostJoinToken, admin: UserPrincipal) -> tuple[str, int]:
-    """A new join token, which is told this once, and its id. Raises: NotFound, BadRequest."""
+    """A new join token, which is shown this once, and its id. Raises: NotFound, BadRequest."""
     pool = wanted.pool or defaults_of(session).compute
     find(session, pool)
     if len(wanted.description) > _LONGEST_DESCRIPTION:
@@ -66,7 +66,7 @@ def token_info(row: AgentJoinToken, maker: str) -> wire.JoinToken:
 
 
 def revoke_token(session: Session, token_id: int) -> None:
-    """Nobody joins by it any more; who did, stays. Raises: NotFound."""
+    """Revoke a join token: no host enrolls by it any more. Hosts that did remain enrolled. Raises: NotFound."""
     row = session.get(AgentJoinToken, token_id)
     if row is None:
         raise NotFound(f"join token {token_id} not found")
@@ -143,7 +143,7 @@ def note_report(session: Session, caller: AgentPrincipal, agent_id: str, report:
 
 
 def seen(session: Session, caller: AgentPrincipal, agent_id: str, report: wire.AgentReport) -> AgentSeen:
-    """What the agent's workflow is told when the agent is there. Raises: NotFound, Forbidden."""
+    """The message to the agent's workflow that the agent is present. Raises: NotFound, Forbidden."""
     return AgentSeen(
         agent_id=agent_id,
         pool=_pool_of(session, caller, agent_id, report),

@@ -1,4 +1,4 @@
-"""Creating an experiment: check everything, record it, and have its workflow started under the record's id."""
+"""Creates experiments: validates and records one, and has its workflow started under the record's id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: a new experiment that takes over what another one knew at one of its decisions."""
+"""Forks: a new experiment that starts from the state of another one at one of its decisions."""
 
 from __future__ import annotations
 

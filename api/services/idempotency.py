@@ -1,4 +1,4 @@
-"""Requests that may arrive twice: with the header `Idempotency-Key` a thing is done once, and told alike each time."""
+"""Idempotency keys: a request with the header `Idempotency-Key` takes effect once; repeats get the same response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from database.models import AnsweredRequest
 from database.types import utc_now
 from database.upsert import insert
 
-#: So long a repeat is known. Clients repeat for seconds.
+#: How long a key is stored. Clients retry for seconds.
 _KEPT = timedelta(days=1)
 
 
@@ -35,7 +35,7 @@ class Once:
 
     Args:
         request: With or without a key.
-        user: Who asks; keys of different users are different.
+        user: The caller; keys of different users are different.
     """
 
     def __init__(self, request: Request, user: UserPrincipal) -> None:

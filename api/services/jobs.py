@@ -1,4 +1,4 @@
-"""What of an experiment's claims to slots can change while it runs."""
+"""An experiment's claims to slots, and how to change them while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent needs to launch a container: everything but what only its host knows.
+"""Launch specifications: everything that an agent needs to launch a container, except what only its host knows.
 
 Source: spec container-contract.md §2. The token is made here and goes to the agent only: no history holds it.
 """
@@ -153,7 +153,7 @@ def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
 
 
 def _environment(session: Session, task: Task, allocation: Allocation, owner: User, token: str) -> dict[str, str]:
-    """What containers of every kind are told."""
+    """The environment variables of containers of every kind."""
     cluster = session.get_one(Cluster, 1)
     return {
         "DET_CLUSTER_ID": cluster.cluster_id,
@@ -172,8 +172,10 @@ def _environment(session: Session, task: Task, allocation: Allocation, owner: Us
 
 
 def _mounts(config: dict[str, Any], roots: Sequence[str]) -> list[dict[str, Any]]:
-    """What of its host the container sees. A user may name any folder as storage, for his workspace too: trusted are
-    those that the operator named, and none below them, where containers may have made links.
+    """The host folders that the container sees.
+
+    A user may name any folder as storage, also for their workspace. Only the folders that the operator named are
+    trusted. Folders below them are not: containers may have made links there.
     """
     mounts: list[dict[str, Any]] = []
     storage = config["checkpoint_storage"]

@@ -1,4 +1,4 @@
-"""How long logs are kept: as the trial says, else its experiment, else the cluster; counted from the trial's end."""
+"""Retention of logs, in days from the trial's end: set by the trial, else its experiment, else the cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EVERY_S = 3600.0
 
 
 class LogRetention:
-    """Removes lines whose time is over. `cluster_days` None: without a setting of their own, logs are kept for ever."""
+    """Removes expired lines. `cluster_days` None: logs without a setting of their own are kept indefinitely."""
 
     def __init__(self, database: Database, cluster_days: int | None) -> None:
         self._database = database
@@ -43,7 +43,7 @@ class LogRetention:
                     log.info("logs removed", lines=removed)
 
     def remove_expired(self) -> int:
-        """Remove them now; returns how many lines. In pieces, so that nobody waits for long."""
+        """Remove them now, in pieces, so that no other writer waits for long; returns the number of lines."""
         with self._database.read() as session:
             tasks = self._expired_tasks(session)
         removed = 0

@@ -1,7 +1,7 @@
 """The latest log lines of this process of the API, for `det master logs`.
 
-Bounded, in memory, and of this process alone: the operator's own log collection is for more. Also the place where the
-log level that administrators set is heeded.
+They are bounded, in memory, and of this process alone: for more, operators use their own log collection. This module
+also applies the log level that administrators set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The model registry: who may register, change, move and delete models and their versions.
+"""The model registry: register, change, move and delete models and their versions, with the permissions for each.
 
-A version keeps its checkpoint: neither garbage collection nor a person removes the files as long as it is there. The
-numbers of versions are never used again, also not those of deleted ones.
+A version keeps its checkpoint: as long as the version exists, neither garbage collection nor a user can remove the
+files. Version numbers are never reused, not even those of deleted versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making and removing resource pools, and which of them experiments go to that name none."""
+"""Creates and removes resource pools, and sets the defaults for experiments that name none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Defaults(NamedTuple):
     aux: str
 
     def of(self, slots: int) -> str:
-        """The one for trials with so many slots."""
+        """The pool for trials with this many slots."""
         return self.compute if slots else self.aux
 
 
@@ -108,7 +108,7 @@ def _provide(session: Session, pool: str, settings: PoolSettings, former: Provid
 
 
 def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
-    """Describe a pool anew, or make it a default; what is not given stays. Raises: NotFound, BadRequest."""
+    """Change a pool's description, or make it a default; what is not given stays. Raises: NotFound, BadRequest."""
     row = find(session, name, is_locked=True)
     if wanted.description is not None:
         row.description = checked_text("description", wanted.description)
@@ -184,7 +184,7 @@ def _check_fits(session: Session, name: str, row: Experiment) -> None:
 
 
 def remove(session: Session, name: str, *, permanent: str) -> None:
-    """Remove a pool that nobody uses. Raises: NotFound, FailedPrecondition, which says who does.
+    """Remove a pool that is not in use. Raises: NotFound, FailedPrecondition, which names its users.
 
     Args:
         session: to write with.

@@ -1,4 +1,4 @@
-"""Long polls for preemption: one query a tick for all that are open, not one each."""
+"""Preemption signals by long polling: one query a tick serves all open polls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TICK_S = 0.2
 
 
 class PreemptionWatch:
-    """Tells harnesses, through long polls, that they shall leave."""
+    """Notifies harnesses, through long polls, that they are preempted."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Where the containers of an allocation find each other: each comes once, and is answered when all have come."""
+"""Rendezvous of an allocation's containers: each arrives once, and is answered when all have arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles as clients of both generations name them, and who holds which.
+"""Roles as clients of both generations name them, and their assignments.
 
 Role 1, administrator of the cluster, is a property of users (`users.is_admin`); the others are rows, in one workspace
 or in all. Numbers and names are those that clients know; 6 is ours. Only permissions that both generations know are
@@ -70,7 +70,7 @@ def number_of(stored: str) -> int:
 
 
 def holders_of(number: int) -> ColumnElement[bool]:
-    """Whether a user holds a role himself, anywhere; a condition on a statement on users. Raises: BadRequest."""
+    """Whether a user holds a role directly, anywhere; a condition on a statement on users. Raises: BadRequest."""
     if number == CLUSTER_ADMIN:
         return User.is_admin.is_(True)
     return (
@@ -118,7 +118,7 @@ class _Order:
 
 
 def assign(session: Session, wanted: wire.RoleAssignments, caller: UserPrincipal) -> None:
-    """Give roles, all or none. Raises: BadRequest, Forbidden, NotFound, Conflict if somebody has one already."""
+    """Assign roles, all or none. Raises: BadRequest, Forbidden, NotFound, Conflict if an assignment already exists."""
     for order in _orders(session, wanted, caller):
         if order.role is None:
             user = user_by_id(session, order.user_id or 0)
@@ -222,7 +222,7 @@ def summaries(rows: Iterable[tuple[str, int | None]], *, is_admin: bool = False)
 
 
 def summary_of(session: Session, user: UserPrincipal) -> list[dict[str, Any]]:
-    """What a user may where: by assignments to him and his groups, as an owner, and because everybody may."""
+    """A user's roles: by assignments to the user and their groups, as an owner, and those that all users have."""
     assigned = select(RoleAssignment.role, RoleAssignment.workspace_id).where(_of_user(user.user_id))
     # in the mode `basic` assignments do not count
     rows: list[tuple[str, int | None]] = (
@@ -241,7 +241,7 @@ def _of_user(user_id: int) -> ColumnElement[bool]:
 
 
 def of_user(session: Session, user_id: int) -> list[dict[str, Any]]:
-    """v1RoleWithAssignments of each role that a user holds, himself or by a group."""
+    """v1RoleWithAssignments of each role that a user holds, directly or by a group."""
     user = user_by_id(session, user_id)
     rows = session.scalars(select(RoleAssignment).where(_of_user(user_id)).order_by(RoleAssignment.id)).all()
     return with_assignments(rows, administrators=[user.id] if user.is_admin else [])

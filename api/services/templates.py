@@ -1,4 +1,4 @@
-"""Templates of configurations: who may use and change them."""
+"""Templates of configurations: use and change them, with the permissions for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access tokens: what programs log in with. Only their hash is kept; the token itself is told once."""
+"""Access tokens, by which programs authenticate. Only their hash is stored; the token itself is shown once."""
 
 from __future__ import annotations
 

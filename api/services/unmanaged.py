@@ -1,4 +1,4 @@
-"""Experiments that are trained elsewhere: no searcher, no scheduling, no workflow; a client says how they stand.
+"""Unmanaged experiments, trained elsewhere: no searcher, no scheduling, no workflow; a client reports their state.
 
 Source: spec experiment-lifecycle.md §8.
 """
@@ -30,7 +30,7 @@ from workflows import names
 
 log = structlog.get_logger()
 
-#: A trial that says nothing for so long is given up.
+#: A trial that reports nothing for this long ends with an error.
 _SILENCE = timedelta(minutes=5)
 _EVERY_S = 30.0
 _TERMINAL = ("COMPLETED", "CANCELED", "ERROR")

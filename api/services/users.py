@@ -1,4 +1,4 @@
-"""Users and groups: what may be written about them, and what must stay true: somebody can always administer."""
+"""Users and groups: create, change and validate them. The cluster always keeps an active administrator."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def check_may_patch(caller: UserPrincipal, user_id: int, patch: wire.PatchUser) 
             raise Forbidden(f"only administrators may change these fields: {', '.join(kept)}")
 
 
-#: A login counts for so long as its owner having said the current password.
+#: For this long, a login is proof that its owner knows the current password.
 _FRESH = timedelta(minutes=15)
 
 
 def check_knows_password(session: Session, caller: UserPrincipal, user_id: int) -> None:
-    """One's own password is changed by who knows the one before: whoever finds an open session does not.
+    """Require users who change their own password to know the current one: an open session alone is no proof of that.
 
-    Published clients send the new one only. So what counts is a login within the last quarter of an hour.
+    Published clients send the new password only. So a login within the last quarter of an hour is the proof.
 
     Raises: Forbidden.
     """
@@ -126,10 +126,10 @@ def check_knows_password(session: Session, caller: UserPrincipal, user_id: int) 
 
 
 def patch_user(session: Session, user_id: int, patch: wire.PatchUser, password_hash: str | None) -> User:
-    """Change what is given; who asks may do so. The hash of a new password is made before, as it takes long.
+    """Change the given fields; the caller is authorized already. Hash a new password before: that takes long.
 
-    Whose password changes has to log in again everywhere, and make new access tokens: whoever made some meanwhile may
-    not have been the owner. Of who is deactivated, no token opens the API any more.
+    After a change of password, the user has to log in again everywhere and create new access tokens: another person may
+    have created the earlier ones. The tokens of a deactivated user are no longer valid.
 
     Raises: NotFound, BadRequest, Conflict, FailedPrecondition.
     """
@@ -178,7 +178,7 @@ def activate_users(session: Session, wanted: wire.PatchUsersRequest) -> list[dic
 
 
 def keep_an_administrator(session: Session, *, without: set[int]) -> None:
-    """Refuse what would leave nobody who administers the cluster. Raises: FailedPrecondition.
+    """Refuse to leave the cluster without an active administrator. Raises: FailedPrecondition.
 
     On PostgreSQL the rows stay locked, so that two administrators can't remove each other at the same moment.
     """
@@ -189,7 +189,7 @@ def keep_an_administrator(session: Session, *, without: set[int]) -> None:
 
 
 def stored_password(password: str, *, is_hashed: bool) -> str:
-    """What is kept of a password. Raises: BadRequest."""
+    """The stored form of a password, a hash. Raises: BadRequest."""
     if len(password) > MAX_PASSWORD:
         raise BadRequest(f"password: {len(password)} characters: expected at most {MAX_PASSWORD}")
     try:
@@ -215,7 +215,9 @@ def _free_name(session: Session, wanted: str) -> str:
 
 
 def _display_name(session: Session, wanted: str | None, username: str) -> str | None:
-    """None for an empty one. It is no other user's name, in any case: nobody passes as somebody else.
+    """The display name to store; None for an empty one.
+
+    It can't be the name of another user, compared case-insensitively: so no user can pass for another one.
 
     Raises: BadRequest, Conflict.
     """

@@ -1,7 +1,7 @@
-"""Webhooks: who may have the cluster tell whom of what.
+"""Webhooks: create, change and test them, with the permissions for each.
 
-A webhook carries out of the cluster what it is told of. Those of a workspace belong to its editors; those without one
-are told of all workspaces, and belong to the administrators of the cluster.
+A webhook sends the events that it receives out of the cluster. Webhooks of a workspace belong to its editors. Webhooks
+without a workspace receive the events of all workspaces, and belong to the administrators of the cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _readable(user: UserPrincipal) -> ColumnElement[bool]:
 
 
 def listed(session: Session, user: UserPrincipal) -> list[wire.Webhook]:
-    """The webhooks that may tell of what the user sees; addresses only of those that he may change."""
+    """The webhooks that may send what the user can see; with addresses only for those that the user can change."""
     rows = session.scalars(select(Webhook).where(_readable(user)).order_by(Webhook.id)).all()
     triggers: dict[int, list[WebhookTrigger]] = {row.id: [] for row in rows}
     statement = select(WebhookTrigger).where(WebhookTrigger.webhook_id.in_(triggers)).order_by(WebhookTrigger.id)
@@ -51,7 +51,7 @@ def listed(session: Session, user: UserPrincipal) -> list[wire.Webhook]:
 
 
 def shown(session: Session, row: Webhook) -> wire.Webhook:
-    """A webhook as who may change it sees it."""
+    """A webhook as users who can change it see it."""
     statement = select(WebhookTrigger).where(WebhookTrigger.webhook_id == row.id).order_by(WebhookTrigger.id)
     return _wire(row, list(session.scalars(statement)), is_open=True)
 
@@ -179,7 +179,7 @@ def send_test(session: Session, webhook_id: int, user: UserPrincipal) -> str:
 
 
 def send_custom(session: Session, wanted: wire.PostCustomEvent, caller: UserPrincipal | AllocationPrincipal) -> None:
-    """Tell of something that training code wants to be told. Raises: NotFound, Forbidden, BadRequest."""
+    """Send a custom event of training code to webhooks. Raises: NotFound, Forbidden, BadRequest."""
     if isinstance(caller, AllocationPrincipal) and not caller.is_of_experiment(wanted.experiment_id):
         raise NotFound(f"experiment {wanted.experiment_id} not found")
     changeable(session, wanted.experiment_id, caller.user)

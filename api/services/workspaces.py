@@ -1,7 +1,7 @@
-"""Workspaces and projects: who may make, change, move, archive and delete them, and put experiments into them.
+"""Workspaces and projects: create, change, move, archive and delete them, move experiments, and the permissions.
 
-An archived place takes nothing new. Deleting a place deletes what is in it, by the workflows that delete experiments;
-the row goes with the last one (`database.organization`).
+An archived workspace or project accepts nothing new. Deleting one deletes its content, by the workflows that delete
+experiments; its row is deleted with the last experiment (`database.organization`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workflows.config import CheckpointStorage
 NO_KUBERNETES = "namespaces and quotas are those of Kubernetes, and this cluster has none"
 _KEY = re.compile(r"[A-Z0-9]{1,5}")
 _STORAGE: TypeAdapter[Any] = TypeAdapter(CheckpointStorage)
-#: What everybody may be at most: who is an administrator of it is said by assignments.
+#: The roles that a workspace can give to all users. Its administrators are set by assignments.
 _EVERYONE = ("", "viewer", "contributor", "editor")
 
 # -- workspaces ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def _apply(session: Session, row: Workspace, wanted: wire.PatchWorkspace, user: 
     if wanted.cluster_namespace_meta or wanted.cluster_quota_pairs:
         raise Unsupported(NO_KUBERNETES)
     if wanted.agent_user_group is not None:
-        if not user.is_admin:  # or everybody could have his containers run as root
+        if not user.is_admin:  # or all users could have their containers run as root
             raise Forbidden("agentUserGroup: only administrators of the cluster say as whom containers run")
         check_agent_user(wanted.agent_user_group)
         row.agent_user_group = wanted.agent_user_group.model_dump(exclude_none=True) or None

@@ -39,7 +39,7 @@ from workflows.scheduling.model import Claim
 from workflows.searchers import Amended, OperationsPosted
 
 _DEADLINE = timedelta(seconds=10)
-#: Somebody looks on, and can be told the rest.
+#: A user is waiting, and the response can do without the result.
 _QUERY_DEADLINE = timedelta(seconds=3)
 _LATE = "experiment {} has not answered in time: what was asked may still be done; look, or try again"
 

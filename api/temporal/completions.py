@@ -1,6 +1,6 @@
-"""Takes results of searcher operations to their searches; those that come while one message is on its way share one.
+"""Forwards results of searcher operations to their searches: those that arrive during one message share the next.
 
-Temporal takes ten updates of a workflow at a time, and makes the eleventh wait for a second.
+Temporal accepts ten updates of a workflow at a time, and makes the eleventh wait for a second.
 """
 
 from __future__ import annotations

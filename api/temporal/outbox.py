@@ -1,4 +1,4 @@
-"""Delivers messages to workflows that were recorded together with what caused them, until Temporal has them."""
+"""Outbox: messages to workflows, recorded together with what caused them, and delivered until Temporal has them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def post_start(session: Session, run: ExperimentRun) -> int:
 
 
 def hold_start(session: Session, run: ExperimentRun) -> None:
-    """Keep the start of a paused experiment until somebody wants something of its workflow."""
+    """Hold back the start of a paused experiment until a request needs its workflow."""
     session.add(HeldStart(experiment_id=run.experiment_id, payload=run.model_dump(mode="json")))
 
 

@@ -54,7 +54,7 @@ def list_users(parts: PartsDep, caller: UserDep) -> Response:
 
 @router.get("/users/me")
 def me(parts: PartsDep, caller: UserDep) -> Response:
-    """Who I am."""
+    """The calling user."""
     with parts.database.read() as session:
         return answer(_shown(users.user_by_id(session, caller.user_id)))
 
