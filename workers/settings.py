@@ -62,7 +62,7 @@ class AgentSettings(OutgoingSettings):
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
     is_behind_gateway: bool = Field(
-        default=False, description="whether temporal_address is a gateway's, which is told the agent_token"
+        default=False, description="whether temporal_address is a gateway's, which gets the agent_token"
     )
     api_url: str = Field(description="where this agent reaches the API")
     container_api_url: str | None = Field(default=None, description="where its containers reach the API, if elsewhere")

@@ -52,7 +52,10 @@ class RetentionPolicy(Section):
     """How long logs are kept."""
 
     log_retention_days: int | None = Field(
-        default=None, ge=-1, le=32767, description="Days from the task's end; -1 for ever, 0 until the next clean-up."
+        default=None,
+        ge=-1,
+        le=32767,
+        description="Days from the task's end; -1 without a limit, 0 until the next clean-up.",
     )
 
 
