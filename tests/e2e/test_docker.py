@@ -21,7 +21,7 @@ from tests.servers import TRIAL_IMAGE, docker_engine, trial_image
 CONFIG = """
 name: in docker
 entrypoint: python3 train.py
-hyperparameters: {sleep: 0.2}
+hyperparameters: {sleep: 0.4}
 searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: 40}
 max_restarts: 0
 """
