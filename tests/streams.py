@@ -8,15 +8,21 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-#: What drives whole clusters and the Docker engine. It mostly waits, so it is one stream; everything else fills the rest.
-_PLATFORM = ("tests/chaos/", "tests/compat/", "tests/docs/", "tests/e2e/")
+#: What shares the Docker engine, or folders outside of the tests' own, as the published harnesses do: one stream.
+_SHARED = (
+    "tests/compat/",
+    "tests/docs/test_tutorials.py",
+    "tests/e2e/test_core_api.py",
+    "tests/e2e/test_docker.py",
+    "tests/integration/test_images.py",
+)
 
 
 def stream_of(nodeid: str) -> str:
     """Tests with the same answer run in one process and in their order: they share servers that are slow to start."""
     path = nodeid.partition("::")[0]
-    if path.startswith(_PLATFORM) or "Docker" in nodeid:
-        return "platform"
+    if path.startswith(_SHARED) or "Docker" in nodeid:
+        return "shared"
     # all of one engine comes before all of the other: each has an API that files share
     engine = next((name for name in ("sqlite", "postgres") if f"[{name}" in nodeid or f"-{name}" in nodeid), "")
     return f"{path} {engine}"
