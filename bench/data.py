@@ -105,7 +105,8 @@ def _copy(connection: psycopg.Connection, table: str, columns: str, chunks: Iter
 
 def _organization(session: Session, admin: int) -> None:
     """Users 2 to 50, and projects 2 to 100 in the workspace that all of them see."""
-    session.add_all(User(id=n, username=f"user{n}") for n in range(2, _USERS + 1))
+    # the first two are those that every cluster has
+    session.add_all(User(id=n, username=f"user{n}") for n in range(3, _USERS + 1))
     session.add_all(Project(id=n, name=f"project {n}", workspace_id=1, owner_id=admin) for n in range(2, _PROJECTS + 1))
 
 
@@ -157,13 +158,13 @@ def _trials(connection: psycopg.Connection, experiments: int) -> None:
             best = (n - 1) * _REPORTS + _REPORTS
             yield (
                 f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
-                f"{n % 3}\t0\t1\t1\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{summary}\t"
+                f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{summary}\t"
                 f"{_START}\t{_START}\n"
             )
 
     columns = (
         "id, experiment_id, request_id, task_id, seed, hparams, state, revision, message, restarts, continued_after,"
-        " run_id, metrics_run_id, is_closed, progress, runner_state, is_continuation, total_batches,"
+        " run_id, metrics_run_id, asks_operations, is_closed, progress, runner_state, is_continuation, total_batches,"
         " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at"
     )
     _copy(connection, "trials", columns, rows())
