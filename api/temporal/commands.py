@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import Any, cast
 
@@ -42,6 +43,10 @@ _DEADLINE = timedelta(seconds=10)
 #: A user is waiting, and the response can do without the result.
 _QUERY_DEADLINE = timedelta(seconds=3)
 _LATE = "experiment {} has not answered in time: what was asked may still be done; look, or try again"
+
+
+class _NoWorkflow(Unavailable):
+    """Temporal has no such workflow that runs: it is closed, or has not begun."""
 
 
 class StillClosing(Unavailable):
@@ -161,16 +166,13 @@ class Commands:
         """The nodes that were launched for a pool; None if it has no provider. Raises: Unavailable."""
         handle = (await self.client()).get_workflow_handle(names.nodes_workflow(pool))
         try:
-            return cast(
-                "NodesRun",
-                await handle.query("snapshot", result_type=NodesRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return None
-            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-                raise Unavailable(f"the nodes of pool {pool!r} are not known: does an orchestrator run?") from None
-            raise _unavailable(error) from None
+            with _translated(f"the nodes of pool {pool!r} are not known: does an orchestrator run?"):
+                return cast(
+                    "NodesRun",
+                    await handle.query("snapshot", result_type=NodesRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+                )
+        except _NoWorkflow:
+            return None
 
     async def end_pool(self, run: PoolRun) -> None:
         """End the workflow of a pool that was removed, which nobody uses any more; not that of one made since.
@@ -189,15 +191,11 @@ class Commands:
     async def pool(self, name: str) -> PoolRun:
         """Agents, queue and grants of a pool, at this moment. Raises: Unavailable, also while no orchestrator runs."""
         handle = (await self.client()).get_workflow_handle(names.pool_workflow(name))
-        try:
+        with _translated(f"pool {name!r} does not answer: do Temporal and an orchestrator run?"):
             return cast(
                 "PoolRun",
                 await handle.query("snapshot", result_type=PoolRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
             )
-        except RPCError as error:
-            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-                raise Unavailable(f"pool {name!r} does not answer: do Temporal and an orchestrator run?") from None
-            raise _unavailable(error) from None
 
     async def move_job(self, pool: str, move: JobMove) -> Claim:
         """Place a job before or behind another one; returns what it claims from then on.
@@ -205,17 +203,11 @@ class Commands:
         Raises: FailedPrecondition, Unavailable.
         """
         handle = (await self.client()).get_workflow_handle(names.pool_workflow(pool))
-        try:
+        with _translated(f"pool {pool!r} does not answer: do Temporal and an orchestrator run?"):
             return cast(
                 "Claim",
                 await handle.execute_update("move_job", move, result_type=Claim, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
             )
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from None
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            raise Unavailable(f"pool {pool!r} does not answer: do Temporal and an orchestrator run?") from None
-        except RPCError as error:
-            raise _unavailable(error) from None
 
     async def command(self, experiment_id: int, command: Command) -> CommandResult | None:
         """Pause, activate, cancel or kill an experiment. None if its workflow is closed.
@@ -234,35 +226,25 @@ class Commands:
     async def _command(self, experiment_id: int, command: Command) -> CommandResult | None:
         handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
         try:
-            return cast(
-                "CommandResult",
-                await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from None
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            raise Unavailable(_LATE.format(experiment_id)) from None
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return None
-            raise _unavailable(error) from None
+            with _translated(_LATE.format(experiment_id)):
+                return cast(
+                    "CommandResult",
+                    await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+                )
+        except _NoWorkflow:
+            return None
 
     async def kill_trial(self, trial_id: int) -> TrialState | None:
         """End one trial; its state then. None if its workflow is closed, or does not run yet. Raises: Unavailable."""
         handle = (await self.client()).get_workflow_handle(names.trial_workflow(trial_id))
         try:
-            return cast(
-                "TrialState",
-                await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from None
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            raise Unavailable(f"trial {trial_id} does not answer: do Temporal and an orchestrator run?") from None
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return None
-            raise _unavailable(error) from None
+            with _translated(f"trial {trial_id} does not answer: do Temporal and an orchestrator run?"):
+                return cast(
+                    "TrialState",
+                    await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+                )
+        except _NoWorkflow:
+            return None
 
     async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
         """Tell the search that an operation is complete; returns when its decisions are recorded.
@@ -289,17 +271,12 @@ class Commands:
     ) -> Any:
         handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
         try:
-            return await handle.execute_update(update, message, result_type=answer, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from None
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            raise Unavailable(_LATE.format(experiment_id)) from None
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                if not is_last and await self._starts(experiment_id):
-                    return await self._update_search(experiment_id, update, message, answer, is_last=True)
-                raise FailedPrecondition(f"experiment {experiment_id} is over: its search takes nothing more") from None
-            raise _unavailable(error) from None
+            with _translated(_LATE.format(experiment_id)):
+                return await handle.execute_update(update, message, result_type=answer, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+        except _NoWorkflow:
+            if not is_last and await self._starts(experiment_id):
+                return await self._update_search(experiment_id, update, message, answer, is_last=True)
+            raise FailedPrecondition(f"experiment {experiment_id} is over: its search takes nothing more") from None
 
     async def collect_checkpoints(self, order: CleanupOrder) -> None:
         """Have the checkpoints of an experiment collected; one that is under way looks again. Raises: Unavailable."""
@@ -382,4 +359,23 @@ def _refused(error: WorkflowUpdateFailedError) -> FailedPrecondition:
 
 
 def _unavailable(error: RPCError) -> Unavailable:
-    return Unavailable(f"Temporal does not answer ({error.status.name}): try again")
+    kind = _NoWorkflow if error.status is RPCStatusCode.NOT_FOUND else Unavailable
+    return kind(f"Temporal does not answer ({error.status.name}): try again")
+
+
+@contextlib.contextmanager
+def _translated(late: str) -> Generator[None]:
+    """Around an update or a query of a workflow. `late`: what the caller reads when no answer comes in time.
+
+    Raises: FailedPrecondition, as the workflow refused an update; _NoWorkflow; Unavailable.
+    """
+    try:
+        yield
+    except WorkflowUpdateFailedError as error:
+        raise _refused(error) from None
+    except WorkflowUpdateRPCTimeoutOrCancelledError:
+        raise Unavailable(late) from None
+    except RPCError as error:
+        if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+            raise Unavailable(late) from None
+        raise _unavailable(error) from None
