@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Security
@@ -19,6 +20,7 @@ from api.auth.authentication import (
 from api.errors import Forbidden
 from api.middleware.audit import admit
 from api.parts import Parts
+from api.schemas import streaming
 
 
 def get_parts(request: Request) -> Parts:
@@ -43,13 +45,20 @@ _allocation = APIKeyHeader(
 
 
 async def get_caller(request: Request) -> Principal:
-    """The caller. Raises: Unauthenticated; Forbidden if the request changes something and the token is read-only."""
+    """The caller, looked up once a request: a route that takes a body asks before it reads it (`api.routing`).
+
+    Raises: Unauthenticated; Forbidden if the request changes something and the token is read-only.
+    """
+    known: Principal | None = getattr(request.state, "caller", None)
+    if known is not None:
+        return known
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
     known = auth.remembered(token, is_allocation=is_allocation)
     if known is None:
         known = await run_in_threadpool(auth.identify, token, is_allocation=is_allocation)
     admit(request, known)
+    request.state.caller = known
     return known
 
 
@@ -74,29 +83,37 @@ async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_
     return principal
 
 
-def asked_again(request: Request, check: Callable[[UserPrincipal], object]) -> Callable[[], None]:
-    """A check whether a user is still authorized for a stream; call it repeatedly while the stream is open. It blocks.
+def asked_again(request: Request, check: Callable[[UserPrincipal], object]) -> Callable[[], Awaitable[None]]:
+    """A check whether a user is still authorized for a stream; await it at each step while the stream is open.
 
-    The user's token may have expired since, or their permissions may have been revoked. The check raises
-    Unauthenticated, and whatever `check` raises.
+    Every `RIGHTS_EVERY_S` it looks up the caller again, whose token may have expired, and calls `check`, which may
+    block. It raises Unauthenticated, Forbidden, and whatever `check` raises.
     """
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
+    looked_at = time.monotonic()
 
     def look() -> None:
-        principal = auth.identify(token, is_allocation=is_allocation)
-        if not isinstance(principal, UserPrincipal):
-            raise Forbidden("this is for users only")
-        check(principal)
+        check(_as_user(auth.identify(token, is_allocation=is_allocation)))
 
-    return look
+    async def still() -> None:
+        nonlocal looked_at
+        if time.monotonic() - looked_at >= streaming.RIGHTS_EVERY_S:
+            await run_in_threadpool(look)
+            looked_at = time.monotonic()
+
+    return still
+
+
+def _as_user(principal: Principal) -> UserPrincipal:
+    if not isinstance(principal, UserPrincipal):
+        raise Forbidden("this is for users only")
+    return principal
 
 
 async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_tokens)]) -> UserPrincipal:
     """The calling user. Raises: Forbidden for containers and agents."""
-    if not isinstance(principal, UserPrincipal):
-        raise Forbidden("this is for users only")
-    return principal
+    return _as_user(principal)
 
 
 async def get_admin(user: Annotated[UserPrincipal, Depends(get_user)]) -> UserPrincipal:

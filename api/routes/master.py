@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +19,6 @@ from api.errors import BadRequest, Unsupported
 from api.parts import Parts
 from api.routing import Route
 from api.schemas import master as wire
-from api.schemas import streaming
 from api.schemas.base import WIRE_VERSION, answer, encode, rfc3339
 from api.schemas.durations import parse_duration
 from api.schemas.parameters import Follow
@@ -192,13 +190,10 @@ async def master_logs(
 
 
 async def _entries(
-    parts: Parts, shown: list[LogLine], last: int, follow: bool, still: Callable[[], None]
+    parts: Parts, shown: list[LogLine], last: int, follow: bool, still: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[bytes]:
-    asked_at = time.monotonic()
     while True:
-        if time.monotonic() - asked_at >= streaming.RIGHTS_EVERY_S:
-            await run_in_threadpool(still)
-            asked_at = time.monotonic()
+        await still()
         for line in shown:
             entry = wire.LogEntry(id=line.id, message=line.message, timestamp=line.at, level=f"LOG_LEVEL_{line.level}")
             yield encode({"result": {"logEntry": entry}}) + b"\n"

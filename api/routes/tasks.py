@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
@@ -26,7 +26,6 @@ from api.queries.paging import Window
 from api.routes.task_lists import allocation
 from api.routing import Route
 from api.schemas import messages as wire
-from api.schemas import streaming
 from api.schemas.base import Instant, answer, encode
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
@@ -142,12 +141,9 @@ def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
 
 def _check_agents_lines(session: Session, caller: AgentPrincipal, entries: Sequence[wire.LogEntry]) -> None:
     """An agent that joined sends lines of its own containers, as itself. Raises: NotFound, Forbidden."""
-    own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
     if caller.agent_id is None:
         return
-    wanted = {entry.allocation_id for entry in entries}
-    rows = session.execute(select(Allocation.id, Allocation.task_id).where(Allocation.id.in_(wanted)))
-    task_ids = dict(rows.tuples().all())
+    task_ids = own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
     for entry in entries:
         allocation_id = entry.allocation_id or ""
         if entry.task_id not in ("", task_ids[allocation_id]):
@@ -239,11 +235,7 @@ async def trial_logs(
         with parts.database.read() as session:
             return tasks_of_trials(session, [readable_trial(session, trial_id, reader)])[trial_id]
 
-    task_ids = await run_in_threadpool(find, user)
-    is_descending = bool(Window(order_by=order_by).is_descending)
-    still = asked_again(request, find)
-    lines = _lines(parts, task_ids, wanted, limit, follow, is_descending, {"trialId": trial_id}, still)
-    return stream(lines, parts.followers.one_more(user.user_id) if follow else None)
+    return await _stream(parts, request, user, find, _Wanted(wanted, limit, follow, order_by, {"trialId": trial_id}))
 
 
 @router.get("/api/v1/trials/{trial_id}/logs/fields", response_class=Response, responses=LINES)
@@ -277,32 +269,44 @@ async def task_logs(
 ) -> Response:
     """Lines of a task as a stream; with `follow` it stays open until the task has ended."""
 
-    def check(reader: UserPrincipal) -> None:
+    def find(reader: UserPrincipal) -> list[str]:
         with parts.database.read() as session:
             readable_task(session, task_id, reader)
+        return [task_id]
 
-    await run_in_threadpool(check, user)
-    is_descending = bool(Window(order_by=order_by).is_descending)
-    still = asked_again(request, check)
-    lines = _lines(parts, [task_id], wanted, limit, follow, is_descending, {}, still)
-    return stream(lines, parts.followers.one_more(user.user_id) if follow else None)
+    return await _stream(parts, request, user, find, _Wanted(wanted, limit, follow, order_by))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which lines of a log a client wants. `extra`: fields that each line has besides its own."""
+
+    filter: logs.LogFilter
+    limit: int
+    follow: bool
+    order_by: str
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+async def _stream(
+    parts: Parts, request: Request, user: UserPrincipal, find: Callable[[UserPrincipal], list[str]], wanted: _Wanted
+) -> Response:
+    """The lines of the tasks that `find` returns for a reader who may see them; it is asked again while they follow."""
+    task_ids = await run_in_threadpool(find, user)
+    is_descending = bool(Window(order_by=wanted.order_by).is_descending)
+    lines = _lines(parts, task_ids, wanted, is_descending, asked_again(request, find))
+    return stream(lines, parts.followers.one_more(user.user_id) if wanted.follow else None)
 
 
 async def _lines(
-    parts: Parts,
-    task_ids: Sequence[str],
-    wanted: logs.LogFilter,
-    limit: int,
-    follow: bool,
-    descending: bool,
-    extra: dict[str, Any],
-    still: Callable[[], None],
+    parts: Parts, task_ids: Sequence[str], wanted: _Wanted, descending: bool, still: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[bytes]:
-    """Never an empty line: clients crash on one. `still` raises when the reader may no more."""
+    """Never an empty line: clients crash on one. `still` raises when the reader is no longer authorized."""
+    limit, follow = wanted.limit, wanted.follow
 
     def read(from_id: int | None, most: int) -> logs.Lines:
         with parts.database.read() as session:
-            return logs.read(session, task_ids, wanted, from_id=from_id, most=most, descending=descending)
+            return logs.read(session, task_ids, wanted.filter, from_id=from_id, most=most, descending=descending)
 
     def is_over() -> bool:
         with parts.database.read() as session:
@@ -310,17 +314,16 @@ async def _lines(
             return session.scalar(is_open) is None
 
     seen: int | None = None
-    sent, quiet_s, asked_at = 0, 0.0, time.monotonic()
+    sent, quiet_s = 0, 0.0
     while True:
-        if follow and time.monotonic() - asked_at >= streaming.RIGHTS_EVERY_S:
-            await run_in_threadpool(still)
-            asked_at = time.monotonic()
+        if follow:
+            await still()
         over = follow and await run_in_threadpool(is_over)  # before reading: what comes later is read next time
         found = await run_in_threadpool(read, seen, limit - sent)
         rows = found.rows[: limit - sent] if limit > 0 else found.rows
         if rows:
             sent, quiet_s = sent + len(rows), 0.0
-            yield b"".join(encode({"result": logs.wire(row) | extra}) + b"\n" for row in rows)
+            yield b"".join(encode({"result": logs.wire(row) | wanted.extra}) + b"\n" for row in rows)
             if 0 < limit <= sent:
                 return
         seen = found.last_id if found.last_id is not None else seen

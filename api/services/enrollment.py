@@ -173,14 +173,21 @@ def own(caller: AgentPrincipal, agent_id: str) -> None:
         raise NotFound(f"agent {agent_id!r} not found")
 
 
-def own_allocations(session: Session, caller: AgentPrincipal, allocations: set[str]) -> None:
-    """An agent that joined speaks of what was given to it only. Raises: NotFound."""
+def own_allocations(session: Session, caller: AgentPrincipal, allocations: set[str]) -> dict[str, str]:
+    """The tasks of an enrolled agent's allocations, by allocation: it speaks for its own only. Raises: NotFound.
+
+    Empty for the cluster's agent token, which speaks for all.
+    """
     if caller.agent_id is None:
-        return
-    rows = session.execute(select(Allocation.id, Allocation.placements).where(Allocation.id.in_(allocations)))
-    theirs = {id_ for id_, places in rows.tuples() if any(place["agent_id"] == caller.agent_id for place in places)}
-    if strange := allocations - theirs:
+        return {}
+    columns = (Allocation.id, Allocation.task_id, Allocation.placements)
+    rows = session.execute(select(*columns).where(Allocation.id.in_(allocations))).tuples()
+    theirs = {
+        id_: task_id for id_, task_id, places in rows if any(place["agent_id"] == caller.agent_id for place in places)
+    }
+    if strange := allocations - theirs.keys():
         raise NotFound(f"allocation {min(strange)} not found")
+    return theirs
 
 
 def _pool_of(session: Session, caller: AgentPrincipal, agent_id: str, report: wire.AgentReport) -> str:
