@@ -92,7 +92,7 @@ async def _read(request: Request, model: type[BaseModel] | None) -> Any:
     try:
         value: Any = from_json(raw, allow_inf_nan=model is not None)  # fields say whether they may be NaN
     except ValueError as error:
-        raise BadRequest(f"the body is no JSON: {error}") from None
+        raise BadRequest(f"the body: Invalid JSON: {error}") from None
     if model is not None:
         _note_fields(model, value)
     return value

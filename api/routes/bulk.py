@@ -16,12 +16,12 @@ from api.parts import Parts
 from api.queries import experiments
 from api.queries.experiments import ExperimentFilter
 from api.routes.experiments import command_one
-from api.routes.log_retention import retain_of_experiment, valid_days
 from api.routing import Route
 from api.schemas import messages as wire
 from api.schemas.base import answer
 from api.schemas.parameters import ProjectId
 from api.services import cleanup, workspaces
+from api.services.log_retention import retain_of_experiment, valid_days
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from sqlalchemy import update
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, readable_trial
 from api.deps import AdminDep, PartsDep, UserDep
-from api.errors import BadRequest
 from api.routing import Route
 from api.schemas.base import answer
 from api.schemas.messages import LogRetention, RemainingDaysResponse
 from api.schemas.parameters import ExperimentId, TrialId
-from api.services.log_retention import FOREVER, MAX_DAYS
-from database.models import Trial
+from api.services.log_retention import retain_of_experiment, valid_days
 
 router = APIRouter(route_class=Route, tags=["logs"])
 
@@ -35,12 +30,6 @@ async def retain_experiment_logs(
 
     await run_in_threadpool(change)
     return answer()
-
-
-def retain_of_experiment(session: Session, experiment_id: int, days: int, user: UserPrincipal) -> None:
-    """Keep the logs of all trials of an experiment for this long; this overrides earlier settings of its trials."""
-    changeable(session, experiment_id, user).log_retention_days = days
-    session.execute(update(Trial).where(Trial.experiment_id == experiment_id).values(log_retention_days=None))
 
 
 @router.put("/api/v1/trials/{trial_id}/retain_logs")
@@ -70,10 +59,3 @@ def remaining_days(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Respons
 def clean_up(parts: PartsDep, admin: AdminDep) -> Response:
     """Remove the logs whose time is over now, instead of within the hour (administrators only)."""
     return answer({"removedCount": str(parts.log_retention.remove_expired())})
-
-
-def valid_days(days: int) -> int:
-    """What `numDays` may be. Raises: BadRequest."""
-    if not FOREVER <= days <= MAX_DAYS:
-        raise BadRequest(f"numDays: {days}: expected {FOREVER} (without end) to {MAX_DAYS}")
-    return days

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StringConstraints
 
-from api.schemas.base import Timestamp, Wire, example
+from api.schemas.base import EXAMPLE_UUID, Timestamp, Wire, example
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 _Short = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -96,7 +96,7 @@ class Enabled(Wire, json_schema_extra=example({"enabled": True})):
     enabled: StrictBool
 
 
-class Allocations(Wire, json_schema_extra=example({"allocations": ["7.2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44.1"]})):
+class Allocations(Wire, json_schema_extra=example({"allocations": [f"7.{EXAMPLE_UUID}.1"]})):
     """Allocations, by id."""
 
     allocations: list[str]

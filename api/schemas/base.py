@@ -44,6 +44,9 @@ class Wire(BaseModel):
         return {key: value for key, value in cast(dict[str, Any], data).items() if value is not None}
 
 
+EXAMPLE_UUID = "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"
+
+
 def example(value: Any) -> dict[str, Any]:
     """What the OpenAPI page shows as an example of a message: `class Message(Wire, json_schema_extra=example(...))`."""
     return {"examples": [value]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api.schemas.base import Pagination, Wire, example
+from api.schemas.base import EXAMPLE_UUID, Pagination, Wire, example
 from workflows.scheduling.settings import PoolSettings
 
 
@@ -21,9 +21,7 @@ class QueueControl(Wire):
     weight: float | None = None
 
 
-class UpdateJobQueue(
-    Wire, json_schema_extra=example({"updates": [{"jobId": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44", "priority": 10}]})
-):
+class UpdateJobQueue(Wire, json_schema_extra=example({"updates": [{"jobId": EXAMPLE_UUID, "priority": 10}]})):
     """v1UpdateJobQueueRequest."""
 
     updates: list[QueueControl] = Field(default_factory=list[QueueControl])

@@ -8,12 +8,10 @@ from typing import Annotated, Any, cast
 from fastapi import Body
 from pydantic import BeforeValidator, Field, StrictInt
 
-from api.schemas.base import I64, Instant, Map, Pagination, Raw, Real, Timestamp, Wire, example
+from api.schemas.base import EXAMPLE_UUID, I64, Instant, Map, Pagination, Raw, Real, Timestamp, Wire, example
 from api.schemas.jobs import PatchResources
 
 # -- users ---------------------------------------------------------------------------------------------------------
-
-_UUID = "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"
 
 
 class AgentUserGroup(Wire):
@@ -543,7 +541,7 @@ class ReportCheckpoint(
     Wire,
     json_schema_extra=example(
         {
-            "uuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44",
+            "uuid": EXAMPLE_UUID,
             "resources": {"model.pt": 1048576},
             "metadata": {"steps_completed": 100},
         }
@@ -562,9 +560,7 @@ class ReportCheckpoint(
 
 class RemoveCheckpointFiles(
     Wire,
-    json_schema_extra=example(
-        {"checkpointUuids": ["2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"], "checkpointGlobs": ["optimizer/**"]}
-    ),
+    json_schema_extra=example({"checkpointUuids": [EXAMPLE_UUID], "checkpointGlobs": ["optimizer/**"]}),
 ):
     """v1CheckpointsRemoveFilesRequest."""
 
@@ -588,11 +584,7 @@ class PatchCheckpoint(Wire):
 class PatchCheckpoints(
     Wire,
     json_schema_extra=example(
-        {
-            "checkpoints": [
-                {"uuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44", "resources": {"resources": {"model.pt": 1048576}}}
-            ]
-        }
+        {"checkpoints": [{"uuid": EXAMPLE_UUID, "resources": {"resources": {"model.pt": 1048576}}}]}
     ),
 ):
     """v1PatchCheckpointsRequest."""
@@ -630,7 +622,7 @@ class LogBatch(
         {
             "logs": [
                 {
-                    "taskId": "7.2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44",
+                    "taskId": f"7.{EXAMPLE_UUID}",
                     "timestamp": "2026-01-31T12:00:00Z",
                     "level": "INFO",
                     "log": "epoch 1\n",
@@ -672,7 +664,7 @@ class CheckpointFile(Wire):
     xxh3: str
 
 
-class CheckpointUuids(Wire, json_schema_extra=example({"checkpointUuids": [_UUID]})):
+class CheckpointUuids(Wire, json_schema_extra=example({"checkpointUuids": [EXAMPLE_UUID]})):
     """Which checkpoints."""
 
     checkpoint_uuids: list[str]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api.schemas.base import Pagination, Timestamp, Wire, example
+from api.schemas.base import EXAMPLE_UUID, Pagination, Timestamp, Wire, example
 from api.schemas.messages import Checkpoint
 
 
@@ -87,9 +87,7 @@ class PatchModelVersion(Wire, json_schema_extra=example({"comment": "in producti
     checkpoint: CheckpointRef | None = None
 
 
-class PostModelVersion(
-    PatchModelVersion, json_schema_extra=example({"checkpointUuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"})
-):
+class PostModelVersion(PatchModelVersion, json_schema_extra=example({"checkpointUuid": EXAMPLE_UUID})):
     """v1PostModelVersionRequest."""
 
     checkpoint_uuid: str = ""
@@ -107,9 +105,7 @@ class TrialSourceInfo(Wire):
 
 class ReportTrialSourceInfo(
     Wire,
-    json_schema_extra=example(
-        {"trialSourceInfo": {"trialId": 9, "checkpointUuid": "2f6a9d7e-0b7c-4a52-9d0c-0a5b8e3d1c44"}}
-    ),
+    json_schema_extra=example({"trialSourceInfo": {"trialId": 9, "checkpointUuid": EXAMPLE_UUID}}),
 ):
     """v1ReportTrialSourceInfoRequest."""
 

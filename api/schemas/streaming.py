@@ -27,18 +27,20 @@ MOST_FOLLOWED = 100
 _AGAIN_S = 5
 #: How often a follower's authorization is checked again.
 RIGHTS_EVERY_S = 5.0
+
+
+def _success(description: str, *kinds: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": description, "content": {kind: {} for kind in kinds}}}
+
+
 #: What routes declare that answer with lines.
-LINES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "A stream: one object a line", "content": {"application/json": {}}}
-}
-NDJSON: dict[int | str, dict[str, Any]] = {
-    200: {"description": "A stream: one object a line", "content": {"application/x-ndjson": {}}}
-}
+LINES = _success("A stream: one object a line", "application/json")
+NDJSON = _success("A stream: one object a line", "application/x-ndjson")
 
 
 def files(*kinds: str) -> dict[int | str, dict[str, Any]]:
     """What a route declares that answers with a file of one of these content types."""
-    return {200: {"description": "The file", "content": {kind: {} for kind in kinds}}}
+    return _success("The file", *kinds)
 
 
 async def while_there(request: Request, poll: Coroutine[Any, Any, Result]) -> Result:
@@ -102,24 +104,23 @@ class _Stream(StreamingResponse):
 
 
 async def _guarded(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    told: dict[str, object]
+    """The status is sent already: an error can only be the last line."""
     try:
         async for line in lines:
             yield line
     except ApiError as error:  # such as a right that was taken away meanwhile
-        told = {
-            "grpcCode": error.code, "httpCode": error.status, "httpStatus": error.reason, "message": error.message,
-            "details": [],
-        }  # fmt: skip
-        yield orjson.dumps({"error": told}) + b"\n"
-    except Exception as error:  # noqa: BLE001 - the status is sent already: this is the only way left to tell
+        yield _last_line(error.code, error.status, error.reason, error.message)
+    except Exception as error:  # noqa: BLE001
         log.error("a stream broke off", error=repr(error))
-        message = "the stream broke off: try again"
-        told = {
-            "grpcCode": 14,
-            "httpCode": 503,
-            "httpStatus": "Service Unavailable",
-            "message": message,
-            "details": [],
-        }
-        yield orjson.dumps({"error": told}) + b"\n"
+        yield _last_line(14, 503, "Service Unavailable", "the stream broke off: try again")
+
+
+def _last_line(code: int, status: int, reason: str, message: str) -> bytes:
+    told: dict[str, object] = {
+        "grpcCode": code,
+        "httpCode": status,
+        "httpStatus": reason,
+        "message": message,
+        "details": [],
+    }
+    return orjson.dumps({"error": told}) + b"\n"

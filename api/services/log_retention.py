@@ -6,10 +6,13 @@ import asyncio
 from datetime import timedelta
 
 import structlog
-from sqlalchemy import ColumnElement, delete, func, literal, select
+from sqlalchemy import ColumnElement, delete, func, literal, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import changeable
+from api.errors import BadRequest
 from database.models import Experiment, Task, TaskLog, Trial
 from database.session import Database
 from database.types import utc_now
@@ -17,7 +20,7 @@ from database.types import utc_now
 log = structlog.get_logger()
 
 FOREVER = -1
-MAX_DAYS = 32767
+_MAX_DAYS = 32767
 #: Lines in one transaction.
 _AT_ONCE = 5000
 _EVERY_S = 3600.0
@@ -80,3 +83,16 @@ class LogRetention:
         ).all()
         now = utc_now()
         return [task_id for task_id, ended, days in rows if ended is not None and ended + timedelta(days=days) <= now]
+
+
+def valid_days(days: int) -> int:
+    """What `numDays` may be. Raises: BadRequest."""
+    if not FOREVER <= days <= _MAX_DAYS:
+        raise BadRequest(f"numDays: {days}: expected {FOREVER} (without end) to {_MAX_DAYS}")
+    return days
+
+
+def retain_of_experiment(session: Session, experiment_id: int, days: int, user: UserPrincipal) -> None:
+    """Keep the logs of all trials of an experiment for this long; this overrides earlier settings of its trials."""
+    changeable(session, experiment_id, user).log_retention_days = days
+    session.execute(update(Trial).where(Trial.experiment_id == experiment_id).values(log_retention_days=None))

@@ -105,9 +105,9 @@ async def test_login_is_refused_when_the_user_is_inactive(api: Served) -> None:
         (b'{"username": null}', "username: Field required"),
         (b'{"username": 5}', "username: Input should be a valid string, got 5"),
         (b"[]", "the body: Input should be"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"{", "Invalid JSON"),
+        (b"\xff\xfe", "Invalid JSON"),
+        (b"[" * 100_000, "Invalid JSON"),
     ],
 )  # fmt: skip
 async def test_login_is_refused_with_the_field_when_the_body_is_wrong(api: Served, body: bytes, told: str) -> None:
