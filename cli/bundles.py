@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
@@ -26,11 +26,15 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **made)
 
-    parameters = [each for p in signature.parameters.values() for each in _expanded(p)]
-    whole: Any = called  # typer reads the options from these two
-    whole.__signature__ = signature.replace(parameters=parameters)
+    return taking(called, [each for p in signature.parameters.values() for each in _expanded(p)])
+
+
+def taking(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """A wrapper of a command, whose options are these instead of its own."""
+    whole: Any = command  # typer reads the options from these two
+    whole.__signature__ = inspect.Signature(parameters)
     whole.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called
+    return command
 
 
 def _is_bundle(annotation: Any) -> bool:

@@ -10,6 +10,7 @@ import typer
 from cli import cleanup, experiment_change, experiment_table, paging, render, search, session
 from cli.bundles import bundled
 from cli.follow import end_with, first_trial, follow_log
+from cli.follow import follow as follow_to_end
 from cli.group import new_app
 from cli.options import (
     ExperimentId,
@@ -116,7 +117,7 @@ def create(
     experiment_id = int(created["experiment"]["id"])
     render.say(f"Created experiment {experiment_id}")
     if follow or (follow_first_trial and render.is_interactive()):
-        end_with(_follow(experiment_id))
+        end_with(follow_to_end(experiment_id))
     if follow_first_trial or test_mode:
         follow_log(experiment_id, wait=test_mode)
 
@@ -124,7 +125,7 @@ def create(
 @app.command("follow")
 def follow_experiment(experiment_id: ExperimentId) -> None:
     """Watch the trials of an experiment until it ends. Exit code 0 only if it is COMPLETED."""
-    end_with(_follow(experiment_id))
+    end_with(follow_to_end(experiment_id))
 
 
 @app.command("wait")
@@ -342,12 +343,6 @@ def _do(experiment_id: int, verb: str, done: str) -> None:
 
     getattr(Experiment(experiment_id, session.get()), verb)()
     render.say(f"{done} experiment {experiment_id}")
-
-
-def _follow(experiment_id: int) -> str:
-    from cli.follow import follow
-
-    return follow(experiment_id)
 
 
 def _number(word: str) -> int:

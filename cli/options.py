@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.bundles import Bundle
+from cli.bundles import Bundle, taking
 from cli.render import Form
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
@@ -166,7 +166,4 @@ def _with_form(command: Callable[..., None], options: Mapping[str, inspect.Param
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "form"]
     named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    whole: Any = called  # typer reads the options from these two
-    whole.__signature__ = signature.replace(parameters=[*named, *options.values()])
-    whole.__annotations__ = {parameter.name: parameter.annotation for parameter in (*named, *options.values())}
-    return called
+    return taking(called, [*named, *options.values()])

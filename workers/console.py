@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from cli.server import INSTALL
+
 _OWN = ("activities", "api", "cli", "database", "determined", "workers", "workflows")
 
 
@@ -38,8 +40,5 @@ def _run(name: str) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in _OWN:
             raise
-        sys.exit(
-            f"undeterred-{name} needs the server's libraries, and {error.name} is not installed: "
-            "pip install 'undeterred[server]'"
-        )
+        sys.exit(f"undeterred-{name} needs the server's libraries, and {error.name} is not installed: {INSTALL}")
     module.run()

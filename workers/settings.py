@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -123,11 +124,11 @@ class AgentSettings(OutgoingSettings):
 
     def handed_on(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The part of the agent's environment that its trials get."""
-        patterns = [re.compile(re.escape(name).replace(r"\*", ".*")) for name in _parts(self.trial_environment)]
+        patterns = _parts(self.trial_environment)
         return {
             name: value
             for name, value in environment.items()
-            if any(pattern.fullmatch(name) for pattern in patterns) and not _RESERVED.fullmatch(name)
+            if any(fnmatchcase(name, pattern) for pattern in patterns) and not _RESERVED.fullmatch(name)
         }
 
     @model_validator(mode="after")

@@ -378,7 +378,8 @@ def test_a_search_ends_once_within_its_budget(data: st.DataObject, trials: int, 
     steps = 0
     while world.running or world.open:
         world.step()
-        assert not places or len(world.running) <= places
+        # one that is invalid may be replaced before it is closed, where there are as many places as trials
+        assert len(world.running) <= (places or trials + len(world.invalid))
         steps += 1
         assert steps < 5000
     assert world.shutdowns == 1
