@@ -88,11 +88,11 @@ $(TRIAL)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@$(UV) pip install --quiet --compile-bytecode --python $(TRIAL)/bin/python -c constraints.txt -e ./harness scikit-learn pip
 	@touch $@
 
-# PyTorch and TensorBoard beside the harness, for tests of distributed training: 5 GB, because its wheels for Linux carry CUDA.
+# PyTorch and what is built upon it beside the harness, for trials that train with it: 5 GB, as its wheels for Linux carry CUDA.
 $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@echo "installing PyTorch into $(TORCH) (5 GB) …"
 	@$(PYTHON) -m venv --without-pip $(TORCH)
-	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[tensorboard]' torch scikit-learn pip
+	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[tensorboard,pytorch,transformers,lightning,keras]' scikit-learn pip
 	@touch $@
 
 # Determined's own clients as they were published, for tests/compat.
