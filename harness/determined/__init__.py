@@ -16,14 +16,21 @@ if TYPE_CHECKING:
     from determined import core, errors
     from determined._import import import_from_path
     from determined._info import ClusterInfo, RendezvousInfo, ResourcesInfo, TrialInfo, get_cluster_info
+    from determined._trial_context import EnvContext, LegacyTrial, TrialContext, TrialController
+    from determined._trial_context import LegacyTrial as Trial
     from determined.errors import InvalidHP
 
 __all__ = [
     "LOG_FORMAT",
     "ClusterInfo",
+    "EnvContext",
     "InvalidHP",
+    "LegacyTrial",
     "RendezvousInfo",
     "ResourcesInfo",
+    "Trial",
+    "TrialContext",
+    "TrialController",
     "TrialInfo",
     "__version__",
     "core",
@@ -40,15 +47,18 @@ _HOME = {
     "get_cluster_info": "determined._info",
     "import_from_path": "determined._import",
     "InvalidHP": "determined.errors",
+    **dict.fromkeys(("EnvContext", "LegacyTrial", "TrialContext", "TrialController"), "determined._trial_context"),
 }
 
 
 def __getattr__(name: str) -> object:
     import importlib
 
+    if name == "Trial":  # as it was called until 0.21
+        name = "LegacyTrial"
     if name in _HOME:
         value = getattr(importlib.import_module(_HOME[name]), name)
-    elif name in ("core", "errors"):
+    elif name in ("core", "errors", "util"):
         value = importlib.import_module(f"determined.{name}")
     else:
         raise AttributeError(f"module 'determined' has no attribute {name!r}")
