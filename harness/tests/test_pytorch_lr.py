@@ -41,7 +41,7 @@ def _steps(mode: LRScheduler.StepMode, frequency: int, aggregation: int, epoch: 
     steps = []
     for batch_idx in range(batches):
         before = scheduler.stepped
-        wrapped._step_after(batch_idx, epoch, aggregation)
+        wrapped.after_batch(batch_idx, epoch, aggregation)
         steps.append(scheduler.stepped - before)
     return steps
 

@@ -70,7 +70,7 @@ class LRScheduler:
         """Restore what `state_dict` returned."""
         self._scheduler.load_state_dict(state_dict)
 
-    def _step_after(self, batch_idx: int, epoch_length: int | None, aggregation_frequency: int) -> None:
+    def after_batch(self, batch_idx: int, epoch_length: int | None, aggregation_frequency: int) -> None:
         """Step as often as is due once batch `batch_idx` was trained."""
         for _ in range(self._steps_due(batch_idx, epoch_length, aggregation_frequency)):
             self._scheduler.step()
