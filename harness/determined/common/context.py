@@ -86,6 +86,25 @@ def pack_context(
     return _read_all(entries)
 
 
+def files_of(model_dir: str | os.PathLike[str], most: int = 20_000) -> list[tuple[str, pathlib.Path]]:
+    """The files and folders below a directory that a checkpoint keeps as its code: name below it, and path.
+
+    Raises:
+        InvalidContextException: More than `most`, or more than 95 MiB: this is no model directory.
+    """
+    found: list[tuple[str, pathlib.Path]] = []
+    total = 0
+    for name, path in _walk(pathlib.Path(model_dir), ""):
+        found.append((name, path))
+        total += path.stat().st_size if path.is_file() else 0
+        if len(found) > most or total > MAX_CONTEXT_BYTES:
+            raise InvalidContextException(
+                f"the folder {os.fspath(model_dir)!r} has more than {most} files or {MAX_CONTEXT_BYTES >> 20} MiB: "
+                f"list what is no code in a file named {IGNORE_FILE}"
+            )
+    return found
+
+
 def unpack_context(tgz_bytes: bytes, dest: str | os.PathLike[str], max_bytes: int = _MAX_UNPACKED_BYTES) -> None:
     """Unpack a tar.gz into `dest`, all of it or nothing.
 

@@ -1,0 +1,267 @@
+"""What a run consists of, taken apart and put together again: for checkpoints, and to go on as if nothing had happened.
+
+Each rank saves and loads random states and gradients of its own. What a checkpoint has in which file is in
+docs/training-apis.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import random
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from determined import errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Sequence
+
+    from determined.pytorch._callback import PyTorchCallback
+    from determined.pytorch._context import PyTorchTrialContext
+
+logger = logging.getLogger("determined.pytorch")
+
+STATE_FILE = "state_dict.pth"
+#: In their order: the first that a checkpoint has counts.
+_STATE_FILES = (STATE_FILE, "determined/state_dict.pth", "pedl/state_dict.pth", "checkpoint.pt")
+LOOP_FILE = "trial_state.pkl"
+RESUME_FILE = "resume_state.pth"
+LOAD_FILE = "load_data.json"
+#: Old checkpoints name what they have one of in the singular.
+_SINGULAR = {
+    "models_state_dict": "model_state_dict",
+    "optimizers_state_dict": "optimizer_state_dict",
+    "lr_schedulers_state_dict": "lr_scheduler",
+}
+
+
+# -- random states -----------------------------------------------------------------------------------------------------
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, NumPy and PyTorch on all devices."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """The random states of this process: Python, NumPy, PyTorch and its device."""
+    states: dict[str, Any] = {
+        "cpu_rng_state": torch.random.get_rng_state(),
+        "random_rng_state": random.getstate(),
+        "np_rng_state": np.random.get_state(),
+    }
+    if device.type == "cuda":
+        states["gpu_rng_state"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
+    """Take back what `random_states` returned. What is missing is reported in the log."""
+    if not states:
+        logger.warning("the checkpoint has no random states: what comes differs from a run that was not disturbed")
+        return
+    if "cpu_rng_state" in states:
+        torch.random.set_rng_state(states["cpu_rng_state"].cpu())
+    if "random_rng_state" in states:
+        random.setstate(_as_tuple(states["random_rng_state"]))
+    if "np_rng_state" in states:
+        np.random.set_state(states["np_rng_state"])
+    if device.type != "cuda":
+        if "gpu_rng_state" in states:
+            logger.warning("the checkpoint has random states of a GPU, and this rank has none")
+        return
+    if "gpu_rng_state" in states:
+        torch.cuda.set_rng_state(states["gpu_rng_state"].cpu(), device)
+    else:
+        logger.warning("the checkpoint has no random states of a GPU: what comes differs from an undisturbed run")
+
+
+def _as_tuple(state: Any) -> Any:
+    return tuple(_as_tuple(item) for item in state) if isinstance(state, (list, tuple)) else state  # pyright: ignore
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+def state_of(context: PyTorchTrialContext, callbacks: dict[str, PyTorchCallback]) -> dict[str, Any]:
+    """The content of `state_dict.pth`. Tensors are those in use: see `on_host`."""
+    state: dict[str, Any] = {
+        "models_state_dict": [_bare(model).state_dict() for model in context.models],
+        "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
+        "lr_schedulers_state_dict": [scheduler.state_dict() for scheduler in context.lr_schedulers],
+        "callbacks": {name: callback.state_dict() for name, callback in callbacks.items()},
+        "rng_state": random_states(context.device),
+    }
+    if context._scaler is not None:  # pyright: ignore[reportPrivateUsage]
+        state["scaler_state_dict"] = context._scaler.state_dict()  # pyright: ignore[reportPrivateUsage]
+    if context._is_apex:  # pyright: ignore[reportPrivateUsage]
+        amp: Any = importlib.import_module("apex.amp")
+        state["amp_state"] = amp.state_dict()  # pyright: ignore
+    return state
+
+
+def rank_state(context: PyTorchTrialContext, batches_trained: int) -> dict[str, Any]:
+    """What of this rank no other has: random states, and in the middle of an aggregation its gradients."""
+    state: dict[str, Any] = {"rng_state": random_states(context.device)}
+    if batches_trained % context._aggregation_frequency:  # pyright: ignore[reportPrivateUsage]
+        state["gradients"] = [
+            {name: parameter.grad for name, parameter in _bare(model).named_parameters() if parameter.grad is not None}
+            for model in context.models
+        ]
+    return on_host(state)
+
+
+def on_host(value: Any, _copied: dict[Any, Any] | None = None) -> Any:
+    """A copy whose tensors are this call's own, in the host's memory: training may go on while it is written.
+
+    Tensors that share their memory, such as tied weights, share it in the copy.
+    """
+    copied: dict[Any, Any] = {} if _copied is None else _copied
+    if isinstance(value, torch.Tensor):
+        place = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.layout is not torch.strided or not value.numel():
+            return value.detach().to("cpu", copy=True)
+        if place not in copied:
+            copied[place] = value.detach().to("cpu", copy=True)
+        return copied[place]
+    if isinstance(value, dict):
+        made = cast("dict[Any, Any]", value.__class__() if type(value) is not dict else {})  # pyright: ignore
+        for name, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+            made[name] = on_host(item, copied)
+        if hasattr(value, "_metadata"):  # pyright: ignore[reportUnknownArgumentType]
+            made._metadata = value._metadata  # type: ignore[attr-defined]
+        return made
+    if type(value) in (list, tuple):  # pyright: ignore[reportUnknownArgumentType]
+        return type(value)(on_host(item, copied) for item in value)  # pyright: ignore
+    return value
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+def load_file(path: pathlib.Path) -> Any:
+    """A file of ours, or of the published package, in the host's memory: these hold more than weights.
+
+    Raises: InvalidCheckpointException, if torch can't read it.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)  # pyright: ignore[reportUnknownMemberType]
+    except (RuntimeError, EOFError, OSError) as error:
+        raise errors.InvalidCheckpointException(f"{path.name} of the checkpoint can't be read: {error}") from error
+
+
+def load_state_file(folder: pathlib.Path) -> dict[str, Any]:
+    """The content of the state file of a checkpoint of any age.
+
+    Raises: InvalidCheckpointException, if there is none.
+    """
+    for name in _STATE_FILES:
+        if (folder / name).is_file():
+            return load_file(folder / name)
+    raise errors.InvalidCheckpointException(
+        f"the checkpoint has none of {', '.join(_STATE_FILES)}: it was not saved by a PyTorchTrial"
+    )
+
+
+def states_of(state: dict[str, Any], kind: str, count: int) -> list[Any]:
+    """The states of all models, optimizers or schedulers of a checkpoint.
+
+    Raises: RuntimeError, if the checkpoint has both forms, or the old one and there are several objects.
+    """
+    singular = _SINGULAR[kind]
+    if singular not in state:
+        return state.get(kind, [])
+    if kind in state:
+        raise RuntimeError(f"the checkpoint has both {kind} and {singular}: only one of them can be what was trained")
+    if count > 1:
+        raise RuntimeError(f"the checkpoint has one {singular}, but the trial has wrapped {count}")
+    return [state[singular]]
+
+
+def load_model_state(model: nn.Module, state: dict[str, Any]) -> None:
+    """Load the weights of one model, whether it or the saved one was wrapped by DDP or not."""
+    bare = _bare(model)
+    try:
+        bare.load_state_dict(state)
+    except RuntimeError:
+        prefix = "module."
+        if all(name.startswith(prefix) for name in state):
+            other = {name[len(prefix) :]: value for name, value in state.items()}
+        else:
+            other = {prefix + name: value for name, value in state.items()}
+        try:
+            bare.load_state_dict(other)
+        except RuntimeError:
+            other = None
+        if other is None:
+            raise
+
+
+def load_state(context: PyTorchTrialContext, state: dict[str, Any]) -> None:
+    """Put models, optimizers, schedulers and scaler into the state of a checkpoint.
+
+    Raises: RuntimeError, if the checkpoint has states for another number of objects, or they don't fit.
+    """
+    for kind, objects, load in (
+        ("models_state_dict", context.models, load_model_state),
+        ("optimizers_state_dict", context.optimizers, _load_one),
+        ("lr_schedulers_state_dict", context.lr_schedulers, _load_one),
+    ):
+        found = states_of(state, kind, len(objects))
+        if len(found) != len(objects):
+            what = kind.replace("_state_dict", "").replace("_", " ")
+            raise RuntimeError(f"the checkpoint has {len(found)} {what}, but the trial has wrapped {len(objects)}")
+        for one, its_state in zip(cast("Sequence[Any]", objects), found):
+            load(one, its_state)
+    scaler: Any = context._scaler  # pyright: ignore[reportPrivateUsage]
+    if scaler is not None:
+        if "scaler_state_dict" in state:
+            scaler.load_state_dict(state["scaler_state_dict"])
+        else:
+            logger.warning("the checkpoint has no state of a gradient scaler: it starts anew")
+    elif "scaler_state_dict" in state:
+        logger.warning("the checkpoint has the state of a gradient scaler, and the trial uses none")
+    if context._is_apex:  # pyright: ignore[reportPrivateUsage]
+        if "amp_state" in state:
+            amp: Any = importlib.import_module("apex.amp")
+            amp.load_state_dict(state["amp_state"])  # pyright: ignore
+        else:
+            logger.warning("the checkpoint has no state of apex: it starts anew")
+    elif "amp_state" in state:
+        logger.warning("the checkpoint has a state of apex, and the trial does not use it")
+
+
+def load_rank_state(context: PyTorchTrialContext, state: dict[str, Any]) -> None:
+    """Take back what `rank_state` returned, but for the random states, which come last."""
+    for model, gradients in zip(context.models, state.get("gradients") or ()):
+        for name, parameter in _bare(model).named_parameters():
+            if name in gradients:
+                parameter.grad = gradients[name].to(parameter.device)
+
+
+def load_callbacks(callbacks: dict[str, PyTorchCallback], states: dict[str, Any]) -> None:
+    """Put callbacks into their states, by name."""
+    from determined.pytorch._callback import PyTorchCallback
+
+    for name, callback in callbacks.items():
+        if name in states:
+            callback.load_state_dict(states[name])
+        elif type(callback).load_state_dict is not PyTorchCallback.load_state_dict:
+            logger.warning(f"the checkpoint has no state of the callback {name!r}: it starts anew")
+
+
+def _load_one(one: Any, state: Any) -> None:
+    one.load_state_dict(state)
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    return cast("Any", model).module if isinstance(model, DistributedDataParallel) else model
