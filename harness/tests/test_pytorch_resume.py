@@ -1,0 +1,106 @@
+"""A killed run continues to the very same weights."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined.pytorch import Batch
+
+from .pytorch_trials import run_job
+
+IS_LONG = bool(os.environ.get("UNDETERRED_SOAK"))
+LENGTH = 13
+_FIT = {
+    "max_length": Batch(LENGTH),
+    "reporting_period": Batch(2),
+    "validation_period": Batch(4),
+    "checkpoint_period": Batch(3),
+    "checkpoint_policy": "none",
+}
+
+
+class Runs:
+    """Runs of one trial: undisturbed, or killed and resumed from its latest checkpoint."""
+
+    def __init__(self, trial: Any, tmp_path: Path) -> None:
+        self.trial = trial
+        self.out = tmp_path / "out"
+        trial.config["searcher"] = {"name": "single", "metric": "accuracy"}
+
+    def run(self, size: int, hparams: dict[str, Any], latest: str | None, every: int = 1) -> str | None:
+        """Train to the end; the hashes of parameters and of the chief's buffers, None if it was killed."""
+        for file in self.out.parent.glob("out.*"):
+            file.unlink()
+        self.trial.slot_ids = list(range(size))
+        self.trial.write_info()
+        batch = {"global_batch_size": 8 if size > 2 else 4, **hparams}
+        codes = run_job(size, self.trial.run_dir, batch, latest, _FIT, every, str(self.out))
+        if any(code == -9 for code in codes) and not list(self.out.parent.glob("out.error.*")):
+            return None
+        errors = "\n".join(file.read_text() for file in self.out.parent.glob("out.error.*"))
+        if any(codes):
+            assert "kill_at" in hparams or "kill_in_validation_after" in hparams, errors
+            return None
+        found = [json.loads(Path(f"{self.out}.{rank}").read_text()) for rank in range(size)]
+        assert len({parameters for parameters, _ in found}) == 1, "the ranks have different weights"
+        return ":".join(found[0])
+
+    def latest(self) -> str | None:
+        calls = self.trial.master.of("POST /api/v1/checkpoints")
+        return calls[-1].body["uuid"] if calls else None
+
+
+@pytest.fixture
+def runs(trial: Any, tmp_path: Path) -> Runs:
+    trial.master.answers["GET /api/v1/trials/7"] = lambda _: _trial_of(trial.master)
+    trial.master.answer("POST /api/v1/trials/7/status", {})
+    trial.master.answer("GET /api/v1/tasks/1.task/context_directory", {"b64Tgz": ""})
+    return Runs(trial, tmp_path)
+
+
+def _trial_of(master: Any) -> dict[str, Any]:
+    validations = [r for r in master.reports() if r.get("group") == "validation"]
+    if not validations:
+        return {"trial": {}}
+    last = validations[-1]
+    return {"trial": {"latestValidation": {"totalBatches": last["stepsCompleted"], "metrics": {}}}}
+
+
+SHORT: list[tuple[int, dict[str, Any], int]] = [
+    (1, {"workers": 0, "mode": "STEP_EVERY_BATCH", "kill_at": 7}, 1),
+    (1, {"workers": 2, "mode": "STEP_EVERY_EPOCH", "amp": True, "kill_at": 11}, 1),
+    (1, {"workers": 0, "mode": "MANUAL_STEP", "kill_in_validation_after": 7}, 2),
+    (2, {"workers": 0, "mode": "STEP_EVERY_OPTIMIZER_STEP", "kill_at": 5, "kill_rank": 1}, 2),
+    (4, {"workers": 0, "kill_at": 4, "kill_rank": 3}, 1),
+]
+LONG = [
+    (size, {"workers": workers, "mode": mode, "amp": amp, "kill_at": at, "kill_rank": size - 1}, every)
+    for size, workers, mode, amp, at, every in itertools.product(
+        (1, 2, 4),
+        (0, 2),
+        ("STEP_EVERY_BATCH", "STEP_EVERY_EPOCH", "STEP_EVERY_OPTIMIZER_STEP", "MANUAL_STEP"),
+        (False, True),
+        (0, 4, 6, 11),
+        (1, 2),
+    )
+]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("size", "hparams", "every"), LONG if IS_LONG else SHORT)
+def test_killed_run_ends_with_the_weights_of_one_that_was_not_disturbed(
+    runs: Runs, size: int, hparams: dict[str, Any], every: int
+) -> None:
+    killed = {name: value for name, value in hparams.items() if not name.startswith("kill")}
+    undisturbed = runs.run(size, killed, None, every)
+    assert undisturbed is not None
+    runs.trial.master.calls.clear()
+    assert runs.run(size, hparams, None, every) is None, "it was not killed"
+    latest = runs.latest()
+    assert runs.run(size, killed, latest, every) == undisturbed
