@@ -181,18 +181,15 @@ def test_wrong_variables_are_named(container: Container) -> None:
         ("./missing.py", 127, "", "the entrypoint's command './missing.py' was not found"),
         ("nonsense 'x y'", 127, "", "nonsense"),
         ("./data.txt", 126, "", "'./data.txt' can't be executed"),
-        (
-            "model_def:MyTrial",
-            126,
-            "",
-            "'model_def:MyTrial' names a trial class, which this harness does not run yet",
-        ),
+        ("model_def:MyTrial", 1, "", "entrypoint 'model_def:MyTrial': there is no module model_def in"),
+        ("marker:MyTrial", 1, "", "entrypoint 'marker:MyTrial': marker has no MyTrial"),
         (None, 1, "", "entrypoint in the experiment's configuration is None, but must be a command"),
         ([], 1, "", "must be a list of strings, not empty"),
     ],
 )
 def test_entrypoints(container: Container, entrypoint: Any, status: int, out: str, err: str) -> None:
-    container.pack({"marker": "hello from the context\n", "data.txt": b"\x01\x02"})
+    files = {"marker": "hello from the context\n", "marker.py": "", "data.txt": b"\x01\x02"}
+    container.pack(files)
     container.config["entrypoint"] = entrypoint
     done = container.run()
     assert (done.returncode, done.stdout) == (status, out), done.stderr

@@ -21,6 +21,11 @@ import pytest
 
 from determined.launch import _gang
 
+from .conftest import TRIAL_PYTHON
+
+#: Without the frameworks whose launchers these stand in for.
+PYTHON = str(TRIAL_PYTHON)
+
 # What torchrun does with these options, as far as it matters here: workers, their environment, the first death.
 FAKE = """
 import json, os, subprocess, sys, time
@@ -58,7 +63,7 @@ class Task:
         (root / "bin").mkdir()
         for name in ("horovodrun", "deepspeed", "accelerate"):
             path = root / "bin" / name
-            path.write_text(f"#!{sys.executable}\n{FAKE}")
+            path.write_text(f"#!{PYTHON}\n{FAKE}")
             path.chmod(0o755)
 
     def start(self, launcher: str, *arguments: str, path: str | None = None, **env: str) -> subprocess.Popen[str]:
@@ -81,7 +86,7 @@ class Task:
             (info / f"{name}.json").write_text(json.dumps(content))
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "C10D"))}
         return subprocess.Popen(
-            [sys.executable, "-m", f"determined.launch.{launcher}", *arguments],
+            [PYTHON, "-m", f"determined.launch.{launcher}", *arguments],
             env={
                 **clean,
                 "DET_RUN_DIR": str(self.root),
@@ -104,7 +109,7 @@ class Task:
         """The launcher's options of the last start, with the first port for the next ones that may have been free."""
         argv: list[str] = json.loads((self.root / "seen").read_text().splitlines()[-1])
         ports = {str(port) for port in range(first_port, first_port + 1000)}
-        return [str(first_port) if word in ports else word for word in argv[: argv.index(sys.executable)]]
+        return [str(first_port) if word in ports else word for word in argv[: argv.index(PYTHON)]]
 
 
 @pytest.fixture
@@ -113,7 +118,7 @@ def task(tmp_path: Path) -> Task:
 
 
 def _script(source: str) -> list[str]:
-    return [sys.executable, "-c", f"import os, signal, sys, time\nrank = os.environ['RANK']\n{source}"]
+    return [PYTHON, "-c", f"import os, signal, sys, time\nrank = os.environ['RANK']\n{source}"]
 
 
 def test_torchrun_gets_what_the_contract_says_and_lines_get_ranks(task: Task) -> None:
@@ -339,7 +344,7 @@ def test_workers_that_go_on_quietly_have_not_stalled(task: Task, step: str) -> N
         ["sh", "-c", 'echo up >&2; while ! [ -e "$GO_ON" ]; do sleep 0.1; done; echo survived >&2'],
         # It does not read the environment, and so gets no handler: the signal would end it.
         [
-            *(sys.executable, "-I", "-c"),
+            *(PYTHON, "-I", "-c"),
             "import os, sys, time; print('up', file=sys.stderr)\n"
             "while not os.path.exists(os.environ['GO_ON']): time.sleep(0.1)\nprint('survived', file=sys.stderr)",
         ],
@@ -384,7 +389,7 @@ def test_a_python_below_a_shell_shows_its_stacks(task: Task) -> None:
         f"import os, sys, time\ndef stuck():\n    {UP}\n    while not os.path.exists({str(go_on)!r}):\n"
         "        time.sleep(0.1)\nstuck()"
     )
-    command = ["sh", "-c", f"{sys.executable} {script}; exit 0"]
+    command = ["sh", "-c", f"{PYTHON} {script}; exit 0"]
     with _watched(task, *command, DET_STALL_STACKS_S="1") as (process, log):
         stall = log.wait_for(STALL, after=log.wait_for(r"\] up", count=2))
         for rank in (0, 1):
@@ -437,8 +442,22 @@ def test_other_frameworks_get_their_own_launcher(task: Task, launcher: str, opti
 
 def test_one_worker_needs_no_horovod(task: Task) -> None:
     task.info["slots"] = [1]
-    code, out, _ = task.run("horovod", "--autohorovod", sys.executable, "-c", "print(1)")
+    code, out, _ = task.run("horovod", "--autohorovod", PYTHON, "-c", "print(1)")
     assert (code, out) == (0, ["[rank=0] 1"])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "slots"),
+    [("torch_distributed", [], [1]), ("torch_distributed", [], [2]), ("horovod", ["--autohorovod"], [2])],
+)
+def test_trial_class_is_run_by_the_harness(task: Task, launcher: str, options: list[str], slots: list[int]) -> None:
+    """Without Horovod, which hardly any Python of today has, its launcher uses PyTorch's own distribution."""
+    (task.root / "bin" / "horovodrun").unlink()
+    task.info["slots"] = slots
+    status, _, err = task.run(launcher, *options, "--trial", "model_def:MyTrial")
+    assert status == 1
+    assert err.count("there is no module model_def in") == slots[0]
+    assert ("Horovod is not installed: training with PyTorch" in err) == (launcher == "horovod")
 
 
 @pytest.mark.parametrize(
@@ -446,7 +465,8 @@ def test_one_worker_needs_no_horovod(task: Task) -> None:
     [
         ("torch_distributed", [], 1, "has no command to run; use: python3 -m determined.launch.torch_distributed"),
         ("torch_distributed", ["--nnodes", "2"], 1, "has no command to run"),
-        ("torch_distributed", ["--trial", "model:Trial"], 126, "--trial names a trial class"),
+        ("torch_distributed", ["--trial"], 1, "--trial takes one trial class, for example --trial model_def:MyTrial"),
+        ("torch_distributed", ["--trial", "a:B", "c"], 1, "--trial takes one trial class"),
         ("torch_distributed", ["no-such-command"], 127, "'no-such-command' of rank . can't be executed: No such file"),
         ("wrap_rank", ["x", "--", "true"], 1, "RANK is 'x', but must be a number"),
     ],

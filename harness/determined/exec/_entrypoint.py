@@ -7,7 +7,6 @@ import re
 import sys
 
 from determined._fail import fail
-from determined._later import WITH_DETERMINED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +23,13 @@ _SHELL_WORDS = {
 }
 
 
-def resolve(entrypoint: Any) -> list[str]:
-    """The arguments to execute. Ends the process with one sentence if there are none."""
+def resolve(entrypoint: Any, slots: int = 1) -> list[str]:
+    """The arguments to execute. Ends the process with one sentence if there are none.
+
+    Args:
+        entrypoint: Of the experiment's configuration; one that names a trial class is run by `determined.exec.harness`.
+        slots: Of the trial, on all hosts.
+    """
     if isinstance(entrypoint, list):
         words: list[Any] = [*entrypoint]  # pyright: ignore[reportUnknownArgumentType]
         if not words or not all(isinstance(word, str) for word in words):
@@ -38,10 +42,8 @@ def resolve(entrypoint: Any) -> list[str]:
         )
     command = entrypoint.strip()
     if _TRIAL_CLASS.fullmatch(command):
-        fail(
-            f"entrypoint {command!r} names a trial class, which this harness does not run yet: {WITH_DETERMINED}",
-            126,
-        )
+        launcher = ["-m", "determined.launch.torch_distributed", "--", "--trial"]
+        return [sys.executable, *(launcher if slots > 1 else ["-m", "determined.exec.harness"]), command]
     first = command.split()[0]
     if _PLAIN_WORDS.fullmatch(command) and first not in _SHELL_WORDS:
         return command.split()

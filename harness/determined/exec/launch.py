@@ -36,7 +36,8 @@ _RENDEZVOUS_WARNING_S = 600.0
 def main() -> None:
     """Prepare this container and become the entrypoint."""
     env = TaskEnvironment(os.environ)
-    argv = resolve(env.config.get("entrypoint"))
+    resources: dict[str, Any] = env.config.get("resources") or {}
+    argv = resolve(env.config.get("entrypoint"), int(resources.get("slots_per_trial") or 1))
     master = connect(env.master, env.session_token, Cert(env.cert_file, env.cert_name))
     info_dir = os.path.join(env.run_dir, "info")
     try:

@@ -19,7 +19,6 @@ import time
 
 from determined import errors
 from determined._fail import fail, say
-from determined._later import WITH_DETERMINED
 from determined.launch import _stall
 from determined.launch._folder import GANG_DIR, GangFolder
 from determined.launch._stacks import catches
@@ -94,13 +93,18 @@ def _interface_of(address: str) -> str:
 
 
 def arguments(launcher: str, argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split `[overrides --] script…` into the overrides and the command. Ends the process if there is no command."""
+    """Split `[overrides --] script…` into the overrides and the command. Ends the process if there is no command.
+
+    `--trial module:Class` in place of a script is the command that trains a trial class.
+    """
     overrides: list[str] = []
     if "--" in argv:
         at = argv.index("--")
         overrides, argv = argv[:at], argv[at + 1 :]
     if argv[:1] == ["--trial"]:
-        fail(f"--trial names a trial class, which this harness does not run yet: {WITH_DETERMINED}", 126)
+        if len(argv) != 2:
+            fail(f"determined.launch.{launcher} --trial takes one trial class, for example --trial model_def:MyTrial")
+        return overrides, [sys.executable, "-m", "determined.exec.harness", argv[1]]
     if not argv or argv[0].startswith("-"):
         fail(
             f"determined.launch.{launcher} has no command to run; use: python3 -m determined.launch.{launcher} "
