@@ -24,7 +24,7 @@ from api.errors import ApiError, BadRequest, NotFound, Unavailable
 from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
 from api.ingest.summary import add_report, is_better
 from api.schemas.base import number, plain
-from api.schemas.messages import MetricReport
+from api.schemas.metrics import MetricReport
 from api.temporal.outbox import post, release_start
 from database.models import Metric
 from database.session import Database

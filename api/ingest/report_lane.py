@@ -24,7 +24,7 @@ from api.ingest.metrics_writer import MetricsWriter
 from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
 from api.middleware.browsers import add_headers, check_origin
-from api.schemas import messages as wire
+from api.schemas import metrics as wire
 from api.schemas.base import answer as empty_answer
 from api.schemas.body import Model, refusal
 from database.session import Database

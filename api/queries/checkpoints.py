@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from api.auth import config_secrets
 from api.queries.metric_values import number_of
 from api.queries.paging import chosen
-from api.schemas import messages as wire
+from api.schemas import checkpoints as wire
 from api.schemas.base import number
+from api.schemas.metrics import Metrics
 from database.models import Checkpoint, Experiment, Metric, Trial
 
 _BY_METRIC = "SORT_BY_SEARCHER_METRIC"
@@ -152,8 +153,8 @@ def _wire(
             experiment_id=experiment.id,
             experiment_config=config_secrets.shown(experiment.config),
             hparams=trial.hparams,
-            training_metrics=wire.Metrics(avg_metrics=training.metrics) if training else None,
-            validation_metrics=wire.Metrics(avg_metrics=validation.metrics) if validation else None,
+            training_metrics=Metrics(avg_metrics=training.metrics) if training else None,
+            validation_metrics=Metrics(avg_metrics=validation.metrics) if validation else None,
             searcher_metric=number(validation.metrics.get(experiment.searcher_metric)) if validation else None,
         ),
     )

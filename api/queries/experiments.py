@@ -16,7 +16,7 @@ from api.errors import NotFound
 from api.queries.ids import among
 from api.queries.labels import has_label
 from api.queries.paging import chosen, few
-from api.schemas import messages as wire
+from api.schemas import experiments as wire
 from api.schemas.base import as_object
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
 from database.types import utc_now

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from api.queries.paging import chosen, few
 from api.schemas.base import rfc3339
-from api.schemas.messages import LogEntry
+from api.schemas.logs import LogEntry
 from database.log_lines import LogLine, insert_lines
 from database.models import TaskLog
 from database.types import utc_now

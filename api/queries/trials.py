@@ -27,7 +27,9 @@ from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
 from api.queries.metric_values import number_of
 from api.queries.paging import chosen
-from api.schemas import messages as wire
+from api.schemas import trials as wire
+from api.schemas.base import Wire
+from api.schemas.metrics import Metrics
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
 from database.tasks import tasks_of_trials
 from database.types import UtcTime, utc_now
@@ -231,7 +233,7 @@ def _workload(row: Metric | None) -> wire.MetricsWorkload | None:
         return None
     return wire.MetricsWorkload(
         total_batches=row.total_batches or 0,
-        metrics=wire.Metrics(avg_metrics=row.metrics, batch_metrics=row.batch_metrics),
+        metrics=Metrics(avg_metrics=row.metrics, batch_metrics=row.batch_metrics),
         end_time=row.reported_at,
     )
 
@@ -289,13 +291,13 @@ def workloads(
 
 def workload_points(
     session: Session, points: Sequence[tuple[str, str]], *, with_batches: bool
-) -> list[dict[str, wire.Wire | None]]:
+) -> list[dict[str, Wire | None]]:
     """These points (kind and key of each), in this order."""
     ids = [int(key) for kind, key in points if kind != "checkpoint"]
     uuids = [key for kind, key in points if kind == "checkpoint"]
     reports = {str(row.id): row for row in session.scalars(select(Metric).where(Metric.id.in_(ids)))}
     saved = {row.uuid: row for row in session.scalars(select(Checkpoint).where(Checkpoint.uuid.in_(uuids)))}
-    found: list[dict[str, wire.Wire | None]] = []
+    found: list[dict[str, Wire | None]] = []
     for kind, key in points:
         if kind == "checkpoint":
             found.append({kind: _checkpoint_workload(saved[key])})

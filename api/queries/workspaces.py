@@ -15,7 +15,7 @@ from api.errors import NotFound
 from api.queries.paging import Window, chosen, rows_of
 from api.schemas import workspaces as wire
 from api.schemas.base import Pagination
-from api.schemas.messages import AgentUserGroup
+from api.schemas.users import AgentUserGroup
 from database.models import Experiment, PoolBinding, Project, ProjectVisit, ResourcePool, Trial, User, Workspace
 from database.models import WorkspacePin as Pin
 

@@ -15,8 +15,9 @@ from api.deps import PartsDep, PrincipalDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.routing import Route
+from api.schemas.allocations import Gather, PreemptionResponse, RunId, StartRunResponse
 from api.schemas.base import answer
-from api.schemas.messages import STORAGE_ID, Gather, PreemptionResponse, RunId, StartRunResponse
+from api.schemas.checkpoints import STORAGE_ID
 from api.schemas.parameters import AllocationId
 from api.schemas.streaming import while_there
 from api.services import rendezvous as meeting

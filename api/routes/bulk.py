@@ -17,7 +17,7 @@ from api.queries import experiments
 from api.queries.experiments import ExperimentFilter
 from api.routes.experiments import command_one
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import bulk as wire
 from api.schemas.base import answer
 from api.schemas.parameters import ProjectId
 from api.services import cleanup, workspaces

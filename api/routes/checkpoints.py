@@ -21,7 +21,7 @@ from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
 from api.parts import Parts
 from api.queries import checkpoints
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import checkpoints as wire
 from api.schemas.base import answer, plain
 from api.schemas.parameters import OFFSET, CheckpointUuid
 from api.schemas.streaming import files

@@ -15,7 +15,7 @@ from api.deps import PartsDep, UserDep
 from api.errors import FailedPrecondition
 from api.parts import Parts
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import checkpoints as wire
 from api.schemas.base import answer
 from api.schemas.parameters import ExperimentId
 from api.services import checkpoint_files, cleanup

@@ -24,10 +24,13 @@ from api.queries import checkpoints, experiments, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, rows_of
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import experiments as wire
 from api.schemas.base import Pagination, answer
+from api.schemas.checkpoints import CheckpointsResponse
+from api.schemas.contexts import ContextResponse
 from api.schemas.parameters import LABELS, SORT_BY, STATES, USER_IDS, USERS, Archived, ExperimentId, NamePart
 from api.schemas.streaming import files
+from api.schemas.trials import TrialsResponse
 from api.services import jobs
 from api.services.cleanup import change_policy
 from api.services.experiments import Created
@@ -276,7 +279,7 @@ def _archive(parts: Parts, experiment_id: int, user: UserPrincipal, archived: bo
         session.execute(update(Experiment).where(Experiment.id == experiment_id).values(is_archived=archived))
 
 
-@router.get("/api/v1/experiments/{experiment_id}/trials", response_model=wire.TrialsResponse)
+@router.get("/api/v1/experiments/{experiment_id}/trials", response_model=TrialsResponse)
 def list_trials(
     experiment_id: ExperimentId,
     parts: PartsDep,
@@ -297,7 +300,7 @@ def list_trials(
     return answer({"trials": found, "pagination": pagination})
 
 
-@router.get("/api/v1/experiments/{experiment_id}/checkpoints", response_model=wire.CheckpointsResponse)
+@router.get("/api/v1/experiments/{experiment_id}/checkpoints", response_model=CheckpointsResponse)
 def list_checkpoints(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: CheckpointsDep) -> Response:
     """Checkpoints of an experiment, sorted by an attribute or a validation metric."""
     with parts.database.read() as session:
@@ -305,7 +308,7 @@ def list_checkpoints(experiment_id: ExperimentId, parts: PartsDep, user: UserDep
         return wanted.page_of(session, checkpoints.of_experiment(session, experiment_id), experiment)
 
 
-@router.get("/api/v1/experiments/{experiment_id}/model_def", response_model=wire.ContextResponse)
+@router.get("/api/v1/experiments/{experiment_id}/model_def", response_model=ContextResponse)
 def model_def(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """The packed context, as base64 within JSON."""
     return answer({"b64Tgz": base64.b64encode(_content(parts, experiment_id, caller)).decode()})

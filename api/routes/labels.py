@@ -16,7 +16,7 @@ from api.parts import Parts
 from api.queries.labels import most_used
 from api.routing import Route
 from api.schemas.base import answer
-from api.schemas.messages import LabelsResponse
+from api.schemas.labels import LabelsResponse
 from api.schemas.parameters import ExperimentId
 from database.models import Experiment, Project
 

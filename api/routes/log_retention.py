@@ -10,7 +10,7 @@ from api.auth.authorization import changeable, readable_trial
 from api.deps import AdminDep, PartsDep, UserDep
 from api.routing import Route
 from api.schemas.base import answer
-from api.schemas.messages import LogRetention, RemainingDaysResponse
+from api.schemas.logs import LogRetention, RemainingDaysResponse
 from api.schemas.parameters import ExperimentId, TrialId
 from api.services.log_retention import retain_of_experiment, valid_days
 

@@ -21,7 +21,7 @@ from api.errors import NotFound
 from api.parts import Parts
 from api.routing import Route
 from api.schemas.base import answer, rfc3339
-from api.schemas.messages import FilePath, FileResponse
+from api.schemas.contexts import FilePath, FileResponse
 from api.schemas.parameters import ExperimentId
 from database.models import ModelDefinition
 

@@ -22,7 +22,7 @@ from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import models as wire
 from api.schemas.base import answer
-from api.schemas.messages import LabelsResponse
+from api.schemas.labels import LabelsResponse
 from api.schemas.parameters import LABELS, SORT_BY, USER_IDS, USERS, WORKSPACE_IDS, Archived, CheckpointUuid, NamePart
 from api.services import models
 from api.services.idempotency import Once

@@ -15,8 +15,9 @@ from api.deps import PartsDep, PrincipalDep, UserDep
 from api.errors import BadRequest
 from api.ingest.metrics_writer import SYSTEM_GROUPS
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import profiler as wire
 from api.schemas.base import answer, encode
+from api.schemas.metrics import MetricReport, Metrics
 from api.schemas.parameters import TrialId
 from database.models import Metric, Trial
 
@@ -47,19 +48,19 @@ def _run_of(parts: PartsDep, trial_id: int) -> int:
         return session.get_one(Trial, trial_id).run_id
 
 
-def _reports(batch: wire.ProfilerBatch, run_id: int) -> list[wire.MetricReport]:
+def _reports(batch: wire.ProfilerBatch, run_id: int) -> list[MetricReport]:
     labels = batch.labels
     kind = labels.metric_type.removeprefix("PROFILER_METRIC_TYPE_") or "SYSTEM"
     if kind not in (*_TYPES, "UNSPECIFIED"):
         known = ", ".join(f"PROFILER_METRIC_TYPE_{name}" for name in _TYPES)
         raise BadRequest(f"labels.metricType: {labels.metric_type[:80]!r}: expected one of {known}")
     group = "timing" if kind in ("TIMING", "MISC") else _GROUPS.get(labels.name.partition("_")[0], "cpu")
-    reports: list[wire.MetricReport] = []
+    reports: list[MetricReport] = []
     for value, time in zip(batch.values, batch.timestamps, strict=True):
         named: dict[str, Any] = {labels.name: value}
         nested = {labels.agent_id: {labels.gpu_uuid: named} if labels.gpu_uuid else named}
-        metrics = wire.Metrics(avg_metrics=nested)
-        reports.append(wire.MetricReport(group=group, trial_run_id=run_id, report_time=time, metrics=metrics))
+        metrics = Metrics(avg_metrics=nested)
+        reports.append(MetricReport(group=group, trial_run_id=run_id, report_time=time, metrics=metrics))
     return reports
 
 

@@ -17,8 +17,8 @@ from api.deps import PartsDep, ReaderDep
 from api.errors import BadRequest, NotFound
 from api.routing import Route
 from api.schemas.base import answer, plain
-from api.schemas.messages import Metadata, MetadataResponse
 from api.schemas.parameters import RunId
+from api.schemas.runs import Metadata, MetadataResponse
 from database.models import Trial
 
 router = APIRouter(route_class=Route, tags=["trials"])

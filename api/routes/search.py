@@ -19,8 +19,9 @@ from api.queries import search
 from api.routes.experiments import start_created
 from api.routing import Route
 from api.schemas import custom_search
-from api.schemas import messages as wire
+from api.schemas import search as wire
 from api.schemas.base import ObjectBody, answer
+from api.schemas.experiments import CreateExperimentRequest, NewExperimentResponse
 from api.schemas.parameters import ExperimentId
 from api.schemas.streaming import NDJSON, while_there
 from api.services.experiments import Created
@@ -101,7 +102,7 @@ async def amend(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wan
     return answer()
 
 
-@router.post("/api/v1/experiments/{experiment_id}/fork", response_model=wire.NewExperimentResponse)
+@router.post("/api/v1/experiments/{experiment_id}/fork", response_model=NewExperimentResponse)
 async def fork(
     experiment_id: ExperimentId, request: Request, parts: PartsDep, user: UserDep, wanted: wire.ForkExperimentRequest
 ) -> Response:
@@ -113,11 +114,11 @@ async def fork(
 
 def _fork(
     parts: Parts, experiment_id: int, wanted: wire.ForkExperimentRequest, user: UserPrincipal, key: str | None
-) -> tuple[wire.CreateExperimentRequest, Created]:
+) -> tuple[CreateExperimentRequest, Created]:
     with parts.database.read() as session:
         readable(session, experiment_id, user)
         origin = origin_of(session, experiment_id, wanted.at)
-    request = wire.CreateExperimentRequest(
+    request = CreateExperimentRequest(
         config=wanted.config or origin.original_config, parent_id=experiment_id, activate=wanted.activate
     )
     return request, parts.creator.create(request, user, key, origin)

@@ -13,7 +13,7 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import settings as wire
 from api.schemas.base import answer
 from database.models import UserSetting
 from database.upsert import insert

@@ -17,8 +17,8 @@ from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import NotFound
 from api.queries import agents
 from api.routing import Route
+from api.schemas.allocations import Accelerators
 from api.schemas.base import answer, plain, rfc3339
-from api.schemas.messages import Accelerators
 from api.schemas.parameters import AllocationId, TaskId
 from database.models import Agent, Allocation, Experiment, Project, Trial
 from workflows.scheduling.settings import DEFAULT_PRIORITY

@@ -25,8 +25,9 @@ from api.queries import logs
 from api.queries.paging import Window
 from api.routes.task_lists import allocation
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import logs as wire
 from api.schemas.base import Instant, answer, encode
+from api.schemas.contexts import ContextResponse
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
 from api.services.enrollment import own_allocations
@@ -76,7 +77,7 @@ def get_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     return answer({"task": found})
 
 
-@router.get("/api/v1/tasks/{task_id}/context_directory", response_model=wire.ContextResponse)
+@router.get("/api/v1/tasks/{task_id}/context_directory", response_model=ContextResponse)
 def context_directory(task_id: TaskId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The packed context of a task, for its own containers."""
     if not isinstance(caller, AllocationPrincipal) or caller.task_id != task_id:

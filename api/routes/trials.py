@@ -26,8 +26,10 @@ from api.queries import checkpoints, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, chosen, rows_of
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import trials as wire
 from api.schemas.base import answer, encode
+from api.schemas.checkpoints import CheckpointsResponse
+from api.schemas.metrics import MetricReports, ReportTrialMetricsRequest, TrialMetrics
 from api.schemas.parameters import TrialId
 from api.schemas.streaming import LINES, stream
 from api.temporal import outbox
@@ -85,7 +87,7 @@ def get_trial(trial_id: TrialId, parts: PartsDep, caller: ReaderDep) -> Response
         return answer({"trial": trials.one(session, trial_id)})
 
 
-@router.get("/api/v1/trials/{trial_id}/checkpoints", response_model=wire.CheckpointsResponse)
+@router.get("/api/v1/trials/{trial_id}/checkpoints", response_model=CheckpointsResponse)
 def list_checkpoints(trial_id: TrialId, parts: PartsDep, caller: ReaderDep, wanted: CheckpointsDep) -> Response:
     """Checkpoints of a trial, sorted by an attribute or a validation metric; for its own containers, too."""
     if isinstance(caller, AllocationPrincipal):
@@ -185,7 +187,7 @@ def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, Tr
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics/batch")
-async def report_batch(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.MetricReports) -> Response:
+async def report_batch(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: MetricReports) -> Response:
     """Ours: several metric reports at once, in order. All are stored, or none."""
     await parts.reports.store(caller, trial_id, sent.reports)
     return answer()
@@ -193,7 +195,7 @@ async def report_batch(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep,
 
 @router.post("/api/v1/trials/{trial_id}/metrics")
 async def report_metrics(
-    trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: wire.ReportTrialMetricsRequest
+    trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: ReportTrialMetricsRequest
 ) -> Response:
     """One metric report of any group. The same report again is a repeat and changes nothing."""
     await parts.reports.store(caller, trial_id, [of_group(sent.group, sent.metrics)])
@@ -206,7 +208,7 @@ async def report_metrics_of_kind(
     kind: Literal["training", "validation"],
     parts: PartsDep,
     caller: PrincipalDep,
-    sent: wire.TrialMetrics,
+    sent: TrialMetrics,
 ) -> Response:
     """One report of training or validation metrics, as older clients send it."""
     await parts.reports.store(caller, trial_id, [of_group(kind, sent)])

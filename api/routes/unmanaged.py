@@ -10,21 +10,21 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.queries import experiments, trials
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import unmanaged as wire
 from api.schemas.base import answer
+from api.schemas.experiments import CreateExperimentRequest, Experiment, ExperimentResponse
 from api.schemas.parameters import TrialId
+from api.schemas.trials import Trial, TrialResponse
 from api.services import unmanaged
 
 router = APIRouter(route_class=Route, tags=["trials"])
 
 
-@router.put("/api/v1/experiments/by-external-id/{external_id:path}", response_model=wire.ExperimentResponse)
-async def put_experiment(
-    external_id: str, parts: PartsDep, user: UserDep, wanted: wire.CreateExperimentRequest
-) -> Response:
+@router.put("/api/v1/experiments/by-external-id/{external_id:path}", response_model=ExperimentResponse)
+async def put_experiment(external_id: str, parts: PartsDep, user: UserDep, wanted: CreateExperimentRequest) -> Response:
     """The unmanaged experiment with this external id: the one that is there, or a new one."""
 
-    def put() -> wire.Experiment:
+    def put() -> Experiment:
         created = parts.creator.create_unmanaged(wanted, user, external_id)
         with parts.database.read() as session:
             return experiments.one(session, created.experiment_id)
@@ -33,13 +33,13 @@ async def put_experiment(
     return answer({"experiment": experiment, "config": experiment.config})
 
 
-@router.post("/api/v1/trials", response_model=wire.TrialResponse)
+@router.post("/api/v1/trials", response_model=TrialResponse)
 async def create_trial(parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest) -> Response:
     """A new trial of an unmanaged experiment."""
     return await _created(parts, user, wanted, None)
 
 
-@router.put("/api/v1/trials", response_model=wire.TrialResponse)
+@router.put("/api/v1/trials", response_model=TrialResponse)
 async def put_trial(parts: PartsDep, user: UserDep, wanted: wire.PutTrialRequest) -> Response:
     """The trial with this external id of an unmanaged experiment: the one that is there, or a new one."""
     return await _created(parts, user, wanted.create_trial_request, wanted.external_trial_id)
@@ -51,7 +51,7 @@ async def _created(
     if not wanted.unmanaged:
         raise BadRequest("unmanaged: false: only unmanaged trials are supported, the search makes the others")
 
-    def create() -> wire.Trial:
+    def create() -> Trial:
         with parts.database.write() as session:
             row = unmanaged.create_trial(session, wanted.experiment_id, wanted.hparams, user, external_id=external_id)
             return trials.one(session, row.id)
@@ -71,11 +71,11 @@ async def start_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted:
     return answer({"trialRunId": run_id, "latestCheckpoint": checkpoint, "stepsCompleted": steps})
 
 
-@router.patch("/api/v1/trials/{trial_id}", response_model=wire.TrialResponse)
+@router.patch("/api/v1/trials/{trial_id}", response_model=TrialResponse)
 async def patch_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: wire.PatchTrialRequest) -> Response:
     """A sign of life of an unmanaged trial, and its state."""
 
-    def change() -> wire.Trial:
+    def change() -> Trial:
         with parts.database.write() as session:
             unmanaged.note_trial(session, trial_id, user, wanted.state)
             return trials.one(session, trial_id)

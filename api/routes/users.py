@@ -16,7 +16,7 @@ from api.deps import AdminDep, PartsDep, ReaderDep, UserDep
 from api.parts import Parts
 from api.queries.paging import WindowDep, chosen, few, rows_of
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import users as wire
 from api.schemas.base import answer
 from api.schemas.parameters import SORT_BY, NamePart, UserId
 from api.services import users

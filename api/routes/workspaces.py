@@ -20,8 +20,8 @@ from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import workspaces as wire
 from api.schemas.base import answer
-from api.schemas.messages import CompletedResponse
 from api.schemas.parameters import SORT_BY, USER_IDS, USERS, Archived, NamePart, WorkspaceId
+from api.schemas.workspaces import CompletedResponse
 from api.services import workspaces as service
 from api.services.idempotency import Once
 from database.models import WorkspacePin

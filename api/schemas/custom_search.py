@@ -9,7 +9,7 @@ import orjson
 
 from api.errors import BadRequest
 from api.schemas.base import plain
-from api.schemas.messages import PostSearcherOperations
+from api.schemas.search import PostSearcherOperations
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.searchers import Close, Create, OperationsPosted, SetProgress, Shutdown, TrainTo
 from workflows.searchers.messages import PostedOperation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.schemas import messages as wire
+from api.schemas import users as wire
 from api.schemas.base import Wire, example
 
 

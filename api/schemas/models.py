@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from api.schemas.base import EXAMPLE_UUID, Pagination, Timestamp, Wire, example
-from api.schemas.messages import Checkpoint
+from api.schemas.checkpoints import Checkpoint
 
 
 class Model(Wire):

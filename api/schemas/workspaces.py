@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from api.schemas.base import Map, Pagination, Timestamp, Wire, example
-from api.schemas.messages import AgentUserGroup
+from api.schemas.users import AgentUserGroup
 
 
 class Workspace(Wire):
@@ -184,3 +184,9 @@ class NotesResponse(Wire):
     """Notes, as recorded."""
 
     notes: list[Note]
+
+
+class CompletedResponse(Wire):
+    """Whether it is done; if not, it goes on in the background."""
+
+    completed: bool

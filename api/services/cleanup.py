@@ -13,7 +13,7 @@ from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, readable, readable_checkpoints, readable_models
 from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.queries.checkpoints import checkpoint_state, validations_at
-from api.schemas import messages as wire
+from api.schemas import experiments as wire
 from api.schemas.base import plain
 from api.temporal import outbox
 from database import retention

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from api.errors import BadRequest, TooLarge
-from api.schemas.messages import File
+from api.schemas.contexts import File
 
 #: Spec experiment-lifecycle.md §2: 128 MiB / 8 * 6 - 1 MiB.
 LIMIT_BYTES = 95 * 1024 * 1024

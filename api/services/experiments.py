@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, may_see, readable, readable_checkpoint, readable_trial
 from api.errors import BadRequest, NotFound
-from api.schemas.messages import CreateExperimentRequest
+from api.schemas.experiments import CreateExperimentRequest
 from api.schemas.validation import checked_external_id
 from api.services.contexts import pack
 from api.services.forks import Origin

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import MAX_PASSWORD, USER_SESSION, UserPrincipal, end_sessions, hash_password
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound
-from api.schemas import messages as wire
+from api.schemas import users as wire
 from database.models import Group, GroupMember, User, UserToken
 from database.types import utc_now
 

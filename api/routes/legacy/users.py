@@ -13,7 +13,7 @@ from api.deps import AdminDep, PartsDep, UserDep
 from api.parts import Parts
 from api.routes.users import created, patched, set_cookie
 from api.routing import Route
-from api.schemas import messages as wire
+from api.schemas import users as wire
 from api.schemas.base import answer
 from api.schemas.legacy import OldLogin, OldUser
 from api.services import users

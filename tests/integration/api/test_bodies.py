@@ -13,7 +13,7 @@ import pytest
 from api.middleware import bodies
 from api.middleware.bodies import LARGE, MIB, TABLE, Bodies
 from api.queries import logs
-from api.schemas.messages import MOST_LINES
+from api.schemas.logs import MOST_LINES
 from tests.integration.api.served import AGENT_TOKEN, Caller, Run, Served
 from tests.integration.api.test_bad_input import Raw
 from tests.integration.api.test_logs import entry, texts

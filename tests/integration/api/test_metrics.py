@@ -13,7 +13,7 @@ from sqlalchemy import func, select, text, update
 
 from api.ingest.metrics_writer import MetricsWriter
 from api.schemas.base import plain
-from api.schemas.messages import MetricReport, Metrics
+from api.schemas.metrics import MetricReport, Metrics
 from database.models import Experiment, Metric
 from tests.integration.api.served import ASHA, SINGLE, Run, Served
 

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from api.errors import BadRequest, TooLarge
-from api.schemas.messages import File
+from api.schemas.contexts import File
 from api.services import contexts
 from api.services.contexts import LIMIT_BYTES, pack
 

@@ -15,8 +15,9 @@ from pydantic import Field
 
 from api.errors import BadRequest
 from api.queries.paging import Window
-from api.schemas import messages
 from api.schemas.base import I64, Instant, Map, Timestamp, Wire, answer, encode, number, plain, rfc3339
+from api.schemas.experiments import CreateExperimentRequest
+from api.schemas.metrics import TrialMetrics
 
 
 class Sample(Wire):
@@ -182,10 +183,10 @@ def test_every_item_is_seen_once_when_a_client_pages_until_the_end(total: int, l
 
 
 def test_newer_and_older_reports_are_one_message_when_spelled_each_in_its_way() -> None:
-    new = messages.TrialMetrics.model_validate_json(
+    new = TrialMetrics.model_validate_json(
         '{"trialId": 1, "trialRunId": 2, "stepsCompleted": 3, "metrics": {"avgMetrics": {"a": "NaN"}, "batchMetrics": []}}'
     )
-    old = messages.TrialMetrics.model_validate_json(
+    old = TrialMetrics.model_validate_json(
         '{"trial_run_id": 2, "steps_completed": 3, "metrics": {"avg_metrics": {"a": "NaN"}, "batch_metrics": []}}'
     )
     assert new == old
@@ -195,5 +196,5 @@ def test_create_request_is_taken_when_optional_fields_are_null() -> None:
     sent = dict.fromkeys(
         ["modelDefinition", "activate", "validateOnly", "parentId", "projectId", "template", "unmanaged"]
     )
-    request = messages.CreateExperimentRequest.model_validate_json(json.dumps({"config": "a: 1", **sent}))
+    request = CreateExperimentRequest.model_validate_json(json.dumps({"config": "a: 1", **sent}))
     assert (request.activate, request.model_definition, request.parent_id) == (False, None, None)
