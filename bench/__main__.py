@@ -46,7 +46,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
 
 
 def _in_docker() -> Iterator[Figure]:
-    from tests.servers import docker_engine, trial_image
+    from tests.kit.servers import docker_engine, trial_image
 
     with docker_engine():
         trial_image()

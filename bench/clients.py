@@ -24,7 +24,7 @@ from database.types import utc_now
 from determined.common.storage import PosixStorage
 from determined.experimental import Determined
 from determined.experimental.client import DownloadMode
-from tests.servers import REPOSITORY, postgres_server
+from tests.kit.servers import REPOSITORY, postgres_server
 
 PUBLISHED = REPOSITORY / ".venv-compat-0.38.1" / "bin"  # `make test` makes it
 _IMPORT = "import determined.experimental.client"

@@ -15,8 +15,8 @@ import psutil
 import yaml
 
 from bench.measure import Figure, p95
-from tests.embedded import PARTS, Embedded
-from tests.scripts import TRAIN
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.scripts import TRAIN
 
 _EMPTY = 'print("runs", flush=True)\n'
 _STAMP = "import time\nprint('began at', time.time(), flush=True)\n"

@@ -21,8 +21,8 @@ from pydantic import SecretStr
 from bench.cluster import token_of
 from bench.measure import Figure, p95
 from bench.simulated import SimulatedLauncher
-from tests.embedded import PARTS, Embedded
-from tests.scripts import TRAIN
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.scripts import TRAIN
 from workers import agent
 from workers.embedded import ClusterState
 from workers.settings import AgentSettings

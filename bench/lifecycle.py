@@ -21,7 +21,7 @@ from temporalio.client import Client
 
 from bench.cluster import token_of
 from bench.measure import Figure, p95
-from tests.embedded import Embedded
+from tests.kit.embedded import Embedded
 
 _LIVE = 200
 
@@ -146,7 +146,7 @@ def _recovery(folder: Path) -> Figure:
         }
         log = (folder / "orchestrator.log").open("a")
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.simulated_orchestrator"], env=environment, stdout=log, stderr=log
+            [sys.executable, "-m", "tests.kit.simulated_orchestrator"], env=environment, stdout=log, stderr=log
         )
 
     def decisions() -> int:

@@ -20,7 +20,7 @@ from database.migrate import migrate, seed
 from database.models import Allocation, AllocationContainer, Experiment, Trial, User
 from database.session import Database
 from database.tasks import create_trial_tasks
-from tests.servers import postgres_server
+from tests.kit.servers import postgres_server
 
 _SECONDS = 4.0
 _TRIALS = 64

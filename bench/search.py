@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from bench.measure import Figure, p95
-from tests.embedded import Embedded
-from tests.platform import platform
-from tests.servers import temporal_server
-from tests.simulated import SimulatedTrial, runs
+from tests.kit.embedded import Embedded
+from tests.kit.platform import platform
+from tests.kit.servers import temporal_server
+from tests.kit.simulated import SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
 from workflows.trial import Trial
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import psutil
 
-from tests.servers import free_port
+from tests.kit.servers import free_port
 
 
 class Api:

@@ -16,8 +16,8 @@ from bench.measure import Figure
 from determined.common import storage
 from determined.core._checkpoint import CheckpointContext
 from determined.core._distributed import DummyDistributedContext
-from tests.servers import free_port
-from tests.storages import S3_CREDENTIALS, s3_server
+from tests.kit.servers import free_port
+from tests.kit.storages import S3_CREDENTIALS, s3_server
 
 _FILES, _FILE_MIB = 16, 64
 _S3_FILES, _S3_FILE_MIB = 4, 64

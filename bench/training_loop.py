@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from bench.measure import Figure
-from tests.embedded import Embedded
+from tests.kit.embedded import Embedded
 
 _CONFIG = {
     "name": "bench",

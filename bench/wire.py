@@ -24,7 +24,7 @@ from bench.served import Api, serving
 from database.models import Allocation, AllocationContainer, Trial
 from database.session import Database
 from database.tasks import create_trial_tasks
-from tests.servers import postgres_server
+from tests.kit.servers import postgres_server
 
 _SCALE = float(os.environ.get("UNDETERRED_BENCH_SCALE", "1"))
 _POLLS = 1000

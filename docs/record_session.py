@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import free_port
+from tests.kit.servers import free_port
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "terminal-session.md"

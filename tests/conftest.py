@@ -15,8 +15,8 @@ from hypothesis import settings
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from tests.platform import Platform, platform
-from tests.servers import postgres_server, temporal_server
+from tests.kit.platform import Platform, platform
+from tests.kit.servers import postgres_server, temporal_server
 from tests.streams import pytest_xdist_make_scheduler  # noqa: F401 (a hook)
 
 _numbers = itertools.count(1)

@@ -6,8 +6,8 @@ What can't be had is said here; the tests that need it fail, the others run.
 import subprocess
 import sys
 
-from tests.servers import PROGRAMS
-from tests.storages import azurite
+from tests.kit.servers import PROGRAMS
+from tests.kit.storages import azurite
 from workers.temporal_server import NoTemporal
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from determined.common.api._async._session import AsyncSession
 from determined.common.api._retry import OUTAGE_GROWTH, Backoff
 from determined.common.api._transport import proxy_for
 from determined.common.api._url import api_path, encode_query
-from tests.servers import free_port
+from tests.kit.servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

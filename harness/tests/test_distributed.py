@@ -20,7 +20,7 @@ import pytest
 from determined import core, errors
 from determined.core import _frames, _spoke
 from determined.core._distributed import DistributedContext
-from tests.servers import free_port
+from tests.kit.servers import free_port
 
 if TYPE_CHECKING:
     from conftest import Trial

@@ -22,7 +22,7 @@ from determined.common import storage
 from determined.common.storage._manifest import decode, manifest_name
 from determined.common.storage._storage import new_storage_id
 from determined.common.storage._tree import list_tree
-from tests import storages
+from tests.kit import storages
 
 KINDS = ("posix", "s3", "gcs", "azure")
 OBJECTS = KINDS[1:]

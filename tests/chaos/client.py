@@ -13,7 +13,7 @@ import httpx
 import yaml
 
 from api.auth.authentication import client_hash
-from tests.embedded import Embedded
+from tests.kit.embedded import Embedded
 
 #: What a client sees instead of ACTIVE.
 SHOWN = {"QUEUED", "PULLING", "STARTING", "RUNNING"}

@@ -24,8 +24,8 @@ from activities.containers import AgentPresence
 from database.models import Allocation, Experiment, Metric, SearchDecision, Trial
 from tests.chaos import mortal
 from tests.chaos.instant import InstantContainers
-from tests.platform import AGENT_TOKEN, QUICK, TERMINAL, Platform, platform
-from tests.servers import temporal_server
+from tests.kit.platform import AGENT_TOKEN, QUICK, TERMINAL, Platform, platform
+from tests.kit.servers import temporal_server
 from workers.agent_api import ApiClient
 from workers.settings import AgentSettings
 from workflows import names

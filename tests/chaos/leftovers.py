@@ -7,7 +7,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from tests.embedded import PARTS, Embedded
+from tests.kit.embedded import PARTS, Embedded
 from workflows.converter import CONVERTER
 from workflows.messages import PoolRun
 

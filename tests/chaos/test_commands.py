@@ -21,8 +21,8 @@ from tests.chaos.client import Client, stored_state, until
 from tests.chaos.leftovers import containers, held_slots, open_workflows, processes, temporal
 from tests.chaos.linear import Call, explain
 from tests.chaos.scale import chosen, seed
-from tests.embedded import Embedded
-from tests.scripts import TRAIN, config
+from tests.kit.embedded import Embedded
+from tests.kit.scripts import TRAIN, config
 from workflows.lifecycle.experiment import ExperimentState
 
 CLIENTS = 20

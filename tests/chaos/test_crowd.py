@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from tests.chaos.scale import IS_LONG, chosen
-from tests.hosts import Hosts, hosts_of
 from tests.integration.test_gang import TRAIN
-from tests.platform import ADMIN_PASSWORD, AGENT_TOKEN, QUICK, Platform, platform
-from tests.scripts import config
-from tests.servers import free_port
+from tests.kit.hosts import Hosts, hosts_of
+from tests.kit.platform import ADMIN_PASSWORD, AGENT_TOKEN, QUICK, Platform, platform
+from tests.kit.scripts import config
+from tests.kit.servers import free_port
 from workflows import names
 from workflows.messages import PoolRun
 

@@ -32,9 +32,9 @@ from tests.chaos import mortal_migration
 from tests.chaos.client import Client, until
 from tests.chaos.leftovers import held_slots, temporal
 from tests.chaos.scale import chosen
-from tests.embedded import Embedded
-from tests.scripts import TRAIN, config
-from tests.servers import faketime_library, restartable_postgres
+from tests.kit.embedded import Embedded
+from tests.kit.scripts import TRAIN, config
+from tests.kit.servers import faketime_library, restartable_postgres
 
 Enter = Callable[[Embedded], Awaitable[Client]]
 FAILS = 'raise ValueError("not today")'

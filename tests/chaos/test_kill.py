@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded import PARTS, Embedded
-from tests.scripts import TRAIN
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.scripts import TRAIN
 
 CONFIG = """
 name: chaos

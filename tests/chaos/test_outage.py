@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.scale import chosen
-from tests.embedded import Embedded
+from tests.kit.embedded import Embedded
 
 OUTAGE_S = float(os.environ.get("UNDETERRED_OUTAGE_S") or chosen(25, 600))
 DOWN = ("api", "orchestrator", "temporal")

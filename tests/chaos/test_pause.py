@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from tests.chaos.scale import chosen
-from tests.embedded import PARTS, Embedded
-from tests.scripts import TRAIN
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.scripts import TRAIN
 
 PAUSE_S = float(os.environ.get("UNDETERRED_PAUSE_S") or chosen(8, 60))
 TRIALS, STEPS = 4, int(PAUSE_S * 10)

@@ -27,9 +27,9 @@ from sqlalchemy import NullPool, create_engine, text
 from tests.chaos.client import Client, until
 from tests.chaos.leftovers import containers, held_slots, open_files, open_workflows, processes, temporal
 from tests.chaos.scale import IS_LONG, chosen, seed
-from tests.embedded import PARTS, Embedded
-from tests.scripts import EPOCHS, TRAIN, config
-from tests.servers import Postgres, restartable_postgres
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.scripts import EPOCHS, TRAIN, config
+from tests.kit.servers import Postgres, restartable_postgres
 from workflows.searchers import OperationCompleted, Search, Started, TrialClosed
 from workflows.searchers.decisions import Decision
 from workflows.searchers.messages import Close, Create, TrainTo

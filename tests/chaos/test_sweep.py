@@ -18,7 +18,7 @@ import pytest
 from tests.chaos.lane import Death, Lane, Run, lane
 from tests.chaos.mortal import TELLING
 from tests.chaos.scale import IS_LONG, chosen
-from tests.scripts import config
+from tests.kit.scripts import config
 
 #: Of its trials one is promoted late, two go on at once, one is stopped while it waits.
 SEARCH = config(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from tests.embedded import Embedded
-from tests.scripts import TRAIN
+from tests.kit.embedded import Embedded
+from tests.kit.scripts import TRAIN
 from workers.versioning import build_id
 from workflows import names
 

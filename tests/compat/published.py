@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.compat.proxy import Proxy, recording
 from tests.compat.record import NOT_YET, OWN_FAULT, WORKS, Record
-from tests.embedded import Embedded
-from tests.servers import REPOSITORY
+from tests.kit.embedded import Embedded
+from tests.kit.servers import REPOSITORY
 
 GENERATIONS = ("0.38.1", "0.21.0")
 MODEL = Path(__file__).with_name("model")

@@ -13,7 +13,7 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "compatibility"
 SEEN = FOLDER / "seen.json"

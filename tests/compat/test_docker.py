@@ -13,8 +13,8 @@ from tests.compat.proxy import recording
 from tests.compat.published import GENERATIONS, PASSWORD, Published, environment_of
 from tests.compat.record import WORKS, Record
 from tests.compat.test_core_api import pause_and_resume
-from tests.embedded import Embedded
-from tests.servers import REPOSITORY, docker_engine
+from tests.kit.embedded import Embedded
+from tests.kit.servers import REPOSITORY, docker_engine
 
 
 @pytest.fixture(scope="module")

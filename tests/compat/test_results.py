@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.compat.published import GENERATIONS, MODEL, environment_of, experiment_config
-from tests.embedded import Embedded
+from tests.kit.embedded import Embedded
 
 _OF_THE_MACHINE = "('cpu', 'memory', 'disk', 'network', 'gpu')"
 

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from cli import commands
 from tests.docs.pages import Block, blocks
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 from workflows.config import experiment_config_json_schema
 from workflows.config.check import check_written
 

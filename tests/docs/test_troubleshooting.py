@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "troubleshooting.md"
 FOLDERS = ("activities", "api", "cli", "database", "harness/determined", "workers", "workflows")

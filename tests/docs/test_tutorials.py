@@ -13,8 +13,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.docs.pages import blocks, run_page
-from tests.embedded import TORCH_PYTHON, Embedded
-from tests.servers import REPOSITORY, docker_engine, trial_image
+from tests.kit.embedded import TORCH_PYTHON, Embedded
+from tests.kit.servers import REPOSITORY, docker_engine, trial_image
 
 DOCS = REPOSITORY / "docs"
 CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed"]

@@ -24,8 +24,8 @@ from database.models import Agent
 from database.session import Database
 from determined import errors
 from determined._info import read_cluster_info
-from tests import servers
-from tests.embedded import Embedded
+from tests.kit import servers
+from tests.kit.embedded import Embedded
 
 CONFIG = """
 name: assumptions

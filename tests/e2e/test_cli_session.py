@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded import Embedded
-from tests.scripts import TRAIN
+from tests.kit.embedded import Embedded
+from tests.kit.scripts import TRAIN
 
 CONFIG = """
 name: watched

@@ -23,8 +23,8 @@ from determined.experimental import client
 from tests.e2e.core_api.inside import CHECKS
 from tests.e2e.core_api.launched import Launched
 from tests.e2e.core_api.shown import SHOWN
-from tests.embedded import TORCH_PYTHON, Embedded
-from tests.servers import docker_engine, trial_image
+from tests.kit.embedded import TORCH_PYTHON, Embedded
+from tests.kit.servers import docker_engine, trial_image
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a launcher runs all of its trials
 LAUNCHED = [

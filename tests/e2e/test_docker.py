@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from activities.launchers.docker import DockerLauncher, owner_of
-from tests.embedded import Embedded
-from tests.registries import PASSWORD, USER, noise, registry
-from tests.scripts import TRAIN
-from tests.servers import TRIAL_IMAGE, docker_engine, trial_image
+from tests.kit.embedded import Embedded
+from tests.kit.registries import PASSWORD, USER, noise, registry
+from tests.kit.scripts import TRAIN
+from tests.kit.servers import TRIAL_IMAGE, docker_engine, trial_image
 
 CONFIG = """
 name: in docker

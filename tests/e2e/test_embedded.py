@@ -23,9 +23,9 @@ from typing import TextIO
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.embedded import PARTS, Embedded
-from tests.scripts import TRAIN
-from tests.servers import REPOSITORY, free_port
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.scripts import TRAIN
+from tests.kit.servers import REPOSITORY, free_port
 
 CONFIG = """
 name: e2e

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 from tests.unit.cli.test_search import Story
 from tests.unit.cli.test_simulate import TRACE
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded import Embedded, with_torch
-from tests.servers import REPOSITORY
+from tests.kit.embedded import Embedded, with_torch
+from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_pytorch"
 EPOCHS = 30  # some seconds: long enough to be killed and paused in the middle

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from matplotlib import image
 
-from tests.embedded import Embedded
-from tests.scripts import TRAIN
-from tests.servers import REPOSITORY, free_port
+from tests.kit.embedded import Embedded
+from tests.kit.scripts import TRAIN
+from tests.kit.servers import REPOSITORY, free_port
 
 CONFIG = """
 name: looked-into

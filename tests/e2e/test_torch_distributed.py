@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.embedded import Embedded, with_torch
+from tests.kit.embedded import Embedded, with_torch
 
 CONFIG = """
 name: torch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded import Embedded
-from tests.servers import REPOSITORY
+from tests.kit.embedded import Embedded
+from tests.kit.servers import REPOSITORY
 
 TRIAL_PYTHON = REPOSITORY / ".venv-trial" / "bin" / "python"
 CONFIG = """

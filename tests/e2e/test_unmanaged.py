@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded import Embedded
+from tests.kit.embedded import Embedded
 
 SCRIPT = """
 import json, sys

@@ -13,8 +13,8 @@ from temporalio.client import WorkflowHandle
 
 from api.services import launches
 from database.models import Allocation, Task
-from tests.errand import Errand, ErrandRun
-from tests.platform import QUICK, Platform, platform
+from tests.kit.errand import Errand, ErrandRun
+from tests.kit.platform import QUICK, Platform, platform
 from workers.orchestrator import WORKFLOWS
 from workflows import names
 from workflows.allocation import Wish

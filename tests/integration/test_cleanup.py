@@ -10,8 +10,8 @@ from sqlalchemy import select
 from database import retention
 from database.models import Checkpoint
 from determined.common.storage.hosted import Claim, HostedFolder
-from tests.platform import Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import TRAIN, config
 
 #: Saves a checkpoint at each step; the accuracy is best in the middle.
 SAVES = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.platform import Platform
-from tests.scripts import EPOCHS, TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import EPOCHS, TRAIN, config
 from workflows.searchers.replay import parse_lines, replay
 
 #: Fails once it has saved step 2, as long as the file that its hyperparameter names is missing.

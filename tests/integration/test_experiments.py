@@ -8,8 +8,8 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from tests.platform import Platform
-from tests.scripts import ONCE, TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import ONCE, TRAIN, config
 from workflows import names
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import PoolRun, TrialOrders

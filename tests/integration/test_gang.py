@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.embedded import TORCH_PYTHON
-from tests.hosts import Hosts, hosts_of
-from tests.platform import Platform, platform
-from tests.scripts import config
+from tests.kit.embedded import TORCH_PYTHON
+from tests.kit.hosts import Hosts, hosts_of
+from tests.kit.platform import Platform, platform
+from tests.kit.scripts import config
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 

@@ -21,8 +21,8 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.platform import Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import TRAIN, config
 from workers import agent, gateway, join
 from workers.agent_api import Refused
 from workers.settings import GatewaySettings

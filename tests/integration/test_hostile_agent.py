@@ -16,8 +16,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
 from tests.integration.test_gateway import a_gateway, a_token, options
-from tests.platform import Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import TRAIN, config
 from workers import join
 from workers.orchestrator import WORKFLOWS
 from workflows import names

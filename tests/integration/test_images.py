@@ -21,8 +21,8 @@ from activities.launchers.base import ContainerSpec, ExitCause, LaunchError
 from activities.launchers.docker import DockerLauncher
 from determined.common import outgoing
 from determined.common.outgoing import Outgoing
-from tests.registries import PASSWORD, USER, Registry, docker_login, load_image, noise, registry
-from tests.servers import REPOSITORY, docker_engine
+from tests.kit.registries import PASSWORD, USER, Registry, docker_login, load_image, noise, registry
+from tests.kit.servers import REPOSITORY, docker_engine
 
 pytestmark = pytest.mark.docker
 LOGIN = {"username": USER, "password": PASSWORD}

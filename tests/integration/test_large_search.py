@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.platform import platform
-from tests.servers import temporal_server
-from tests.simulated import SimulatedTrial, runs
+from tests.kit.platform import platform
+from tests.kit.servers import temporal_server
+from tests.kit.simulated import SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
 from workflows.searchers.replay import parse_lines, replay
 from workflows.trial import Trial

@@ -35,7 +35,7 @@ from activities.launchers.base import (
 )
 from activities.launchers.docker import DockerLauncher
 from activities.launchers.process import ProcessLauncher
-from tests.servers import REPOSITORY, docker_engine, trial_image
+from tests.kit.servers import REPOSITORY, docker_engine, trial_image
 
 LIMIT_S = 20.0
 

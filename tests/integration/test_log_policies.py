@@ -9,8 +9,8 @@ import pytest
 
 from api.errors import Unavailable
 from api.routes import tasks
-from tests.platform import Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import TRAIN, config
 
 CANCEL = {"name": "bad data", "pattern": "shard .* is corrupt", "action": "cancel_retries"}
 EXCLUDE = {"name": "bad node", "pattern": "^NCCL fault", "action": "exclude_node"}

@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from api.temporal.commands import Commands
 from database.models import Trial as TrialRow
-from tests.platform import Platform, platform
-from tests.servers import temporal_server
-from tests.simulated import IdleTrial
+from tests.kit.platform import Platform, platform
+from tests.kit.servers import temporal_server
+from tests.kit.simulated import IdleTrial
 from workers.orchestrator import WORKFLOWS
 from workflows import names
 from workflows.messages import OperationReport, Timing

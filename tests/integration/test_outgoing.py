@@ -14,7 +14,7 @@ from determined import errors
 from determined.common import outgoing, storage
 from determined.common.outgoing import Outgoing, Refused
 from determined.common.storage.hosted import hosted
-from tests.storages import AZURE_ACCOUNT, AZURE_KEY, azure_connection, azure_server, s3_section
+from tests.kit.storages import AZURE_ACCOUNT, AZURE_KEY, azure_connection, azure_server, s3_section
 
 UUID = "11111111-1111-4111-8111-111111111111"
 KEYS = {"access_key": "a-key", "secret_key": "a-secret"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
-from tests.platform import Platform, platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform, platform
+from tests.kit.scripts import TRAIN, config
 from workers.orchestrator import new_worker
 from workers.versioning import build_id, take_over
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.integration.test_pools import OURS, new_pool
 from tests.integration.test_scheduling import until_waits
-from tests.platform import AGENT_TOKEN, Platform, platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import AGENT_TOKEN, Platform, platform
+from tests.kit.scripts import TRAIN, config
 
 #: Launched twice is launched once: the folder of a node is there then.
 LAUNCH = """#!/bin/sh

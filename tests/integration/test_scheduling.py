@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.platform import Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import TRAIN, config
 from workflows import names
 from workflows.messages import MOST_CLAIMS, JobClaim, PoolRun
 from workflows.scheduling.model import Claim

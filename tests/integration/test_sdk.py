@@ -14,8 +14,8 @@ import yaml
 
 from determined import errors
 from determined.experimental import aio, client
-from tests.platform import ADMIN_PASSWORD, Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import ADMIN_PASSWORD, Platform
+from tests.kit.scripts import TRAIN, config
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from database.models import Experiment, SearchDecision, Trial
-from tests.platform import Platform
-from tests.scripts import EPOCHS, TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import EPOCHS, TRAIN, config
 from workflows.searchers import OperationCompleted
 from workflows.searchers.replay import parse_lines, replay
 

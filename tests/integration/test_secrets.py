@@ -16,9 +16,9 @@ from temporalio.api.common.v1 import Payload
 from api.auth.authentication import client_hash
 from database.models import AllocationContainer, StorageRemoval
 from tests.integration.test_cleanup import SAVES, gone, until_kept
-from tests.platform import ADMIN_PASSWORD, AGENT_TOKEN, Platform
-from tests.scripts import config
-from tests.storages import s3_section
+from tests.kit.platform import ADMIN_PASSWORD, AGENT_TOKEN, Platform
+from tests.kit.scripts import config
+from tests.kit.storages import s3_section
 from workflows.codec import CompressLarge
 
 KEYS = {"access_key": "AKIA7SECRETOFTHESTORE", "secret_key": "wJalr7SecretOfTheStore"}

@@ -18,7 +18,7 @@ from determined import errors
 from determined.common import outgoing, storage
 from determined.common.outgoing import Outgoing
 from determined.common.storage.hosted import HostedFolder
-from tests.storages import s3_section
+from tests.kit.storages import s3_section
 from workflows.messages import RemovedFiles, RemoveFiles
 
 UUIDS = ("11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222")

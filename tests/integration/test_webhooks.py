@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 
 import orjson
 
-from tests.platform import Platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import Platform
+from tests.kit.scripts import TRAIN, config
 
 
 @contextlib.asynccontextmanager

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.platform import QUICK, Platform, platform
-from tests.scripts import TRAIN, config
+from tests.kit.platform import QUICK, Platform, platform
+from tests.kit.scripts import TRAIN, config
 
 _numbers = itertools.count(1)
 

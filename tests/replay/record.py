@@ -18,10 +18,10 @@ from typing import Any
 
 from temporalio.client import WorkflowHistory
 
-from tests.platform import Platform, platform
-from tests.scripts import EPOCHS, ONCE, TRAIN, config
-from tests.servers import temporal_server
-from tests.simulated import SimulatedTrial, runs
+from tests.kit.platform import Platform, platform
+from tests.kit.scripts import EPOCHS, ONCE, TRAIN, config
+from tests.kit.servers import temporal_server
+from tests.kit.simulated import SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
 from workflows.trial import Trial
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 
 #: By contract: a module that is planted, and what it imports.
 PLANTED = {

@@ -15,7 +15,7 @@ from activities.launchers.engine import Engine
 from activities.launchers.images import Images, Progress, check_registry, pull_failure, registry_of
 from determined.common import outgoing
 from determined.common.outgoing import Outgoing
-from tests.registries import docker_login
+from tests.kit.registries import docker_login
 
 
 @pytest.mark.parametrize(

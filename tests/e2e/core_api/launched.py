@@ -17,7 +17,7 @@ from determined.common.experimental.trial import Trial
 from determined.experimental import client
 from tests.e2e.core_api.inside import CHECKS
 from tests.e2e.core_api.inside.worker import MARK, STATUS
-from tests.embedded import TORCH_PYTHON, Embedded
+from tests.kit.embedded import TORCH_PYTHON, Embedded
 
 INSIDE = Path(__file__).parent / "inside"
 WAIT_S = 240.0

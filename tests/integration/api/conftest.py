@@ -18,7 +18,7 @@ from api.app import create_app
 from api.routes import tasks, trials, webhooks
 from api.settings import ApiSettings
 from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Served, TemporalAway
-from tests.servers import free_port
+from tests.kit.servers import free_port
 from workers.api import server_of
 from workers.connect import configure_logging
 

@@ -17,7 +17,7 @@ from database.models import Experiment
 from determined.common import storage
 from determined.common.storage._manifest import manifest_name
 from tests.integration.api.served import Run, Served
-from tests.storages import s3_section
+from tests.kit.storages import s3_section
 
 LARGE = os.urandom(9 << 20)
 

@@ -30,7 +30,7 @@ from database.models import (
     Trial,
 )
 from tests.integration.api.served import SINGLE, Caller, Served, a_file, until
-from tests.servers import free_port
+from tests.kit.servers import free_port
 from workflows.lifecycle.experiment import Command, ExperimentState
 from workflows.messages import CommandResult, ExperimentRun, Timing
 

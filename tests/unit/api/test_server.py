@@ -6,7 +6,7 @@ import asyncio
 
 from fastapi import FastAPI
 
-from tests.servers import free_port
+from tests.kit.servers import free_port
 from workers.api import server_of
 
 

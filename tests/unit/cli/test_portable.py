@@ -13,7 +13,7 @@ import pytest
 
 from cli import keys
 from cli.commands import ENTRIES
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 from tests.unit.cli.conftest import Cluster
 from tests.unit.cli.test_experiment import experiment, page
 

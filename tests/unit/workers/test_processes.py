@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import REPOSITORY
+from tests.kit.servers import REPOSITORY
 from workers.processes import Process
 
 _PRELUDE = """

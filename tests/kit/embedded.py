@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers import REPOSITORY, free_port
+from tests.kit.servers import REPOSITORY, free_port
 
 TORCH_PYTHON = REPOSITORY / ".venv-torch" / "bin" / "python"
 PARTS = ("api", "orchestrator", "agent", "temporal")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.platform import AGENT_TOKEN, Platform
-from tests.servers import ip_program
+from tests.kit.platform import AGENT_TOKEN, Platform
+from tests.kit.servers import ip_program
 
 _numbers = itertools.count(1)
 
@@ -84,7 +84,7 @@ class Hosts:
         with (self.platform.folder / f"{agent_id}.log").open("ab") as log:
             self.agents[agent_id] = subprocess.Popen(  # noqa: ASYNC220 - it lives longer than this call
                 [ip_program(), "netns", "exec", namespace, sys.executable, "-m", "workers.agent"],
-                env=os.environ | environment, cwd=Path(__file__).parent.parent, stdout=log, stderr=log,
+                env=os.environ | environment, cwd=Path(__file__).parents[2], stdout=log, stderr=log,
             )  # fmt: skip
 
         async def is_there() -> bool:

@@ -19,7 +19,7 @@ from api.auth.authentication import client_hash
 from api.settings import ApiSettings
 from database.session import Database
 from determined.common.outgoing import Outgoing
-from tests.servers import free_port
+from tests.kit.servers import free_port
 from workers.agent import main as agent_main
 from workers.api import server_of
 from workers.connect import configure_logging

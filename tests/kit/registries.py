@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from tests.servers import registry_program, running_server
+from tests.kit.servers import registry_program, running_server
 
 USER, PASSWORD = "ada", "lovelace"
 _HTPASSWD = f"{USER}:$2b$04$CVnbSBHp/SZuy/s.KYWkqOeXZJkwysNNqPY0ErpePksRS5uvk1Oxa\n"

@@ -20,7 +20,7 @@ import psutil
 
 from workers.temporal_server import command, find_or_get
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 TRIAL_IMAGE = "undeterred/trial:dev"
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-from tests.servers import free_port
+from tests.kit.servers import free_port
 from workers.temporal_server import cache_folder
 
 S3_CREDENTIALS = {"aws_access_key_id": "testing-key", "aws_secret_access_key": "testing-secret"}

@@ -1,11 +1,11 @@
 """An orchestrator whose trials are simulated: hundreds of them are alive and report without any container.
 
-`python -m tests.simulated_orchestrator` takes the settings of the real one, and runs all of its workflows but Trial.
+`python -m tests.kit.simulated_orchestrator` takes the settings of the real one, and runs all of its workflows but Trial.
 """
 
 from __future__ import annotations
 
-from tests.simulated import LiveTrial
+from tests.kit.simulated import LiveTrial
 from workers import orchestrator
 from workflows.trial import Trial
 
