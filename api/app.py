@@ -20,6 +20,7 @@ from api.auth.redaction import Redactor
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, of_database
 from api.ingest.log_policies import LogPolicies
 from api.ingest.log_webhooks import LogHooks
+from api.ingest.log_writer import LogWriter
 from api.ingest.metrics_writer import MetricsWriter
 from api.ingest.report_lane import MetricReports, ReportLane
 from api.middleware.audit import Audited
@@ -234,11 +235,10 @@ def _build(settings: ApiSettings) -> Parts:
         dispatcher=dispatcher,
         metrics=metrics,
         reports=MetricReports(database, auth, metrics),
+        logs=LogWriter(database, LogPolicies(database), LogHooks(database)),
         preemption=PreemptionWatch(database),
         creator=creator,
         continuer=Continuer(database, creator),
-        log_policies=LogPolicies(database),
-        log_hooks=LogHooks(database),
         log_retention=LogRetention(database, settings.log_retention_days),
         redactor=redactor,
         log_ring=log_ring,

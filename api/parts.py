@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from api.auth.authentication import Authenticator
 from api.auth.redaction import Redactor
-from api.ingest.log_policies import LogPolicies
-from api.ingest.log_webhooks import LogHooks
+from api.ingest.log_writer import LogWriter
 from api.ingest.metrics_writer import MetricsWriter
 from api.ingest.report_lane import MetricReports
 from api.schemas.streaming import Followers
@@ -33,11 +32,10 @@ class Parts:
     dispatcher: Dispatcher
     metrics: MetricsWriter
     reports: MetricReports
+    logs: LogWriter
     preemption: PreemptionWatch
     creator: Creator
     continuer: Continuer
-    log_policies: LogPolicies
-    log_hooks: LogHooks
     log_retention: LogRetention
     redactor: Redactor
     log_ring: LogRing

@@ -1,8 +1,8 @@
-"""Log lines: stored once, read in order, formatted as clients print them."""
+"""Log lines: read in order, formatted as clients print them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,15 +12,9 @@ from sqlalchemy.orm import Session
 
 from api.queries.paging import chosen, few
 from api.schemas.base import rfc3339
-from api.schemas.logs import LogEntry
-from database.log_lines import LogLine, insert_lines
+from api.schemas.logs import LEVELS
 from database.models import TaskLog
-from database.types import utc_now
 from workflows.config.patterns import PatternSet
-
-#: What is kept of a line, in characters; the rest is cut off with a mark that says how much it was.
-MAX_LINE = 64 * 1024
-LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 _NAMED = {f"LOG_LEVEL_{level}": level for level in (*LEVELS, "UNSPECIFIED")} | {level: level for level in LEVELS}
 
@@ -46,44 +40,6 @@ class LogFilter:
 def stored_levels(named: Sequence[str]) -> list[str]:
     """Levels of a filter as they are stored. Raises: BadRequest."""
     return few("levels", (chosen("levels", level, _NAMED) for level in named))
-
-
-def store(session: Session, entries: Sequence[LogEntry], task_ids: Mapping[str, str], own_task: str = "") -> None:
-    """Keep these lines. A line that was delivered before, by (container, offset), is not kept again.
-
-    Args:
-        session: to write with.
-        entries: as they were sent.
-        task_ids: of allocations, for lines that name no task.
-        own_task: the task that all of them belong to, if it is known.
-    """
-    now = utc_now()
-    lines: list[LogLine] = []
-    for entry in entries:
-        level = (entry.level or "").removeprefix("LOG_LEVEL_")
-        lines.append(
-            {
-                "task_id": own_task or entry.task_id or task_ids.get(entry.allocation_id or "", ""),
-                "allocation_id": entry.allocation_id,
-                "agent_id": entry.agent_id,
-                "container_id": entry.container_id,
-                "line_offset": entry.line_offset,
-                "rank_id": entry.rank_id,
-                "timestamp": entry.timestamp or now,
-                "level": level if level in LEVELS else None,
-                "source": entry.source,
-                "stdtype": entry.stdtype,
-                "log": _line(entry.log),
-            }
-        )
-    insert_lines(session, lines)
-
-
-def _line(text: str) -> str:
-    line = text.rstrip("\n").replace("\x00", "")
-    if len(line) <= MAX_LINE:
-        return line
-    return f"{line[:MAX_LINE]} … [cut off: the line had {len(line)} characters]"
 
 
 @dataclass(frozen=True)

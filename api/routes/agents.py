@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth.agents import own, own_allocations
 from api.auth.authentication import AgentPrincipal
 from api.deps import AgentDep, PartsDep
 from api.errors import NotFound
@@ -81,7 +82,7 @@ async def progressed(
 
     def note() -> None:
         with parts.database.write() as session:
-            enrollment.own_allocations(session, agent, {allocation_id})
+            own_allocations(session, agent, {allocation_id})
             session.execute(
                 update(Allocation)
                 .where(Allocation.id == allocation_id, Allocation.state.in_(before(state)))
@@ -95,7 +96,7 @@ async def progressed(
 @router.post("/api/v1/undeterred/agents/{agent_id}/reconcile")
 async def reconcile(agent_id: AgentId, parts: PartsDep, agent: AgentDep, wanted: wire.Allocations) -> Response:
     """Which of these allocations are over: their containers are leftovers, or orphaned copies."""
-    enrollment.own(agent, agent_id)
+    own(agent, agent_id)
     ids = wanted.allocations
 
     def ended() -> list[str]:
@@ -109,7 +110,7 @@ async def reconcile(agent_id: AgentId, parts: PartsDep, agent: AgentDep, wanted:
 @router.post("/api/v1/undeterred/agents/{agent_id}/removals/{removal_id}")
 async def removal(agent_id: AgentId, removal_id: str, parts: PartsDep, agent: AgentDep) -> Response:
     """What is to be removed from a checkpoint storage, with its keys: until it is done, for agents of its pool."""
-    enrollment.own(agent, agent_id)
+    own(agent, agent_id)
 
     def order() -> dict[str, object]:
         with parts.database.read() as session:

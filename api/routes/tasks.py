@@ -10,16 +10,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from sqlalchemy import Select, select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
+from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.auth.authorization import readable_task, readable_trial
-from api.auth.reporters import of_unmanaged
 from api.deps import PartsDep, PrincipalDep, UserDep, asked_again
-from api.errors import BadRequest, Forbidden, NotFound
-from api.ingest.log_policies import SentLine
+from api.errors import BadRequest, NotFound
 from api.parts import Parts
 from api.queries import logs
 from api.queries.paging import Window
@@ -30,7 +27,6 @@ from api.schemas.base import Instant, answer, encode
 from api.schemas.contexts import ContextResponse
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
-from api.services.enrollment import own_allocations
 from database.models import Allocation, LogPolicyMatch, ModelDefinition, Task, Trial
 from database.tasks import tasks_of_trials
 from workflows.config.patterns import PatternRefused, PatternSet
@@ -43,8 +39,6 @@ _GRACE_S = 1.0
 _TICK_S = 0.25
 #: Who is quiet for long is looked after less often: most followers wait for trials that say nothing.
 _QUIET_AFTER_S, _QUIET_TICK_S = 5.0, 1.0
-#: Lines that are stored in one transaction: all other writers wait until it ends.
-_SLICE = 500
 
 
 @router.get("/api/v1/tasks/{task_id}")
@@ -105,7 +99,7 @@ async def post_logs(parts: PartsDep, caller: PrincipalDep, batch: wire.LogBatch)
     """Lines of one task, from a shipper in its container or from the agent."""
     if not batch.logs:
         raise BadRequest("logs: the list is empty, expected at least one line")
-    await run_in_threadpool(_store, parts, caller, batch.logs)
+    await run_in_threadpool(parts.logs.store, caller, batch.logs)
     return answer()
 
 
@@ -114,66 +108,8 @@ async def post_task_logs(
     parts: PartsDep, caller: PrincipalDep, entries: Annotated[wire.LogEntries, Body(default_factory=list)]
 ) -> Response:
     """The same as a bare array, as older shippers send it."""
-    await run_in_threadpool(_store, parts, caller, entries)
+    await run_in_threadpool(parts.logs.store, caller, entries)
     return Response(b'""', 200, media_type="application/json")
-
-
-def _store(parts: Parts, caller: Any, entries: Sequence[wire.LogEntry]) -> None:
-    own, own_task = "", ""
-    if isinstance(caller, AllocationPrincipal):
-        own, own_task = caller.allocation_id, caller.task_id
-        if any(entry.task_id not in ("", caller.task_id) for entry in entries):
-            raise Forbidden(f"these are not lines of task {caller.task_id}")
-    elif isinstance(caller, UserPrincipal):  # trained elsewhere
-        with parts.database.read() as session:
-            for task_id in {entry.task_id for entry in entries}:
-                of_unmanaged(session, caller, readable_task(session, task_id, caller).id)
-    elif isinstance(caller, AgentPrincipal):
-        with parts.database.read() as session:
-            _check_agents_lines(session, caller, entries)
-    if not isinstance(caller, AgentPrincipal):
-        # Where a line is in a container's output its agent says. From others it would displace the agent's own lines.
-        entries = [
-            entry if entry.line_offset is None else entry.model_copy(update={"line_offset": None}) for entry in entries
-        ]
-    for at in range(0, len(entries), _SLICE):
-        _store_slice(parts, entries[at : at + _SLICE], own, own_task)
-
-
-def _check_agents_lines(session: Session, caller: AgentPrincipal, entries: Sequence[wire.LogEntry]) -> None:
-    """An agent that joined sends lines of its own containers, as itself. Raises: NotFound, Forbidden."""
-    if caller.agent_id is None:
-        return
-    task_ids = own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
-    for entry in entries:
-        allocation_id = entry.allocation_id or ""
-        if entry.task_id not in ("", task_ids[allocation_id]):
-            raise Forbidden(f"taskId: {entry.task_id!r} is not the task of allocation {allocation_id}")
-        if entry.container_id and not entry.container_id.startswith(f"{allocation_id}-"):
-            raise Forbidden(f"containerId: {entry.container_id!r} is not of allocation {allocation_id}")
-        if entry.agent_id not in (None, "", caller.agent_id):
-            raise Forbidden(f"agentId: {entry.agent_id!r} is not {caller.agent_id!r}, which sends this")
-
-
-def _store_slice(parts: Parts, entries: Sequence[wire.LogEntry], own: str, own_task: str) -> None:
-    """Keep some lines; those of others come in between. Sent again, what was kept before an error is not kept twice."""
-    task_ids: dict[str, str] = {}
-    lines = [
-        # what a container says of allocation and agent is not asked for: a match has consequences
-        SentLine(own or entry.allocation_id or "", "" if own else entry.agent_id or "", entry.log)
-        for entry in entries
-    ]
-    found, hits = parts.log_policies.search(lines), parts.log_hooks.search(lines)
-    with parts.database.write() as session:
-        wanted = {entry.allocation_id for entry in entries if not entry.task_id and entry.allocation_id}
-        if wanted and not own_task:
-            rows = session.execute(select(Allocation.id, Allocation.task_id).where(Allocation.id.in_(wanted)))
-            task_ids = dict(rows.tuples().all())
-        logs.store(session, entries, task_ids, own_task)
-        parts.log_policies.keep(session, found)
-        parts.log_hooks.keep(session, hits)
-    parts.log_policies.committed(found)
-    parts.log_hooks.committed(hits)
 
 
 # -- reading -------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class LogEntry(Wire):
     line_offset: int | None = None
 
 
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 #: Lines in one request: who has more sends more requests.
 MOST_LINES = 10_000
 

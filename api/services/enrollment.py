@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
+from api.auth.agents import own
 from api.auth.authentication import AgentPrincipal, UserPrincipal, new_token, token_hash
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unauthenticated
 from api.queries import agents
@@ -15,7 +16,7 @@ from api.schemas.durations import expiry_of
 from api.services.pools import defaults_of, find
 from api.settings import ApiSettings
 from api.temporal import outbox
-from database.models import Agent, AgentJoinToken, Allocation, User
+from database.models import Agent, AgentJoinToken, User
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
@@ -165,29 +166,6 @@ def remove(session: Session, agent_id: str, *, force: bool) -> None:
         )
     session.delete(row)
     outbox.post(session, names.agent_workflow(agent_id), "retire", Presence(agent_id=agent_id).model_dump())
-
-
-def own(caller: AgentPrincipal, agent_id: str) -> None:
-    """An agent that joined speaks for itself only. Raises: NotFound."""
-    if caller.agent_id not in (None, agent_id):
-        raise NotFound(f"agent {agent_id!r} not found")
-
-
-def own_allocations(session: Session, caller: AgentPrincipal, allocations: set[str]) -> dict[str, str]:
-    """The tasks of an enrolled agent's allocations, by allocation: it speaks for its own only. Raises: NotFound.
-
-    Empty for the cluster's agent token, which speaks for all.
-    """
-    if caller.agent_id is None:
-        return {}
-    columns = (Allocation.id, Allocation.task_id, Allocation.placements)
-    rows = session.execute(select(*columns).where(Allocation.id.in_(allocations))).tuples()
-    theirs = {
-        id_: task_id for id_, task_id, places in rows if any(place["agent_id"] == caller.agent_id for place in places)
-    }
-    if strange := allocations - theirs.keys():
-        raise NotFound(f"allocation {min(strange)} not found")
-    return theirs
 
 
 def _pool_of(session: Session, caller: AgentPrincipal, agent_id: str, report: wire.AgentReport) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.errors import Unavailable
-from api.routes import tasks
+from api.ingest.log_writer import LogWriter
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
 
@@ -116,14 +116,14 @@ async def test_end_is_judged_after_the_last_line_when_the_api_does_not_take_line
     cluster: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A match may be in what was not delivered: the verdict waits for it, and the slots do not."""
-    real, refusals = tasks._store, 0
+    real, refusals = LogWriter.store, 0
 
     def away(*arguments: Any) -> None:
         nonlocal refusals
         refusals += 1
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(tasks, "_store", away)
+    monkeypatch.setattr(LogWriter, "store", away)
     wanted = config(max_restarts=3, log_policies=[CANCEL], resources={"slots_per_trial": 2})
     experiment_id = await cluster.create(wanted, {"train.py": CORRUPT})
     await cluster.until(lambda: refusals >= 3, what="lines were refused")
@@ -140,7 +140,7 @@ async def test_end_is_judged_after_the_last_line_when_the_api_does_not_take_line
     assert (trial["message"], trial["restarts"]) == ("", 0), "it is not judged yet"
     other = await cluster.create(config(resources={"slots_per_trial": 2}), {"train.py": "print('here')"})
     assert (await cluster.finish(other))["state"] == "STATE_COMPLETED", "its slots are free"
-    monkeypatch.setattr(tasks, "_store", real)
+    monkeypatch.setattr(LogWriter, "store", real)
     assert (await cluster.finish(experiment_id))["state"] == "STATE_ERROR"
     trial = await only_trial(cluster, experiment_id)
     assert (trial["restarts"], trial["runId"]) == (0, 1)
@@ -151,7 +151,7 @@ async def test_killed_trial_does_not_wait_for_its_output(cluster: Platform, monk
     def away(*arguments: Any) -> None:
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(tasks, "_store", away)
+    monkeypatch.setattr(LogWriter, "store", away)
     script = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
     experiment_id = await cluster.create(config(log_policies=[CANCEL]), {"train.py": script})
     await cluster.until_state(experiment_id, "RUNNING")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from api.ingest import log_writer
 from api.middleware import bodies
 from api.middleware.bodies import LARGE, MIB, TABLE, Bodies
-from api.queries import logs
 from api.schemas.logs import MOST_LINES
 from tests.integration.api.served import AGENT_TOKEN, Caller, Run, Served
 from tests.integration.api.test_bad_input import Raw
@@ -125,8 +125,8 @@ async def test_lines_are_stored_in_slices_when_there_are_many(api: Served, monke
         sizes.append(len(entries))
         stored(session, entries, *more)
 
-    stored = logs.store
-    monkeypatch.setattr(logs, "store", store)
+    stored = log_writer.store_lines
+    monkeypatch.setattr(log_writer, "store_lines", store)
     user = api.user()
     run = await api.trial(user)
     await api.agent.post(LOGS, {"logs": [entry(run, number) for number in range(1200)]})

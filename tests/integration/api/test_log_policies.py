@@ -91,7 +91,7 @@ async def test_first_line_counts_when_many_match_and_are_sent_again(api: Served)
     first = [entry(run, f"shard {n} is corrupt", n) for n in range(3)]
     await send(api, *first)
     await send(api, *first, entry(run, "shard 9 is corrupt", 9))
-    api.parts.log_policies = LogPolicies(api.database)  # another process, which has seen nothing yet
+    api.parts.logs.policies = LogPolicies(api.database)  # another process, which has seen nothing yet
     await send(api, *first[1:])
     assert matches(api, run) == [("bad data", "agent-a", "shard 0 is corrupt")]
 

@@ -201,7 +201,7 @@ async def test_line_is_told_once_for_each_task_when_it_matches(
     assert await told(place.owner, hook) == []
     await say(first, "step 2: loss is nan\n", "step 3: loss is inf\n")
     await say(first, "step 4: loss is nan\n")
-    monkeypatch.setattr(api.parts, "log_hooks", LogHooks(api.database))  # another process, which remembers nothing
+    monkeypatch.setattr(api.parts.logs, "hooks", LogHooks(api.database))  # another process, which remembers nothing
     await say(first, "step 5: loss is nan\n")
     await say(foreign, "loss is nan\n")
     [event] = await told(place.owner, hook)
