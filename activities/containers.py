@@ -41,7 +41,7 @@ class LaunchOrders(Protocol):
 class SpecBuilder(Protocol):
     """Completes a launch order with what this host knows: addresses, folders, interpreter."""
 
-    def __call__(self, order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec: ...
+    def __call__(self, order: RunContainer, launch: Mapping[str, Any], /) -> ContainerSpec: ...
 
 
 class LogDrain(Protocol):

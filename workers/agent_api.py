@@ -13,9 +13,9 @@ import httpx
 import structlog
 
 from activities.launchers.base import LaunchError
+from activities.launchers.devices import Device
 from activities.spool import Answer
 from workers.connect import GivenUp
-from workers.devices import Device
 from workers.settings import AgentSettings
 from workflows.lifecycle.allocation import AllocationState
 from workflows.messages import RunContainer

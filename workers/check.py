@@ -18,9 +18,9 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from activities.launchers.environments import NoSuchPython, has_image, how_to_build, look_at
 from database.migrate import is_current
 from database.session import Database
-from workers.choice import NoSuchPython, has_image, how_to_build, look_at
 from workers.embedded import ClusterState, home
 
 _ANSWERS_WITHIN_S = 5.0

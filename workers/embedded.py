@@ -34,9 +34,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from activities.launchers.devices import NoSuchDevices, devices_of_host
+from activities.launchers.environments import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
 from api.settings import ApiSettings
-from workers.choice import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
-from workers.devices import NoSuchDevices, devices_of_host
 from workers.processes import Process, holder_of_port
 from workers.secret_environment import take
 from workers.settings import host_limits

@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
+from activities.launchers.devices import NoSuchDevices, devices_of_host
+from activities.launchers.environments import NoSuchPython, choose_trial_python
 from api.settings import values_in
 from workers import agent
 from workers.agent_api import ApiClient, Refused, message_of
-from workers.choice import NoSuchPython, choose_trial_python
 from workers.connect import run_until_signal
-from workers.devices import NoSuchDevices, devices_of_host
 from workers.embedded import home
 from workers.settings import AgentSettings, host_limits
 

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from activities.launchers.devices import Device
 from api.settings import ClusterSettings, OutgoingSettings, checked_roots
-from workers.devices import Device
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
 HOST_LIMITS = (

@@ -10,7 +10,8 @@ from pydantic import SecretStr, ValidationError
 
 from activities.launchers.base import RUNS_IN, LaunchError
 from activities.launchers.docker import DockerLauncher
-from workers.agent import spec_builder
+from activities.launchers.specification import spec_builder
+from workers.agent import host_of
 from workers.settings import HOST_LIMITS, AgentSettings, host_limits
 from workflows.messages import RunContainer
 
@@ -78,7 +79,7 @@ def test_experiment_comes_before_its_agent(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PIP_INDEX_URL", "https://site/simple")
     monkeypatch.setenv("PIP_CERT", "/site.pem")
     monkeypatch.setenv("UNDETERRED_TRIAL_ENVIRONMENT", "PIP_*")
-    build = spec_builder(settings(**host_limits()), DockerLauncher("a"))
+    build = spec_builder(host_of(settings(**host_limits())), DockerLauncher("a"))
     env = build(ORDER, launch(env={"PIP_INDEX_URL": "https://mine/simple"})).env
     assert (env["PIP_INDEX_URL"], env["PIP_CERT"]) == ("https://mine/simple", "/site.pem")
     assert "UNDETERRED_TRIAL_ENVIRONMENT" not in env
@@ -87,7 +88,7 @@ def test_experiment_comes_before_its_agent(monkeypatch: pytest.MonkeyPatch) -> N
 def test_launch_is_held_to_what_the_host_gives(tmp_path: Path) -> None:
     launcher = DockerLauncher("a")
     storage, data = tmp_path / "storage", tmp_path / "data"
-    build = spec_builder(settings(bind_mounts=str(data)), launcher)
+    build = spec_builder(host_of(settings(bind_mounts=str(data))), launcher)
     trusted = mount(storage, is_storage=True, is_trusted=True)
     spec = build(ORDER, launch(mounts=[trusted, mount(data / "sets")]))
     assert [(each.source, each.propagation) for each in spec.mounts] == [(storage, "rslave"), (data / "sets", "rslave")]
@@ -96,7 +97,9 @@ def test_launch_is_held_to_what_the_host_gives(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="UNDETERRED_BIND_MOUNTS"):
         build(ORDER, launch(mounts=[mount(tmp_path / "other", is_storage=True)]))
     assert not (tmp_path / "other").exists(), "nor is anything made where nothing may be mounted"
-    assert spec_builder(settings(), launcher)(ORDER, launch(mounts=[mount(Path("/"))])).mounts[0].source == Path("/")
+    assert spec_builder(host_of(settings()), launcher)(ORDER, launch(mounts=[mount(Path("/"))])).mounts[
+        0
+    ].source == Path("/")
 
 
 class Elsewhere(DockerLauncher):
@@ -109,7 +112,9 @@ class Elsewhere(DockerLauncher):
 
 def test_launcher_of_any_name_is_asked_by_its_properties(tmp_path: Path) -> None:
     storage = mount(tmp_path / "storage", is_storage=True, is_trusted=True)
-    spec = spec_builder(settings(), Elsewhere("a"))(ORDER, launch(mounts=[storage], ports={"C10D_PORT": 12403}))
+    spec = spec_builder(host_of(settings()), Elsewhere("a"))(
+        ORDER, launch(mounts=[storage], ports={"C10D_PORT": 12403})
+    )
     assert not (tmp_path / "storage").exists(), "it would be on the wrong host"
     assert (spec.env["DET_RESOURCES_TYPE"], spec.env["DET_SHARED_FS_PATH"]) == ("k8s-job", "/t")
     assert (spec.env["C10D_PORT"], spec.ports) == ("12403", {"C10D_PORT": 12403})

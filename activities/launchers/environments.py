@@ -1,4 +1,4 @@
-"""Chooses where a host runs trials when no setting says it, and inspects that place."""
+"""The environments that a host runs trials in: which one if no setting says it, and what it lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 #: Beside an installation: what trials train with.
 TRIAL_ENVIRONMENT = ".venv-trial"
-_SOURCES = Path(__file__).resolve().parent.parent
+_SOURCES = Path(__file__).resolve().parents[2]
 # Python 3.7 has no importlib.metadata: its harness has no version here.
 _LOOK = """
 import importlib.util as u, json, sys

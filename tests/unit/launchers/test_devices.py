@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from workers import devices
-from workers.devices import Device, NoSuchDevices, devices_of_host, gpus
+from activities.launchers import devices
+from activities.launchers.devices import Device, NoSuchDevices, devices_of_host, gpus
 
 
 class Nvml:
