@@ -153,7 +153,7 @@ def run(
     given = [word for option, value in words.items() if value is not None for word in (option, str(value))]
     labels = [word for text in label or [] for word in ("--label", text)]
     # in our place: signals reach it, and its exit code is ours
-    os.execv(sys.executable, server.python("workers.join", [*given, *labels]))
+    os.execv(sys.executable, server.python("workers.enrolled_agent", [*given, *labels]))
 
 
 def _wanted(agent_id: str | None, all_: bool) -> list[str]:

@@ -21,13 +21,13 @@ from activities.launchers.host_policy import HostPolicy
 from activities.launchers.process import ProcessLauncher
 from activities.launchers.specification import Host, spec_builder
 from activities.log_shipper import LogShipper
+from activities.orphans import Orphans
 from activities.spool import SpoolDelivery
 from activities.storage import Storage
 from determined.common.outgoing import Outgoing, configure
 from workers.agent_api import ApiClient
 from workers.connect import GivenUp, connect, mark_ready
 from workers.connect import run as run_process
-from workers.leftovers import Leftovers
 from workers.settings import AgentSettings
 from workflows import names
 
@@ -80,8 +80,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     spools = SpoolDelivery(launcher, api.post_as_container)
     attempts = Attempts(folder / "attempts")
     containers = Containers(launcher, api, spec_builder(host_of(settings), launcher), shipper, spools, attempts)
-    leftovers = Leftovers(launcher, api, shipper, spools)
-    presence = AgentPresence(leftovers)
+    orphans = Orphans(launcher, api, shipper, spools)
+    presence = AgentPresence(orphans)
     roots = None if settings.storage_roots is None else settings.storage_roots.split(":")
     removals = Storage(api, in_containers=not launcher.sees_host, roots=roots)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
@@ -101,7 +101,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
         max_concurrent_activities=2,
     )
     await attempts.end_left(client)
-    loops = [asyncio.create_task(shipper.run()), asyncio.create_task(leftovers.run())]
+    loops = [asyncio.create_task(shipper.run()), asyncio.create_task(orphans.run())]
     try:
         async with worker, storage:
             if await _greet(api, stop):

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import structlog
 
+from activities.enrollment import message_of
 from activities.launchers.base import LaunchError
 from activities.launchers.devices import Device
+from activities.orphans import Unwanted
 from activities.spool import Answer
 from workers.connect import GivenUp
 from workers.settings import AgentSettings
@@ -23,7 +25,7 @@ from workflows.messages import RunContainer
 log = structlog.get_logger()
 
 
-class Refused(GivenUp):
+class Refused(GivenUp, Unwanted):
     """The API wants nothing of this agent, and says why: it was removed, or its settings are wrong."""
 
 
@@ -145,14 +147,6 @@ def retry_after_s(response: httpx.Response) -> float:
     """How long the API asks to wait, in seconds: 0.2 to 30."""
     asked = response.headers.get("retry-after", "")
     return min(30.0, max(0.2, float(asked))) if asked.isdigit() else 1.0
-
-
-def message_of(response: httpx.Response) -> str:
-    """What the API says is wrong."""
-    try:
-        return str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):  # something else answered in its place
-        return f"{response.status_code} {response.reason_phrase}: {response.text[:200]}"
 
 
 def address_towards(url: str) -> str:

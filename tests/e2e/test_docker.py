@@ -98,7 +98,7 @@ def test_reports_are_there_when_the_container_ended_while_the_api_was_away(embed
 
 
 @pytest.mark.docker
-def test_leftovers_of_a_killed_agent_are_found_and_removed(embedded: Embedded) -> None:
+def test_orphans_of_a_killed_agent_are_found_and_removed(embedded: Embedded) -> None:
     """What was made and not started, what was being pulled, what somebody else removed; and nothing of others."""
     agent_id = json.loads((embedded.folder / "cluster.json").read_text())["agent_id"]
     owner = owner_of(agent_id, embedded.folder / "agent")

@@ -21,9 +21,10 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.enrollment import CantJoin
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
-from workers import agent, gateway, join
+from workers import agent, enrolled_agent, gateway
 from workers.agent_api import Refused
 from workers.settings import GatewaySettings
 from workflows import names
@@ -62,7 +63,7 @@ def options(cluster: Platform, name: str, token: str = "", **given: Any) -> argp
 @contextlib.asynccontextmanager
 async def joined(cluster: Platform, name: str, token: str = "", **given: Any) -> AsyncIterator[str]:
     """An agent that joined, running for as long as the block; its credential."""
-    settings = await asyncio.to_thread(join.settings_of, options(cluster, name, token, **given))
+    settings = await asyncio.to_thread(enrolled_agent.settings_of, options(cluster, name, token, **given))
     stop = asyncio.Event()
     running = asyncio.create_task(agent.main(settings.model_copy(update={"heartbeat_s": 2.0}), stop))
 
@@ -201,7 +202,7 @@ async def test_task_that_was_handed_to_one_agent_is_not_answered_by_another(clus
         await asyncio.Event().wait()
 
     async with a_gateway(cluster), joined(cluster, "other", token) as credential:
-        settings = await asyncio.to_thread(join.settings_of, options(cluster, "mine", token))
+        settings = await asyncio.to_thread(enrolled_agent.settings_of, options(cluster, "mine", token))
         mine = await through(cluster, settings.agent_token.get_secret_value())
         poll = PollActivityTaskQueueRequest(namespace="default", identity="test")
         poll.task_queue.name = names.agent_queue("mine")
@@ -217,7 +218,7 @@ async def test_task_that_was_handed_to_one_agent_is_not_answered_by_another(clus
 async def test_agent_that_was_removed_ends_and_its_trial_goes_on_elsewhere(cluster: Platform) -> None:
     token = await a_token(cluster)
     async with a_gateway(cluster):
-        settings = await asyncio.to_thread(join.settings_of, options(cluster, "gone", token))
+        settings = await asyncio.to_thread(enrolled_agent.settings_of, options(cluster, "gone", token))
         running = asyncio.create_task(agent.main(settings, asyncio.Event()))
         await cluster.until(lambda: is_enabled(cluster, "gone"), what="it is connected")
         await only(cluster, "gone")
@@ -231,8 +232,8 @@ async def test_agent_that_was_removed_ends_and_its_trial_goes_on_elsewhere(clust
         assert answer.status_code == 200, answer.text
         with pytest.raises(Refused, match="was removed"):
             await asyncio.wait_for(running, 60)
-        with pytest.raises(join.CantJoin, match=r"no agent of this cluster has this credential.*agent\.json"):
-            await asyncio.to_thread(join.settings_of, options(cluster, "gone"))
+        with pytest.raises(CantJoin, match=r"no agent of this cluster has this credential.*agent\.json"):
+            await asyncio.to_thread(enrolled_agent.settings_of, options(cluster, "gone"))
     assert "gone" not in [each["id"] for each in (await cluster.get("/api/v1/agents"))["agents"]]
     await cluster.post(f"/api/v1/agents/{next(iter(cluster.agents))}/enable")
     assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
@@ -250,8 +251,10 @@ async def test_join_says_what_is_wrong_with_token_or_name(cluster: Platform, tmp
 
     def attempt(name: str, token: str, folder: str = "") -> str:
         try:
-            join.settings_of(options(cluster, name, token, folder=str(tmp_path / (folder or secrets.token_hex(4)))))
-        except join.CantJoin as error:
+            enrolled_agent.settings_of(
+                options(cluster, name, token, folder=str(tmp_path / (folder or secrets.token_hex(4))))
+            )
+        except CantJoin as error:
             return str(error)
         return ""
 

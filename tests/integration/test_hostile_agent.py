@@ -18,7 +18,7 @@ from temporalio.worker import Replayer, Worker
 from tests.integration.test_gateway import a_gateway, a_token, options
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
-from workers import join
+from workers import enrolled_agent
 from workers.orchestrator import WORKFLOWS
 from workflows import names
 from workflows.codec import CompressLarge
@@ -76,7 +76,7 @@ async def test_trial_ends_with_the_reason_when_its_agent_answers_nonsense(
 ) -> None:
     token = await a_token(cluster)
     async with a_gateway(cluster):
-        settings = await asyncio.to_thread(join.settings_of, options(cluster, "hostile", token))
+        settings = await asyncio.to_thread(enrolled_agent.settings_of, options(cluster, "hostile", token))
         credential = settings.agent_token.get_secret_value()
         client = await Client.connect(
             f"127.0.0.1:{cluster.gateway_port}",

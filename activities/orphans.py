@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import httpx
 import structlog
@@ -11,7 +12,6 @@ import structlog
 from activities.launchers.base import Launcher, LaunchError
 from activities.log_shipper import LogShipper
 from activities.spool import SpoolDelivery
-from workers.agent_api import ApiClient, Refused
 
 log = structlog.get_logger()
 
@@ -26,10 +26,26 @@ class _Over(NamedTuple):
     gone: list[str]  # only their log's position
 
 
-class Leftovers:
+class Unwanted(Exception):
+    """The cluster wants nothing of this agent any more."""
+
+
+class Reconciler(Protocol):
+    """Where an agent learns what is over, and says that it is present: the API."""
+
+    async def ended(self, allocations: Sequence[str]) -> set[str]:
+        """Which of these allocations are over. Raises: httpx.HTTPError; Unwanted, if this agent was removed."""
+        ...
+
+    async def present(self) -> bool:
+        """Report this agent as present. False: the API could not be notified."""
+        ...
+
+
+class Orphans:
     """Kills and removes orphaned containers: those of which the API says that their allocations are over."""
 
-    def __init__(self, launcher: Launcher, api: ApiClient, shipper: LogShipper, spools: SpoolDelivery) -> None:
+    def __init__(self, launcher: Launcher, api: Reconciler, shipper: LogShipper, spools: SpoolDelivery) -> None:
         self._launcher = launcher
         self._api = api
         self._shipper = shipper
@@ -41,7 +57,7 @@ class Leftovers:
         See `activities.containers.PresenceReport`.
         """
         try:
-            await self._end_given_up()
+            await self._end_orphans()
         except (httpx.HTTPError, LaunchError) as error:
             log.info("this agent can't say yet that it is there", error=str(error))
             return False
@@ -50,12 +66,12 @@ class Leftovers:
     async def run(self) -> None:
         """Look for orphans at intervals. Runs until cancelled.
 
-        Raises: Refused, when an operator removed this agent: all that it ran is orphaned, and is killed.
+        Raises: Unwanted, when an operator removed this agent: all that it ran is orphaned, and is killed.
         """
         while True:
             try:
                 await self._once()
-            except Refused:
+            except Unwanted:
                 for status in await self._launcher.list():
                     await self._launcher.kill(status.container_id, 2.0)
                 raise
@@ -64,7 +80,7 @@ class Leftovers:
             await asyncio.sleep(_EVERY_S)
 
     async def _once(self) -> None:
-        over = await self._end_given_up()
+        over = await self._end_orphans()
         for container_id in over.unstarted:
             log.info("removes a container that was never started", container_id=container_id)
             await self._launcher.remove(container_id)
@@ -75,7 +91,7 @@ class Leftovers:
                 self._forget(container_id)
                 await self._launcher.remove(container_id)
 
-    async def _end_given_up(self) -> _Over:
+    async def _end_orphans(self) -> _Over:
         """Kill what runs for allocations that are over; returns all that is left of them."""
         followed = dict(self._shipper.followed())  # first: what is started meanwhile must not seem to be gone
         started = {each.container_id: each for each in await self._launcher.list()}
@@ -92,7 +108,7 @@ class Leftovers:
                 (over.unstarted if container_id in unstarted else over.gone).append(container_id)
                 continue
             if started[container_id].running:
-                log.warning("ends a container that was given up", container_id=container_id)
+                log.warning("ends an orphaned container", container_id=container_id)
                 await self._launcher.kill(container_id, 2.0)
             over.ended.append(container_id)
         return over
