@@ -86,7 +86,7 @@ from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
 from determined.common.outgoing import Outgoing, configure
-from workflows.messages import NodesRun
+from workflows.messages import AutoscalerRun
 
 log = structlog.get_logger()
 
@@ -274,7 +274,7 @@ async def _start_pools(parts: Parts) -> None:
                 run = run_of(pool)
                 await parts.commands.ensure_pool(run)
                 if run.settings.provider is not None:
-                    await parts.commands.ensure_nodes(NodesRun(pool=run.name, provider=run.settings.provider))
+                    await parts.commands.ensure_autoscaler(AutoscalerRun(pool=run.name, provider=run.settings.provider))
             return
         except ApiError as error:
             log.info("pools wait for Temporal", error=error.message)

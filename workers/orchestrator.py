@@ -14,9 +14,9 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from activities.autoscaler import NodePrograms
 from activities.cleanup import Cleanup
 from activities.heartbeats import Heartbeats
-from activities.providers import Providers
 from activities.records import Records
 from activities.sampling import Sampling
 from activities.webhooks import Webhooks
@@ -28,11 +28,11 @@ from workers.connect import run as run_process
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
 from workflows.agent import Agent
+from workflows.autoscaler import Autoscaler
 from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval
 from workflows.converter import RUNNER
 from workflows.experiment import Experiment
 from workflows.names import ORCHESTRATOR_QUEUE
-from workflows.nodes import Nodes
 from workflows.resource_pool import ResourcePool
 from workflows.trial import Trial
 from workflows.webhooks import WebhookDelivery
@@ -44,7 +44,7 @@ WORKFLOWS = [
     Trial,
     ResourcePool,
     Agent,
-    Nodes,
+    Autoscaler,
     CheckpointGC,
     ExperimentDeletion,
     FileRemoval,
@@ -71,7 +71,7 @@ def record_activities(
         records.ended_jobs,
         records.record_agent,
         records.forget_agent,
-        Providers(provider_folder).run_provider,
+        NodePrograms(provider_folder).run_provider,
         cleanup.claim_checkpoints,
         cleanup.mark_deleted,
         cleanup.erase_experiment,

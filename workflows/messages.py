@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import AllocationEnd, ContainerResult, TrialState
+from workflows.scheduling.autoscaler import Demand, Node
 from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot
-from workflows.scheduling.nodes import Demand, Node
 from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Decision, Event, Search
@@ -284,8 +284,8 @@ class ProviderChange(BaseModel):
     provider: Provider | None = None
 
 
-class NodesRun(BaseModel):
-    """Input and state of the Nodes workflow."""
+class AutoscalerRun(BaseModel):
+    """Input and state of the Autoscaler workflow."""
 
     pool: str
     provider: Provider

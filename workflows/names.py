@@ -34,7 +34,7 @@ def pool_workflow(pool: str) -> str:
     return f"pool-{pool}"
 
 
-def nodes_workflow(pool: str) -> str:
+def autoscaler_workflow(pool: str) -> str:
     """Workflow id of what launches and terminates the nodes of a pool."""
     return f"nodes-{pool}"
 

@@ -24,10 +24,10 @@ from workflows.messages import (
     PoolRun,
 )
 from workflows.options import record, tell
+from workflows.scheduling.autoscaler import Demand, demand_of
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, Request
 from workflows.scheduling.moves import moved
-from workflows.scheduling.nodes import Demand, demand_of
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import Policy, PoolSettings
@@ -42,8 +42,9 @@ class ResourcePool:
 
     Messages, signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost` from
     Agent workflows; `agent_service`, `job_claim` and `configure` from the API; `agent_service` and `demand_wanted` from
-    the Nodes workflow. An update from the API: `move_job`. It answers by signals to the holder: `assigned`, `refused`,
-    `preempted`, `agent_silent`, `agent_back`, `agent_lost`; and to the Nodes workflow, if it has a provider: `demand`.
+    the Autoscaler workflow. An update from the API: `move_job`. It answers by signals to the holder: `assigned`,
+    `refused`, `preempted`, `agent_silent`, `agent_back`, `agent_lost`; and to the Autoscaler workflow, if it has a
+    provider: `demand`.
     """
 
     @workflow.init
@@ -53,7 +54,7 @@ class ResourcePool:
         self._dirty = True
         self._of_hosts: list[tuple[str, str, AllocationNotice]] = []  # signal, holder: what became of an agent
         self._preempted: list[tuple[str, AllocationNotice]] = []
-        self._demand: Demand | None = None  # as last sent to the Nodes workflow
+        self._demand: Demand | None = None  # as last sent to the Autoscaler workflow
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
@@ -177,7 +178,7 @@ class ResourcePool:
 
     @workflow.signal
     def demand_wanted(self) -> None:
-        """The Nodes workflow of this pool has just begun, and knows nothing of the pool."""
+        """The Autoscaler workflow of this pool has just begun, and knows nothing of the pool."""
         self._demand = None
         self._dirty = True
 
@@ -259,7 +260,7 @@ class ResourcePool:
         demand = demand_of(self._pool, provider)
         if demand != self._demand:
             self._demand = demand
-            if not await tell(names.nodes_workflow(self._run.name), "demand", demand):
+            if not await tell(names.autoscaler_workflow(self._run.name), "demand", demand):
                 self._run.former_provider = None  # the last of its nodes is gone
 
     async def _forget_ended_jobs(self) -> None:

@@ -24,7 +24,7 @@ from api.schemas.parameters import PoolName
 from api.services import pools as service
 from api.services.pools import Defaults
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
-from workflows.scheduling.nodes import Node
+from workflows.scheduling.autoscaler import Node
 from workflows.scheduling.settings import Policy, PoolSettings
 
 router = APIRouter(route_class=Route, tags=["cluster"])

@@ -17,7 +17,7 @@ from api.temporal import outbox
 from database.models import Agent, Cluster, Experiment, PoolBinding, Project, ResourcePool, Workspace
 from workflows import names
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import NodesRun, PoolMove, PoolRun, ProviderChange
+from workflows.messages import AutoscalerRun, PoolMove, PoolRun, ProviderChange
 from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.provider import Provider
@@ -99,9 +99,9 @@ def configure(session: Session, row: ResourcePool, settings: PoolSettings) -> No
 def _provide(session: Session, pool: str, settings: PoolSettings, former: Provider | None = None) -> None:
     if settings.provider == former:
         return
-    workflow_id = names.nodes_workflow(pool)
+    workflow_id = names.autoscaler_workflow(pool)
     if settings.provider is not None:
-        run = NodesRun(pool=pool, provider=settings.provider)
+        run = AutoscalerRun(pool=pool, provider=settings.provider)
         outbox.post(session, workflow_id, outbox.START_NODES, run.model_dump(mode="json"))
     else:
         outbox.post(session, workflow_id, "configure", ProviderChange().model_dump(mode="json"))

@@ -22,13 +22,13 @@ from workflows.lifecycle.experiment import Command
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
     AgentRun,
+    AutoscalerRun,
     CleanupOrder,
     CommandResult,
     DeliveryOrder,
     ExperimentRun,
     FileRemovalOrder,
     JobMove,
-    NodesRun,
     OperationAnswers,
     OperationReport,
     OperationReports,
@@ -149,11 +149,11 @@ class Commands:
         """Start an agent's workflow unless it runs. Raises: Unavailable."""
         await self._ensure("Agent", names.agent_workflow(run.agent_id), run, f"agent “{run.agent_id}”")
 
-    async def ensure_nodes(self, run: NodesRun) -> None:
+    async def ensure_autoscaler(self, run: AutoscalerRun) -> None:
         """Have a pool's nodes come from its provider, from now on. Raises: Unavailable."""
         await self._ensure(
             "Nodes",
-            names.nodes_workflow(run.pool),
+            names.autoscaler_workflow(run.pool),
             run,
             f"nodes of resource pool “{run.pool}”",
             start_signal="configure",
@@ -162,14 +162,14 @@ class Commands:
             task_timeout=STEP_LIMIT,
         )
 
-    async def nodes(self, pool: str) -> NodesRun | None:
+    async def nodes(self, pool: str) -> AutoscalerRun | None:
         """The nodes that were launched for a pool; None if it has no provider. Raises: Unavailable."""
-        handle = (await self.client()).get_workflow_handle(names.nodes_workflow(pool))
+        handle = (await self.client()).get_workflow_handle(names.autoscaler_workflow(pool))
         try:
             with _translated(f"the nodes of pool {pool!r} are not known: does an orchestrator run?"):
                 return cast(
-                    "NodesRun",
-                    await handle.query("snapshot", result_type=NodesRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+                    "AutoscalerRun",
+                    await handle.query("snapshot", result_type=AutoscalerRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
                 )
         except _NoWorkflow:
             return None

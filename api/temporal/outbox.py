@@ -17,7 +17,7 @@ from database.session import Database
 from database.types import utc_now
 from database.webhooks import DELIVER
 from workflows import names
-from workflows.messages import CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, NodesRun, PoolRun
+from workflows.messages import AutoscalerRun, CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, PoolRun
 
 log = structlog.get_logger()
 
@@ -146,7 +146,7 @@ class Dispatcher:
         elif entry.kind == START_POOL:
             await self._commands.ensure_pool(PoolRun.model_validate(entry.payload))
         elif entry.kind == START_NODES:
-            await self._commands.ensure_nodes(NodesRun.model_validate(entry.payload))
+            await self._commands.ensure_autoscaler(AutoscalerRun.model_validate(entry.payload))
         elif entry.kind == STOP_POOL:
             await self._commands.end_pool(PoolRun.model_validate(entry.payload))
         else:

@@ -20,7 +20,7 @@ PLANTED = {
     "pure-order": ("workflows/lifecycle/planted_order.py", "import workflows.searchers"),
     "workflows": ("workflows/planted_workflows.py", "import database.models"),
     "database": ("database/planted_database.py", "import temporalio.client"),
-    "activities": ("activities/planted_activities.py", "import workflows.nodes"),
+    "activities": ("activities/planted_activities.py", "import workflows.autoscaler"),
     "api": ("api/services/planted_api.py", "import workflows.cleanup"),
     "cli": ("cli/planted_cli.py", "import workflows.messages"),
     "temporal-in-api": ("api/services/planted_temporal.py", "import temporalio.client"),

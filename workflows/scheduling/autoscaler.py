@@ -21,7 +21,7 @@ LOST_TIMEOUT_S = 600.0
 
 
 class AgentUse(BaseModel):
-    """An agent of a pool, as the Nodes workflow sees it, which may have its node terminated."""
+    """An agent of a pool, as the Autoscaler workflow sees it, which may have its node terminated."""
 
     model_config = ConfigDict(frozen=True)
 

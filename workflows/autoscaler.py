@@ -1,4 +1,4 @@
-"""The Nodes workflow, a pool's autoscaler: has nodes launched for what waits, and those terminated that stay idle."""
+"""The Autoscaler workflow of a pool: has nodes launched for what waits, and those terminated that stay idle."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from temporalio.exceptions import ActivityError
 
 from workflows import calls, names
 from workflows.lifecycle.trial import backoff_s
-from workflows.messages import AgentService, NodesRun, Presence, ProviderCall, ProviderChange, ProviderOutcome
+from workflows.messages import AgentService, AutoscalerRun, Presence, ProviderCall, ProviderChange, ProviderOutcome
 from workflows.options import record_once, tell
-from workflows.scheduling.nodes import Demand, Node, NodeState, desired_agents, is_busy_again, next_look, seen
+from workflows.scheduling.autoscaler import Demand, Node, NodeState, desired_agents, is_busy_again, next_look, seen
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 _COMMAND_LIMIT = timedelta(minutes=10)
@@ -22,22 +22,24 @@ _NOTICED_WITHIN = timedelta(seconds=20)
 
 
 @workflow.defn(name="Nodes", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
-class Nodes:
-    """Id `nodes-<pool>`. Closes when its pool has no provider any more and the last of its nodes is gone.
+class Autoscaler:
+    """Id `nodes-<pool>`, type `Nodes`, as histories name it.
+
+    Closes when its pool has no provider any more and the last of its nodes is gone.
 
     Messages, signals: `demand` from the pool, `configure` from the API. It tells the pool `demand_wanted` when it
     begins, and by `agent_service` that nothing new is to be placed on a node that is to go.
     """
 
     @workflow.init
-    def __init__(self, run: NodesRun) -> None:
+    def __init__(self, run: AutoscalerRun) -> None:
         self._run = run
         self._is_dirty = True
         self._given_up: list[str] = []  # whose agents may still come
         self._calls: dict[str, asyncio.Task[None]] = {}  # commands that run, by node
 
     @workflow.run
-    async def run(self, run: NodesRun) -> None:
+    async def run(self, run: AutoscalerRun) -> None:
         """Compare what there is with what is wanted whenever something changed, or enough time has passed."""
         while True:
             if not self._run.is_told:
@@ -73,7 +75,7 @@ class Nodes:
         self._is_dirty = True
 
     @workflow.query
-    def snapshot(self) -> NodesRun:
+    def snapshot(self) -> AutoscalerRun:
         """The nodes and their problems, for people and tests."""
         return self._run
 

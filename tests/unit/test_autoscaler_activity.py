@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.providers import Providers
+from activities.autoscaler import NodePrograms
 from workflows.messages import ProviderCall
 
 
 async def run(folder: Path | None, command: str) -> str:
     call = ProviderCall(pool="elastic", node_id="elastic-1", command=command, slots=8)
-    return (await ActivityEnvironment().run(Providers(folder).run_provider, call)).problem
+    return (await ActivityEnvironment().run(NodePrograms(folder).run_provider, call)).problem
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydantic import ValidationError
 
 from tests.unit.scheduling.pools import agent, ask, hold, pool_of, started, wish
-from workflows.scheduling.model import AgentSlots, PoolSnapshot
-from workflows.scheduling.nodes import (
+from workflows.scheduling.autoscaler import (
     AgentUse,
     Demand,
     DesiredNodes,
@@ -24,6 +23,7 @@ from workflows.scheduling.nodes import (
     next_look,
     seen,
 )
+from workflows.scheduling.model import AgentSlots, PoolSnapshot
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import PoolSettings

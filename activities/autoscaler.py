@@ -16,7 +16,7 @@ _MOST_OUTPUT = 500
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER")
 
 
-class Providers:
+class NodePrograms:
     """Activities of the orchestrator.
 
     Args:
