@@ -14,8 +14,7 @@ from temporalio.exceptions import ApplicationError
 from activities.attempts import Attempts
 from activities.launchers.base import RUNS_IN, ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
 from database.types import utc_now
-from workflows.lifecycle.allocation import AllocationState
-from workflows.lifecycle.trial import ContainerResult
+from workflows.lifecycle.allocation import AllocationState, ContainerResult
 from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
 
 log = structlog.get_logger()

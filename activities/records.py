@@ -18,9 +18,8 @@ from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
-from workflows.lifecycle.allocation import AllocationState
+from workflows.lifecycle.allocation import AllocationState, ExitKind
 from workflows.lifecycle.experiment import TERMINAL
-from workflows.lifecycle.trial import ExitKind
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,

@@ -17,7 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from workflows import calls, names
-from workflows.lifecycle.trial import AllocationEnd, ContainerResult, EndCause, ExitKind, classify
+from workflows.lifecycle.allocation import AllocationEnd, ContainerResult, EndCause, ExitKind, classify
 from workflows.messages import (
     AllocationFacts,
     AllocationNotice,

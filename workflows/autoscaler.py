@@ -11,7 +11,7 @@ from temporalio.common import RetryPolicy, VersioningBehavior
 from temporalio.exceptions import ActivityError
 
 from workflows import calls, names
-from workflows.lifecycle.trial import backoff_s
+from workflows.lifecycle.allocation import backoff_s
 from workflows.messages import AgentService, AutoscalerRun, Presence, ProviderCall, ProviderChange, ProviderOutcome
 from workflows.options import record_once, tell
 from workflows.scheduling.autoscaler import Demand, Node, NodeState, desired_agents, is_busy_again, next_look, seen

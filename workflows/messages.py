@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
+from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.trial import AllocationEnd, ContainerResult, TrialState
+from workflows.lifecycle.trial import TrialState
 from workflows.scheduling.autoscaler import Demand, Node
 from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot
 from workflows.scheduling.provider import Provider

@@ -11,19 +11,8 @@ from temporalio import workflow
 from workflows import calls, names
 from workflows.allocation import AllocationHolder, AllocationRun, Wish, wait
 from workflows.attributes import note_pool, note_state
-from workflows.lifecycle.trial import (
-    FINAL_STATE,
-    AllocationEnd,
-    EndCause,
-    ExitKind,
-    NextStep,
-    TrialState,
-    Verdict,
-    accepts,
-    backoff_s,
-    is_repeatable,
-    judge,
-)
+from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind, backoff_s, is_repeatable
+from workflows.lifecycle.trial import FINAL_STATE, NextStep, TrialState, Verdict, accepts, judge
 from workflows.messages import (
     AllocationFacts,
     AllocationNotice,

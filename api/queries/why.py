@@ -12,9 +12,10 @@ from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
+from workflows.lifecycle.allocation import backoff_s
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TrialFacts
-from workflows.lifecycle.trial import FINAL_STATE, TrialState, backoff_s
+from workflows.lifecycle.trial import FINAL_STATE, TrialState
 from workflows.messages import Timing
 
 #: Open trials of an experiment that are looked at one by one.

@@ -15,7 +15,7 @@ from temporalio import activity
 from database.models import Allocation, SearchDecision, Trial
 from database.types import utc_now
 from tests.kit.platform import AGENT_TOKEN, Platform
-from workflows.lifecycle.trial import ContainerResult
+from workflows.lifecycle.allocation import ContainerResult
 from workflows.messages import ContainerEnd, KillContainer, RunContainer
 
 

@@ -18,8 +18,8 @@ from tests.kit.platform import QUICK, Platform, platform
 from workers.orchestrator import WORKFLOWS
 from workflows import names
 from workflows.allocation import Wish
+from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.task import TaskKind, TaskState
-from workflows.lifecycle.trial import AllocationEnd, EndCause, ExitKind
 
 SHOWS = "#!/bin/sh\nenv | grep ^DET_ | sort\n"
 WAITS = "#!/bin/sh\necho waits\nexec sleep 300\n"

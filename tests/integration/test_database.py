@@ -34,8 +34,9 @@ from database.models import (
 )
 from database.session import Database
 from database.types import utc_now
+from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.trial import AllocationEnd, EndCause, ExitKind, TrialState
+from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,

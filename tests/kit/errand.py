@@ -9,7 +9,7 @@ from temporalio import workflow
 
 from workflows import names
 from workflows.allocation import AllocationHolder, AllocationRun, Wish
-from workflows.lifecycle.trial import AllocationEnd
+from workflows.lifecycle.allocation import AllocationEnd
 from workflows.messages import OpenAllocation, Timing
 from workflows.scheduling.model import Placement, Request
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from workflows.lifecycle.allocation import EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.facts import Commanded, ExperimentFacts, QueueFacts, RunFacts, TrialFacts
-from workflows.lifecycle.trial import EndCause, ExitKind, TrialState
+from workflows.lifecycle.trial import TrialState
 
 _MOST_RUNS = 10
 _MOST_TRIALS = 10

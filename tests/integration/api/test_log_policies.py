@@ -12,7 +12,7 @@ from api.ingest import log_policies
 from api.ingest.log_policies import LogPolicies
 from database.models import Allocation, LogPolicyMatch, Trial
 from tests.integration.api.served import Run, Served
-from workflows.lifecycle.trial import ContainerResult
+from workflows.lifecycle.allocation import ContainerResult
 from workflows.messages import AllocationFacts, CloseAllocation
 
 OOM = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"

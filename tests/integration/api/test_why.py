@@ -13,7 +13,8 @@ from database.models import Agent, Allocation, Experiment, Trial
 from database.types import utc_now
 from tests.integration.api.served import Run, Served
 from workflows import names
-from workflows.lifecycle.trial import AllocationEnd, EndCause, ExitKind, TrialState
+from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
+from workflows.lifecycle.trial import TrialState
 from workflows.messages import AllocationRef, CloseAllocation, PoolRun, RecordTrial
 from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
 

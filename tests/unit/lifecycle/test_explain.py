@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workflows.lifecycle.allocation import EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
 from workflows.lifecycle.facts import Commanded, ExperimentFacts, QueueFacts, RunFacts, TrialFacts
-from workflows.lifecycle.trial import EndCause, ExitKind, TrialState
+from workflows.lifecycle.trial import TrialState
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 PAUSED = Commanded(command="pause", by="ada", at=NOW - timedelta(hours=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from workers.agent import _is_free  # pyright: ignore[reportPrivateUsage]
+from activities.launchers.specification import _is_free  # pyright: ignore[reportPrivateUsage]
 from workflows.lifecycle.ports import NAMES, free_ports, ports_of
 
 

@@ -7,18 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.lifecycle import allocation
-from workflows.lifecycle.allocation import AllocationState, before
-from workflows.lifecycle.trial import (
-    FINAL_STATE,
-    TRANSITIONS,
-    AllocationEnd,
-    EndCause,
-    ExitKind,
-    NextStep,
-    TrialState,
-    accepts,
-    judge,
-)
+from workflows.lifecycle.allocation import AllocationEnd, AllocationState, EndCause, ExitKind, before
+from workflows.lifecycle.trial import FINAL_STATE, TRANSITIONS, NextStep, TrialState, accepts, judge
 
 
 def test_every_state_is_in_its_table() -> None:

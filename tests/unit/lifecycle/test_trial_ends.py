@@ -12,22 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.lifecycle.trial import (
-    FINAL_STATE,
-    MAX_SYSTEM_FAILURES,
+from workflows.lifecycle.allocation import (
     AllocationEnd,
     ContainerResult,
     EndCause,
     ExitKind,
-    NextStep,
-    TrialState,
-    Verdict,
-    accepts,
     backoff_s,
     classify,
     is_repeatable,
-    judge,
 )
+from workflows.lifecycle.trial import FINAL_STATE, MAX_SYSTEM_FAILURES, NextStep, TrialState, Verdict, accepts, judge
 
 # -- accepts -----------------------------------------------------------------------------------------------------------
 
