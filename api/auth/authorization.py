@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, and_, false, literal, or_, select, true, union_all
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from api.errors import FailedPrecondition, Forbidden, NotFound
 from database.models import Checkpoint, Experiment, GroupMember, Model, Project, RoleAssignment, Task, Trial, Workspace
 
 Id = TypeVar("Id", int, str)
+Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
 
 
 class Role(IntEnum):
@@ -175,9 +176,26 @@ def check_trials(session: Session, trial_ids: Collection[int], caller: UserPrinc
             raise NotFound(f"trial {trial_id} not found")
 
 
-def readable_task(session: Session, task_id: str, caller: UserPrincipal | AllocationPrincipal) -> Trial:
-    """The trial that a task belongs to, if the caller may see it. Raises: NotFound."""
-    row = session.scalar(_readable_trials(caller).join(Task, Task.trial_id == Trial.id).where(Task.id == task_id))
+def readable_tasks(user: UserPrincipal) -> ColumnElement[bool]:
+    """Whether a user may see a task, as a condition on a statement `with_trials`: a trial's as its experiment."""
+    if user.is_admin or user.is_basic:
+        return true()
+    of_workspace = or_(Task.workspace_id.in_(readable_workspaces(user)), Task.owner_id == user.user_id)
+    return or_(readable_experiments(user), and_(Task.trial_id.is_(None), of_workspace))
+
+
+def with_trials(statement: Statement) -> Statement:
+    """Joins `Trial`, `Experiment` and `Project` to `Task`: NULL for a task that is no trial."""
+    return (
+        statement.outerjoin(Trial, Trial.id == Task.trial_id)
+        .outerjoin(Experiment, Experiment.id == Trial.experiment_id)
+        .outerjoin(Project, Project.id == Experiment.project_id)
+    )
+
+
+def readable_task(session: Session, task_id: str, caller: UserPrincipal | AllocationPrincipal) -> Task:
+    """A task that the caller may see. Raises: NotFound."""
+    row = session.scalar(with_trials(select(Task)).where(Task.id == task_id, readable_tasks(caller.user)))
     if row is None:
         raise NotFound(f"task {task_id} not found")
     return row

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api.auth.authentication import Authenticator, Principal, TrialPrincipal, UserPrincipal
-from api.auth.authorization import changeable, readable_trial
+from api.auth.authorization import changeable, readable_task, readable_trial
 from api.auth.containers import fence, own_trial
 from api.errors import Forbidden
 from database.session import Database
@@ -71,3 +71,11 @@ def of_unmanaged(session: Session, user: UserPrincipal, trial_id: int) -> Report
     if not changeable(session, trial.experiment_id, user).is_unmanaged:
         raise Forbidden("this comes from the containers of a trial only: this one is managed by the cluster")
     return Reporter(trial_id, trial.experiment_id, trial.task_id, None)
+
+
+def of_unmanaged_task(session: Session, user: UserPrincipal, task_id: str) -> Reporter:
+    """The same by the task of such a trial. Raises: Forbidden, NotFound."""
+    trial_id = readable_task(session, task_id, user).trial_id
+    if trial_id is None:
+        raise Forbidden("this comes from the containers of a task only: this one is managed by the cluster")
+    return of_unmanaged(session, user, trial_id)

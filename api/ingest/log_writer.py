@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.agents import own_allocations
 from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
-from api.auth.authorization import readable_task
-from api.auth.reporters import of_unmanaged
+from api.auth.reporters import of_unmanaged_task
 from api.errors import Forbidden
 from api.ingest.log_policies import LogPolicies, SentLine
 from api.ingest.log_webhooks import LogHooks
@@ -46,7 +45,7 @@ class LogWriter:
         elif isinstance(caller, UserPrincipal):  # trained elsewhere
             with self.database.read() as session:
                 for task_id in {entry.task_id for entry in entries}:
-                    of_unmanaged(session, caller, readable_task(session, task_id, caller).id)
+                    of_unmanaged_task(session, caller, task_id)
         elif isinstance(caller, AgentPrincipal):
             with self.database.read() as session:
                 _check_agents_lines(session, caller, entries)

@@ -10,10 +10,10 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_experiments
+from api.auth.authorization import readable_tasks, with_trials
 from api.errors import NotFound
 from api.schemas.base import rfc3339
-from database.models import Agent, Allocation, AllocationContainer, Experiment, Project, Trial
+from database.models import Agent, Allocation, AllocationContainer, Task
 
 _KINDS = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA"}
 
@@ -57,13 +57,14 @@ def holders(session: Session, user: UserPrincipal) -> Holders:
     by_slot: dict[tuple[str, int], Holder] = {}
     without_slots: dict[str, list[Holder]] = {}
     statement = (
-        select(Allocation, AllocationContainer.token_hash, readable_experiments(user))
+        with_trials(
+            select(Allocation, AllocationContainer.token_hash, readable_tasks(user)).join(
+                Task, Task.id == Allocation.task_id
+            )
+        )
         .outerjoin(
             AllocationContainer, and_(AllocationContainer.allocation_id == Allocation.id, AllocationContainer.rank == 0)
         )
-        .outerjoin(Trial, Trial.id == Allocation.trial_id)
-        .outerjoin(Experiment, Experiment.id == Trial.experiment_id)
-        .outerjoin(Project, Project.id == Experiment.project_id)
         .where(Allocation.ended_at.is_(None))
     )
     for allocation, secret, is_readable in session.execute(statement).tuples():

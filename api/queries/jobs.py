@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
@@ -13,13 +13,15 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import readable_experiments
 from api.errors import NotFound
-from database.models import Allocation, Experiment, Project, Trial, User
+from database.models import Allocation, Experiment, Project, Task, Trial, User
 from database.types import utc_now
 from workflows.lifecycle.explain import why_queued
 from workflows.messages import PoolRun
 from workflows.scheduling.explain import standings
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.settings import DEFAULT_PRIORITY
+
+Key = TypeVar("Key", int, str)
 
 #: The states of a job; what passed one that waits is backfilled.
 QUEUED, SCHEDULED, BACKFILLED = "queued", "scheduled", "backfilled"
@@ -65,10 +67,10 @@ def in_pool(session: Session, pool: str, state: PoolRun | None) -> list[Job]:
     ids = [row[0].id for row in rows]
     live = _counts(
         session,
-        select(Trial.experiment_id, func.count(Allocation.id), func.coalesce(func.sum(Allocation.slots), 0))
-        .join(Allocation, Allocation.trial_id == Trial.id)
-        .where(Trial.experiment_id.in_(ids), Allocation.ended_at.is_(None))
-        .group_by(Trial.experiment_id),
+        select(Task.job_id, func.count(Allocation.id), func.coalesce(func.sum(Allocation.slots), 0))
+        .join(Allocation, Allocation.task_id == Task.id)
+        .where(Task.job_id.in_([row[0].job_id for row in rows]), Allocation.ended_at.is_(None))
+        .group_by(Task.job_id),
     )
     open_trials = _counts(
         session,
@@ -85,8 +87,8 @@ def in_pool(session: Session, pool: str, state: PoolRun | None) -> list[Job]:
             username=username,
             workspace_id=workspace_id,
             requested=open_trials.get(experiment.id, (0, 0))[0] * experiment.slots_per_trial,
-            allocated=live.get(experiment.id, (0, 0))[1],
-            state=(BACKFILLED if experiment.job_id in passed else SCHEDULED) if experiment.id in live else QUEUED,
+            allocated=live.get(experiment.job_id, (0, 0))[1],
+            state=(BACKFILLED if experiment.job_id in passed else SCHEDULED) if experiment.job_id in live else QUEUED,
             priority=experiment.config["resources"].get("priority") or usual,
         )
         for experiment, username, workspace_id in rows
@@ -139,7 +141,7 @@ def _slots_per_second(session: Session, pool: str) -> float:
     return float(session.scalar(ended) or 0) / _PACE.total_seconds()
 
 
-def _counts(session: Session, statement: Select[Any, Any, Any]) -> Mapping[int, tuple[int, int]]:
+def _counts(session: Session, statement: Select[Key, int, Any]) -> Mapping[Key, tuple[int, int]]:
     return {row[0]: (int(row[1]), int(row[2])) for row in session.execute(statement)}
 
 

@@ -1,4 +1,4 @@
-"""Usage of slots: how many, for how long, and by whom; the runs of trials, cut to a span of time."""
+"""Usage of slots: how many, for how long, and by whom; the runs of tasks, cut to a span of time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_experiments
-from database.models import Allocation, Experiment, Project, Trial, User
+from api.auth.authorization import readable_tasks, with_trials
+from database.models import Allocation, Experiment, Task, User
 from database.types import utc_now
 
 
 @dataclass(frozen=True)
 class Use:
-    """A run, or the part of it that lies within the span. `seconds` are slot-seconds."""
+    """A run, or the part of it that lies within the span. `experiment_id`: 0 for a task that is no trial."""
 
     allocation_id: str
+    kind: str
     experiment_id: int
     user_id: int
     username: str
@@ -32,7 +33,7 @@ class Use:
 
     @property
     def seconds(self) -> float:
-        """Its length times its slots."""
+        """Slot-seconds: its length times its slots."""
         return (self.end - self.start).total_seconds() * self.slots
 
     def within(self, start: datetime, end: datetime) -> Use | None:
@@ -46,26 +47,25 @@ class Use:
 def between(session: Session, start: datetime, end: datetime, user: UserPrincipal) -> Iterator[Use]:
     """The runs that the user may see and that lie in a span, cut to it, by their start."""
     statement = (
-        select(Allocation, Experiment, User)
-        .join(Trial, Trial.id == Allocation.trial_id)
-        .join(Experiment, Experiment.id == Trial.experiment_id)
-        .join(Project, Project.id == Experiment.project_id)
-        .join(User, User.id == Experiment.owner_id)
+        with_trials(select(Allocation, Task, Experiment, User).join(Task, Task.id == Allocation.task_id))
+        .join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
         .where(
             Allocation.started_at < end,
             or_(Allocation.ended_at.is_(None), Allocation.ended_at > start),
-            readable_experiments(user),
+            readable_tasks(user),
         )
         .order_by(Allocation.started_at, Allocation.id)
     )
     now = utc_now()
-    for allocation, experiment, owner in session.execute(statement).tuples():
+    for allocation, task, experiment, owner in session.execute(statement).tuples():
+        is_trial = task.trial_id is not None
         whole = Use(
             allocation_id=allocation.id,
-            experiment_id=experiment.id,
+            kind="training" if is_trial else task.kind.lower(),
+            experiment_id=experiment.id if is_trial else 0,
             user_id=owner.id,
             username=owner.username,
-            labels=list(experiment.labels),
+            labels=list(experiment.labels) if is_trial else [],
             pool=allocation.pool,
             slots=allocation.slots,
             start=allocation.started_at,
@@ -78,7 +78,7 @@ def between(session: Session, start: datetime, end: datetime, user: UserPrincipa
 def raw(use: Use) -> dict[str, Any]:
     """v1ResourceAllocationRawEntry."""
     return {
-        "kind": "training",
+        "kind": use.kind,
         "startTime": use.start,
         "endTime": use.end,
         "experimentId": use.experiment_id,

@@ -13,9 +13,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
-from api.auth.authorization import changeable, readable_checkpoint, readable_task
+from api.auth.authorization import changeable, readable_checkpoint
 from api.auth.containers import fence, of_trial
-from api.auth.reporters import Reporter, of_unmanaged
+from api.auth.reporters import Reporter, of_unmanaged_task
 from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
 from api.parts import Parts
@@ -70,7 +70,7 @@ async def report(parts: PartsDep, caller: PrincipalDep, sent: wire.ReportCheckpo
             if isinstance(caller, AllocationPrincipal):
                 reporter = Reporter.of(of_trial(caller))
             else:
-                reporter = of_unmanaged(session, caller, readable_task(session, sent.task_id, caller).id)
+                reporter = of_unmanaged_task(session, caller, sent.task_id)
             reporter.fence(session)
             _refuse_taken(session, sent.uuid.lower(), reporter, parts.cluster_id)
             statement = insert(session, Checkpoint).values(

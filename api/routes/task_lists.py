@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_experiments, readable_task
+from api.auth.authorization import readable_task, readable_tasks, with_trials
 from api.auth.containers import own_allocation
 from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import NotFound
@@ -20,23 +21,43 @@ from api.routing import Route
 from api.schemas.allocations import Accelerators
 from api.schemas.base import answer, plain, rfc3339
 from api.schemas.parameters import AllocationId, TaskId
-from database.models import Agent, Allocation, Experiment, Project, Trial
+from database.models import Agent, Allocation, Experiment, Task
 from workflows.scheduling.settings import DEFAULT_PRIORITY
 
 router = APIRouter(route_class=Route, tags=["tasks"])
 
 
-def _running(session: Session, user: UserPrincipal) -> list[tuple[Allocation, Experiment]]:
-    """The allocations of trials that the user may see and that have not ended, by id."""
+@dataclass(frozen=True)
+class _Running:
+    """An allocation that has not ended, of a task; `experiment` if that is a trial."""
+
+    allocation: Allocation
+    task: Task
+    experiment: Experiment | None
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+        if self.experiment is None:
+            return f"{self.task.kind.capitalize()} {self.task.id}"
+        return f"Trial {self.task.trial_id} (Experiment {self.experiment.id})"
+
+    @property
+    def priority(self) -> int:
+        """In its pool's queue."""
+        config = self.task.config if self.experiment is None else self.experiment.config
+        resources: dict[str, Any] = (config or {}).get("resources") or {}
+        return resources.get("priority") or DEFAULT_PRIORITY
+
+
+def _running(session: Session, user: UserPrincipal) -> list[_Running]:
+    """The allocations of tasks that the user may see and that have not ended, by id."""
     statement = (
-        select(Allocation, Experiment)
-        .join(Trial, Trial.id == Allocation.trial_id)
-        .join(Experiment, Experiment.id == Trial.experiment_id)
-        .join(Project, Project.id == Experiment.project_id)
-        .where(Allocation.ended_at.is_(None), readable_experiments(user))
+        with_trials(select(Allocation, Task, Experiment).join(Task, Task.id == Allocation.task_id))
+        .where(Allocation.ended_at.is_(None), readable_tasks(user))
         .order_by(Allocation.id)
     )
-    return [(allocation, experiment) for allocation, experiment in session.execute(statement).tuples()]
+    return [_Running(*row) for row in session.execute(statement).tuples()]
 
 
 @router.get("/api/v1/tasks")
@@ -44,32 +65,7 @@ def list_tasks(parts: PartsDep, user: UserDep) -> Response:
     """What runs, by allocation; v1GetTasksResponse."""
     with parts.database.read() as session:
         hosts = {row.id: row for row in session.scalars(select(Agent))}
-        found = {
-            allocation.id: {
-                "taskId": allocation.task_id,
-                "allocationId": allocation.id,
-                "name": _name(experiment, allocation),
-                "slotsNeeded": allocation.slots,
-                "registeredTime": allocation.started_at,
-                "priority": _priority(experiment),
-                "schedulerType": "priority",
-                "resourcePool": allocation.pool,
-                "proxyPorts": [],
-                "resources": [
-                    {
-                        "resourcesId": f"{allocation.id}-{place['rank']}",
-                        "resourcesType": "docker-container",
-                        "allocationId": allocation.id,
-                        "containerId": f"{allocation.id}-{place['rank']}",
-                        "agentDevices": {place["agent_id"]: {"devices": _devices(hosts, place)}},
-                        "started": None,
-                        "exited": None,
-                    }
-                    for place in allocation.placements
-                ],
-            }
-            for allocation, experiment in _running(session, user)
-        }
+        found = {each.allocation.id: _listed(each, hosts) for each in _running(session, user)}
     return answer({"allocationIdToSummary": found})
 
 
@@ -78,37 +74,59 @@ def list_tasks_of_old(parts: PartsDep, user: UserDep) -> Response:
     """What runs, by allocation, as clients up to 0.21 read it."""
     with parts.database.read() as session:
         hosts = {row.id: row for row in session.scalars(select(Agent))}
-        found = {
-            allocation.id: {
-                "task_id": allocation.task_id,
-                "allocation_id": allocation.id,
-                "name": _name(experiment, allocation),
-                "slots_needed": allocation.slots,
-                "registered_time": rfc3339(allocation.started_at),
-                "priority": _priority(experiment),
-                "scheduler_type": "priority",
-                "resource_pool": allocation.pool,
-                "proxy_ports": [],
-                "resources": [
-                    {
-                        "container_id": f"{allocation.id}-{place['rank']}",
-                        "agent_devices": {place["agent_id"]: _devices(hosts, place)},
-                    }
-                    for place in allocation.placements
-                ],
-            }
-            for allocation, experiment in _running(session, user)
-        }
+        found = {each.allocation.id: _listed_of_old(each, hosts) for each in _running(session, user)}
     return answer(found)
 
 
-def _name(experiment: Experiment, allocation: Allocation) -> str:
-    return f"Trial {allocation.trial_id} (Experiment {experiment.id})"
+def _listed(each: _Running, hosts: dict[str, Agent]) -> dict[str, Any]:
+    """v1AllocationSummary."""
+    allocation = each.allocation
+    return {
+        "taskId": allocation.task_id,
+        "allocationId": allocation.id,
+        "name": each.name,
+        "slotsNeeded": allocation.slots,
+        "registeredTime": allocation.started_at,
+        "priority": each.priority,
+        "schedulerType": "priority",
+        "resourcePool": allocation.pool,
+        "proxyPorts": [],
+        "resources": [
+            {
+                "resourcesId": f"{allocation.id}-{place['rank']}",
+                "resourcesType": "docker-container",
+                "allocationId": allocation.id,
+                "containerId": f"{allocation.id}-{place['rank']}",
+                "agentDevices": {place["agent_id"]: {"devices": _devices(hosts, place)}},
+                "started": None,
+                "exited": None,
+            }
+            for place in allocation.placements
+        ],
+    }
 
 
-def _priority(experiment: Experiment) -> int:
-    resources: dict[str, Any] = experiment.config.get("resources") or {}
-    return resources.get("priority") or DEFAULT_PRIORITY
+def _listed_of_old(each: _Running, hosts: dict[str, Agent]) -> dict[str, Any]:
+    """The same as clients up to 0.21 read it."""
+    allocation = each.allocation
+    return {
+        "task_id": allocation.task_id,
+        "allocation_id": allocation.id,
+        "name": each.name,
+        "slots_needed": allocation.slots,
+        "registered_time": rfc3339(allocation.started_at),
+        "priority": each.priority,
+        "scheduler_type": "priority",
+        "resource_pool": allocation.pool,
+        "proxy_ports": [],
+        "resources": [
+            {
+                "container_id": f"{allocation.id}-{place['rank']}",
+                "agent_devices": {place["agent_id"]: _devices(hosts, place)},
+            }
+            for place in allocation.placements
+        ],
+    }
 
 
 def _devices(hosts: dict[str, Agent], place: dict[str, Any]) -> list[dict[str, Any]]:

@@ -45,8 +45,7 @@ _QUIET_AFTER_S, _QUIET_TICK_S = 5.0, 1.0
 def get_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     """A task with its allocations."""
     with parts.database.read() as session:
-        readable_task(session, task_id, user)
-        task = session.get_one(Task, task_id)
+        task = readable_task(session, task_id, user)
         rows = session.scalars(
             select(Allocation).where(Allocation.task_id == task_id).order_by(Allocation.run_id.desc())
         ).all()

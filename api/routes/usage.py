@@ -68,7 +68,7 @@ def raw_csv(
     header = ["allocation_id", "kind", "experiment_id", "username", "labels", "resource_pool", "slots", "start_time",
               "end_time", "seconds"]  # fmt: skip
     rows = (
-        [use.allocation_id, "training", use.experiment_id, use.username, ";".join(use.labels), use.pool, use.slots,
+        [use.allocation_id, use.kind, use.experiment_id, use.username, ";".join(use.labels), use.pool, use.slots,
          rfc3339(use.start), rfc3339(use.end), use.seconds]
         for use in _uses(parts, user, after, before)
     )  # fmt: skip

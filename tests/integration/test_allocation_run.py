@@ -74,6 +74,12 @@ def allocation(running: Platform, task_id: str) -> Allocation | None:
         return session.get(Allocation, names.allocation_id(task_id, 1))
 
 
+def has_begun(running: Platform, task_id: str) -> bool:
+    """Whether its container runs: from then on the program may become another one."""
+    row = allocation(running, task_id)
+    return row is not None and row.state == "RUNNING"
+
+
 async def test_it_runs_on_slots_of_its_pool_and_gives_them_back(running: Platform, program: Path) -> None:
     ends: list[AllocationEnd] = []
     for _ in range(2):  # the only slot: the second one needs it back
@@ -102,6 +108,8 @@ async def test_its_container_speaks_for_its_task_and_for_no_trial(running: Platf
         assert context.json() == {"b64Tgz": ""}
         refused = await http.post("/api/v1/trials/1/progress", json={"progress": 0.5})
         assert refused.status_code == 403, refused.text
+    listed = (await running.get("/api/v1/tasks"))["allocationIdToSummary"][f"{task_id}.1"]
+    assert (listed["taskId"], listed["name"]) == (task_id, f"Generic {task_id}")
     await handle.signal(Errand.want, Wish.KILL)
     await handle.result()
 
@@ -111,12 +119,7 @@ async def test_it_is_killed_when_its_workload_wants_that_or_wants_it_to_leave_be
     running: Platform, program: Path, wish: Wish
 ) -> None:
     task_id, handle = await begin(running, program, WAITS)
-
-    def runs() -> bool:
-        row = allocation(running, task_id)
-        return row is not None and row.state == "RUNNING"
-
-    await running.until(runs, what="its container runs")
+    await running.until(lambda: has_begun(running, task_id), what="its container runs")
     await handle.signal(Errand.want, wish)
     assert (await handle.result()).cause is EndCause.KILLED
 
@@ -125,7 +128,7 @@ async def test_it_stops_waiting_for_slots_when_its_workload_needs_none_any_more(
     running: Platform, program: Path
 ) -> None:
     first_id, first = await begin(running, program, WAITS)
-    await running.until(lambda: allocation(running, first_id), what="the only slot is taken")
+    await running.until(lambda: has_begun(running, first_id), what="the only slot is taken, by what waits")
     second_id, second = await begin(running, program, SHOWS)
 
     async def is_queued() -> bool:

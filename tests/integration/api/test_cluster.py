@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from database.models import Agent, Allocation
+from database.models import Agent, Allocation, Task
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
+from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.messages import JobMove, PoolRun, RecordAgent
 from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, PoolSnapshot, Request
 
@@ -272,6 +273,38 @@ async def test_running_tasks_are_listed_for_both_generations(api: Served) -> Non
     assert (noted["acceleratorUuids"], noted["allocationId"]) == (["GPU-1"], run.allocation_id)
     await api.end(run)
     assert run.allocation_id not in await user.get("/tasks")
+
+
+async def test_task_that_is_no_trial_is_listed_to_those_who_see_its_workspace(api: Served) -> None:
+    owner, other = api.user(), api.user()
+    workspace = (await owner.post("/api/v1/workspaces", {"name": "of-errands", "everyone": None}))["workspace"]["id"]
+    task = Task(id="errand", kind=TaskKind.GENERIC, owner_id=owner.user_id, workspace_id=workspace, job_id="errand",
+                config={"resources": {"priority": 7}}, state=TaskState.ACTIVE)  # fmt: skip
+    run = Allocation(id="errand.1", task_id="errand", run_id=1, state="RUNNING", pool="of-errands", slots=2,
+                     placements=[{"agent_id": "a", "rank": 0, "slot_ids": [0, 1]}])  # fmt: skip
+    with api.database.write() as session:
+        session.add(task)
+        session.flush()
+        session.add(run)
+    listed = (await owner.get("/api/v1/tasks"))["allocationIdToSummary"]["errand.1"]
+    assert (listed["taskId"], listed["name"], listed["priority"]) == ("errand", "Generic errand", 7)
+    assert (await owner.get("/tasks"))["errand.1"]["slots_needed"] == 2
+    shown = (await owner.get("/api/v1/tasks/errand"))["task"]
+    assert (shown["taskType"], [each["slots"] for each in shown["allocations"]]) == ("TASK_TYPE_GENERIC", [2])
+    assert (await owner.get("/api/v1/allocations/errand.1"))["allocation"]["taskId"] == "errand"
+    assert await owner.lines("/api/v1/tasks/errand/logs") == []
+    span = {"timestampAfter": (utc_now() - timedelta(hours=1)).isoformat(), "timestampBefore": utc_now().isoformat()}
+
+    async def uses(user: Caller) -> list[tuple[Any, ...]]:
+        found = (await user.get("/api/v1/resources/allocation/raw", **span))["resourceEntries"]
+        return [(use["userId"], use["slots"]) for use in found if use["kind"] == "generic"]
+
+    assert await uses(owner) == [(owner.user_id, 2)]
+    assert "errand.1" not in (await other.get("/api/v1/tasks"))["allocationIdToSummary"]
+    assert "not found" in await other.refused(404, "GET", "/api/v1/tasks/errand")
+    assert await uses(other) == []
+    lines = {"logs": [{"taskId": "errand", "log": "mine"}]}
+    assert "managed by the cluster" in await owner.refused(403, "POST", "/api/v1/task/logs", lines)
 
 
 @pytest.mark.parametrize("kind", ["notebooks", "shells", "commands", "tensorboards"])
