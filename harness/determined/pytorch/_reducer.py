@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Metrics = dict[str, Any]
     Allgather = Callable[[Any], list[Any]]
+    #: A value, or the error to raise on all slots.
+    Contribution = tuple[Any, "str | None"]
 
 _MISSING: Any = object()
 
@@ -70,8 +72,12 @@ class SimpleReducer(MetricReducer):
         return self._values
 
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        rounds = itertools.zip_longest(*per_slot_metrics, fillvalue=_MISSING)
-        return self._fn([value for values in rounds for value in values if value is not _MISSING])
+        return self._fn(_interleaved(per_slot_metrics))
+
+
+def _interleaved(per_slot: list[Any]) -> list[Any]:
+    rounds = itertools.zip_longest(*per_slot, fillvalue=_MISSING)
+    return [value for values in rounds for value in values if value is not _MISSING]
 
 
 def default_allgather_fn(metrics: Any) -> list[Any]:
@@ -90,19 +96,24 @@ class _Wrapped:
         fn = getattr(reducer, "_fn", None)
         self.label = name or getattr(fn, "__name__", None) or type(reducer).__name__
 
-    def contribution(self) -> tuple[Any, str | None]:
-        """What this slot contributes, or the error to raise on all."""
+    def contribution(self) -> Contribution:
+        """What this slot contributes."""
         try:
             return self.reducer.per_slot_reduce(), None
         except Exception as e:  # noqa: BLE001
             return None, f"the reducer {self.label!r} failed in per_slot_reduce: {type(e).__name__}: {e}"
 
-    def metrics(self, contributions: list[tuple[Any, str | None]]) -> Metrics:
-        for _, error in contributions:
+    def metrics(self, runs: list[list[Contribution]]) -> Metrics:
+        """The metrics of what each slot contributed, in one run or one after another."""
+        for _, error in itertools.chain.from_iterable(runs):
             if error:
                 raise ValueError(error)
+        values = [[value for value, _ in run] for run in runs]
+        if len(values) > 1 and isinstance(self.reducer, SimpleReducer):
+            values = [[_interleaved(run)] for run in values]
+            values = [[list(itertools.chain.from_iterable(run[0] for run in values))]]
         try:
-            result = self.reducer.cross_slot_reduce([value for value, _ in contributions])
+            result = self.reducer.cross_slot_reduce(list(itertools.chain.from_iterable(values)))
         except Exception as e:
             raise ValueError(f"the reducer {self.label!r} failed in cross_slot_reduce: {type(e).__name__}: {e}") from e
         if self.name is not None:
@@ -145,6 +156,9 @@ class ReducerGroup:
         self._wrapped.append(_Wrapped(reducer, name, for_training, for_validation))
         return reducer
 
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
     def reset(self) -> None:
         """Let all reducers forget."""
         for wrapped in self._wrapped:
@@ -163,7 +177,25 @@ class ReducerGroup:
         ranks = self._allgather([wrapped.contribution() for wrapped in chosen])
         metrics: Metrics = {}
         for wrapped, *contributions in zip(chosen, *ranks):
-            metrics.update(wrapped.metrics(contributions))
+            metrics.update(wrapped.metrics([contributions]))
+        return metrics
+
+    def contributions(self) -> list[Contribution]:
+        """What this slot contributes to each reducer, whatever it is for; to be stored, or to be combined."""
+        return [wrapped.contribution() for wrapped in self._wrapped]
+
+    def combine(self, earlier: list[list[list[Contribution]]], now: list[list[Contribution]]) -> Metrics:
+        """The metrics of all reducers, from the `contributions` of each slot, in earlier runs too.
+
+        What failed in an earlier run counts for nothing: it had no value then.
+
+        Raises:
+            ValueError, ArgumentsError: As `reduce`.
+        """
+        metrics: Metrics = {}
+        for number, wrapped in enumerate(self._wrapped):
+            before = [[slot[number] for slot in run if slot[number][1] is None] for run in earlier]
+            metrics.update(wrapped.metrics([*filter(None, before), [slot[number] for slot in now]]))
         return metrics
 
 
