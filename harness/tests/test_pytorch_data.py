@@ -127,19 +127,31 @@ def _loader(name: str) -> DataLoader:
     return DataLoader(Samples(11), **({} if "batch_sampler" in options else {"batch_size": 4}), **options)
 
 
+@pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 3)])
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_resumed_run_sees_the_same_batches_whatever_the_sampler(name: str) -> None:
+def test_a_resumed_run_sees_the_same_batches_whatever_the_sampler(name: str, rank: int, size: int) -> None:
     before = _main_states()
-    source = training_source(_loader(name), seed=3, rank=0, size=1)
+    source = training_source(_loader(name), seed=3, rank=rank, size=size)
     assert source.why_inexact is None
     batches, states = _taken(source, 9)
     for behind in (0, 1, 2, 3, 5, 9):
-        again = training_source(_loader(name), seed=3, rank=0, size=1, state=states[behind])
+        again = training_source(_loader(name), seed=3, rank=rank, size=size, state=states[behind])
         later, _ = _taken(again, 9 - behind)
         assert [b.tolist() for b in later] == [b.tolist() for b in batches[behind:]]
-        older = training_source(_loader(name), seed=3, rank=0, size=1, skip=behind)
+        older = training_source(_loader(name), seed=3, rank=rank, size=size, skip=behind)
         assert [b.tolist() for b in _taken(older, 9 - behind)[0]] == [b.tolist() for b in batches[behind:]]
     assert _main_states() == before
+
+
+def test_a_sampler_that_shards_too_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    def make(replicas: int) -> DataLoader:
+        return DataLoader(Samples(8), sampler=torch_data.DistributedSampler(Samples(8), num_replicas=replicas, rank=0))
+
+    training_source(make(2), seed=1, rank=0, size=1)
+    training_source(make(1), seed=1, rank=0, size=2)
+    assert not caplog.records
+    training_source(make(2), seed=1, rank=0, size=2)
+    assert "has a torch DistributedSampler with num_replicas=2, but shards by itself" in caplog.text
 
 
 def test_passes_differ_by_number_and_seed_and_hold_each_sample() -> None:

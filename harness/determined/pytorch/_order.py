@@ -74,6 +74,12 @@ class Order:
         self._pass = self._begin(0)
         self._empty = 0
 
+    def shards(self) -> int:
+        """Among how many the sampler shares out samples by itself."""
+        return max(
+            (part.num_replicas for part in self._parts if isinstance(part, torch_data.DistributedSampler)), default=1
+        )
+
     def seek(self, position: Position) -> None:
         """Continue from a position; to be called once, before anything is taken."""
         if position.passes and not self._endless and not self._can_jump():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from typing import Any, Protocol
 
 from torch.utils import data as torch_data
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from determined.pytorch._order import Batch
+
+logger = logging.getLogger("determined.pytorch")
 
 #: `state()` is asked for what the loop has trained, which may lie a few batches behind what it has taken.
 _KEPT = 64
@@ -75,6 +78,11 @@ class _SampledSource:
         if self._order.length is not None:
             share, rest = divmod(self._order.length, size)
             self.length = share + (rank < rest)
+        if size > 1 and self._order.shards() > 1:
+            logger.warning(
+                f"the training DataLoader has a torch DistributedSampler with num_replicas={self._order.shards()}, but "
+                "shards by itself: each slot gets a part of a part; use shuffle=True in its place"
+            )
         self.why_inexact: str | None = None
         start = Position(0, 0)
         if state is not None and state.get("kind") != "sampler":
