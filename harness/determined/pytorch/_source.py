@@ -195,8 +195,10 @@ class _IteratedSource:
             return f"{_name(self._loader)} has no state_dict() and load_state_dict()"
         if state is None:
             return None
-        if state.get("kind") != "loader" or state["loader"] is None:
+        if state.get("kind") != "loader":
             return "the checkpoint was stored with another kind of loader"
+        if state["loader"] is None:
+            return "the checkpoint was stored without the state of its loader"
         if (state["rank"], state["size"]) != (self._rank, self._size):
             return f"the checkpoint has the loader's state of rank {state['rank']} of {state['size']}"
         self._passes = state["passes"]
@@ -239,14 +241,14 @@ class _IteratedSource:
             return batch
 
     def state(self, batches: int) -> Any:
-        if batches != self._yielded:
-            raise RuntimeError(f"state({batches}) is not known: {self._yielded} batches were taken")
+        # A loader speaks of what it has yielded: too much within a batch in which a trial gives up.
+        is_known = self._has_state and batches == self._yielded
         return {
             "kind": "loader",
             "rank": self._rank,
             "size": self._size,
             "passes": self._passes,
-            "loader": self._loader.state_dict() if self._has_state else None,
+            "loader": self._loader.state_dict() if is_known else None,
         }
 
 
