@@ -210,6 +210,62 @@ def test_without_workers_augmentation_draws_from_the_main_states() -> None:
     assert len(first) == 5
 
 
+class Drawing(Samples):
+    """A dataset that augments by generators of its own, somewhere within."""
+
+    def __init__(self, generator: Any = None) -> None:
+        super().__init__(11)
+        self.transforms = [{"rng": np.random.default_rng(1)}, random.Random(2), np.random.RandomState(3)]
+        self.torch = generator or torch.Generator().manual_seed(4)
+
+    def __getitem__(self, index: int) -> Any:
+        rng, python, numpy = self.transforms
+        return [rng["rng"].random(), python.random(), numpy.random(), torch.rand(1, generator=self.torch).item()]  # type: ignore
+
+
+class DrawingLike(Samples):
+    """It holds generators, of the process."""
+
+    def __init__(self, held: list[Any]) -> None:
+        super().__init__(11)
+        self.held = held
+
+
+def _drawing(state: Any = None, rank: int = 0, **options: Any) -> Source:
+    loader = DataLoader(options.pop("dataset", None) or Drawing(), batch_size=3, shuffle=True, **options)
+    return training_source(loader, seed=8, rank=rank, size=2, state=state)
+
+
+def test_generators_of_the_dataset_continue_without_workers() -> None:
+    batches, states = _taken(_drawing(), 9)
+    for behind in (0, 4, 7):
+        again = _drawing(states[behind])
+        assert again.why_inexact is None
+        later = _taken(again, 9 - behind)[0]
+        assert all(torch.equal(torch.stack(a), torch.stack(b)) for a, b in zip(later, batches[behind:], strict=True))
+    assert len(pickle.dumps(states[4]["generators"])) < 40_000
+
+
+def test_generators_of_the_dataset_are_named_where_they_can_t_continue() -> None:
+    state = _taken(_drawing(), 2)[1][2]
+    assert _drawing(num_workers=2).why_inexact == (
+        "dataset.torch is a random generator of its own, of which each worker has a copy"
+    )
+    assert _drawing(state, rank=1).why_inexact == (
+        "dataset.torch is a random generator of its own, which was on another number of slots"
+    )
+    process = [np.random.mtrand._rand, random.random.__self__, torch.default_generator]  # type: ignore[attr-defined]
+    assert _drawing(dataset=DrawingLike(process), num_workers=2).why_inexact is None
+    shared = torch.Generator()
+    assert _drawing(dataset=Drawing(shared), generator=shared).why_inexact == (
+        "dataset.torch is a random generator that the sampler draws from too"
+    )
+    state["generators"].pop("dataset.torch")
+    assert _drawing(state).why_inexact == (
+        "dataset.torch is a random generator of its own, whose state the checkpoint does not have"
+    )
+
+
 class Own(Samples):
     """A dataset that fetches whole batches, and is looked at in its workers."""
 

@@ -80,6 +80,10 @@ class Order:
             (part.num_replicas for part in self._parts if isinstance(part, torch_data.DistributedSampler)), default=1
         )
 
+    def generators(self) -> list[Any]:
+        """What the sampler draws from, but for the states of the process."""
+        return [part.generator for part in self._parts if getattr(part, "generator", None) is not None]
+
     def seek(self, position: Position) -> None:
         """Continue from a position; to be called once, before anything is taken."""
         if position.passes and not self._endless and not self._can_jump():

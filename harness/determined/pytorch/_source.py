@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch.utils import data as torch_data
 
-from determined.pytorch import _random
+from determined.pytorch import _generators, _random
 from determined.pytorch._data import DataLoader
 from determined.pytorch._order import Order, Position, length_of
 
@@ -104,6 +104,26 @@ class _SampledSource:
         self._rounds.marks[0] = self._order.position()
         self._iterator: Iterator[Any] | None = None
         self._yielded = 0
+        self._place = (rank, size)
+        self._generators = _generators.find(dataset=loader.dataset, collate_fn=loader.collate_fn)
+        if self._generators:
+            why = self._restore_generators(state or {})
+            self.why_inexact = self.why_inexact or why
+
+    def _restore_generators(self, state: dict[str, Any]) -> str | None:
+        """Have what the dataset draws from continue; or why it does not."""
+        name = next(iter(self._generators))
+        if self._loader.num_workers:
+            return f"{name} is a random generator of its own, of which each worker has a copy"
+        if any(generator in self._order.generators() for generator in self._generators.values()):
+            return f"{name} is a random generator that the sampler draws from too"
+        if not state:
+            return None
+        if state.get("place") != self._place:
+            return f"{name} is a random generator of its own, which was on another number of slots"
+        if not _generators.restore(self._generators, state.get("generators") or {}):
+            return f"{name} is a random generator of its own, whose state the checkpoint does not have"
+        return None
 
     def batches(self) -> Iterator[Any]:
         if self._iterator is None:
@@ -128,7 +148,10 @@ class _SampledSource:
         position = self._rounds.marks.get(batches)
         if position is None:
             raise RuntimeError(f"state({batches}) is not known: {self._yielded} batches were taken")
-        return {"kind": "sampler", "unit": self._order.unit, "passes": position.passes, "behind": position.behind}
+        state: dict[str, Any] = {"kind": "sampler", "unit": self._order.unit, **position._asdict()}
+        if self._generators and not self._loader.num_workers and batches == self._yielded:
+            state.update(place=self._place, generators=_generators.states(self._generators))
+        return state
 
 
 class _Rounds:
