@@ -246,6 +246,23 @@ def test_generators_of_the_dataset_continue_without_workers() -> None:
     assert len(pickle.dumps(states[4]["generators"])) < 40_000
 
 
+def test_others_may_draw_from_the_generator_of_a_sampler() -> None:
+    def batches(count: int, disturbance: int, state: Any = None) -> tuple[list[list[int]], Any]:
+        shared = torch.Generator().manual_seed(9)
+        loader = DataLoader(Samples(8), batch_size=3, shuffle=True, generator=shared)
+        source = training_source(loader, seed=8, rank=0, size=1, state=state)
+        taken = []
+        for batch in itertools.islice(source.batches(), count):
+            taken.append(batch.tolist())
+            torch.rand(disturbance, generator=shared)  # as the loader of a validation does
+        return taken, source.state(count)
+
+    undisturbed, _ = batches(12, 0)
+    assert len({tuple(batch) for batch in undisturbed}) == 12
+    first, state = batches(5, 2)
+    assert first + batches(7, 1, state)[0] == undisturbed
+
+
 def test_generators_of_the_dataset_are_named_where_they_can_t_continue() -> None:
     state = _taken(_drawing(), 2)[1][2]
     assert _drawing(num_workers=2).why_inexact == (
@@ -256,10 +273,6 @@ def test_generators_of_the_dataset_are_named_where_they_can_t_continue() -> None
     )
     process = [np.random.mtrand._rand, random.random.__self__, torch.default_generator]  # type: ignore[attr-defined]
     assert _drawing(dataset=DrawingLike(process), num_workers=2).why_inexact is None
-    shared = torch.Generator()
-    assert _drawing(dataset=Drawing(shared), generator=shared).why_inexact == (
-        "dataset.torch is a random generator that the sampler draws from too"
-    )
     state["generators"].pop("dataset.torch")
     assert _drawing(state).why_inexact == (
         "dataset.torch is a random generator of its own, whose state the checkpoint does not have"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 from typing import Any, NamedTuple, cast
 
 from torch.utils import data as torch_data
 
-from determined.pytorch import _random, samplers
+from determined.pytorch import _generators, _random, samplers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from determined.pytorch._data import DataLoader
 
-#: At most so many items of a sampler are drawn at the start of a pass; the rest is drawn on the way.
+#: At most this many items of a sampler are drawn at the start of a pass; the rest is drawn on the way.
 _AHEAD = 2**22
 _CHUNK = 2**12
 
@@ -49,7 +50,8 @@ class Order:
     """The batches of a loader's sampler, without an end.
 
     A pass is drawn under random states derived from the seed and the number of the pass, whatever the sampler does
-    with them; those of the process do not move.
+    with them; those of the process do not move. A generator that the user gave the sampler has a stream of its own
+    here: a validation that draws from it too does not move it.
     """
 
     def __init__(self, loader: DataLoader, seed: int) -> None:
@@ -70,6 +72,7 @@ class Order:
         self._endless = any(
             isinstance(part, (samplers.RepeatSampler, samplers.RepeatBatchSampler)) for part in self._parts
         )
+        self._streams = _Streams(self._parts)
         self._passes = 0
         self._pass = self._begin(0)
         self._empty = 0
@@ -79,10 +82,6 @@ class Order:
         return max(
             (part.num_replicas for part in self._parts if isinstance(part, torch_data.DistributedSampler)), default=1
         )
-
-    def generators(self) -> list[Any]:
-        """What the sampler draws from, but for the states of the process."""
-        return [part.generator for part in self._parts if getattr(part, "generator", None) is not None]
 
     def seek(self, position: Position) -> None:
         """Continue from a position; to be called once, before anything is taken."""
@@ -141,7 +140,7 @@ class Order:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(number)
         ahead = None if self._endless else length_of(self._sampler)
-        items = _Items(self._sampler, _random.derived("order", self._seed, number), ahead)
+        items = _Items(self._sampler, self._streams, _random.derived("order", self._seed, number), ahead)
         return _Pass(items, self._width, self._drop_last)
 
     def _can_jump(self) -> bool:
@@ -160,11 +159,32 @@ def _parts(sampler: Any) -> Iterator[Any]:
         sampler = getattr(sampler, "sampler", None) or getattr(sampler, "_sampler", None)
 
 
+class _Streams:
+    """The generators that samplers were given, in the states that they have for this order."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        given = {str(number): getattr(part, "generator", None) for number, part in enumerate(parts)}
+        self._generators = _generators.find(**given)
+        self._states = _generators.states(self._generators)
+
+    @contextlib.contextmanager
+    def entered(self) -> Generator[None]:
+        """The generators continue where this order was in the block, and afterwards where they were."""
+        before = _generators.states(self._generators)
+        _generators.restore(self._generators, self._states)
+        try:
+            yield
+        finally:
+            self._states = _generators.states(self._generators)
+            _generators.restore(self._generators, before)
+
+
 class _Items:
     """What a sampler yields in one pass, drawn under random states of its own."""
 
-    def __init__(self, sampler: Any, seed: int, ahead: int | None) -> None:
+    def __init__(self, sampler: Any, streams: _Streams, seed: int, ahead: int | None) -> None:
         self._sampler = sampler
+        self._streams = streams
         self._seed = seed
         self._chunk = 1 if ahead is None else _CHUNK
         self._ahead = min(ahead or 0, _AHEAD)
@@ -206,13 +226,11 @@ class _Items:
             self._begun = True
             self._drawn = range(len(self._sampler))
             return
-        before = _random.capture()
-        try:
+        with _random.forked(self._seed), self._streams.entered():
             if self._begun:
                 _random.restore(self._states)
             else:
                 self._begun = True
-                _random.seed_all(self._seed)
                 self._live = iter(self._sampler)
                 # One more than announced shows whether that is all.
                 count = count and max(count, self._ahead + 1)
@@ -222,14 +240,12 @@ class _Items:
                 collections.deque(live, maxlen=0)
                 self._live = None
                 return
-            before_it = len(self._drawn)
+            before = len(self._drawn)
             cast("list[Any]", self._drawn).extend(itertools.islice(live, count))
-            if len(self._drawn) - before_it < count:
+            if len(self._drawn) - before < count:
                 self._live = None
             else:
                 self._states = _random.capture()
-        finally:
-            _random.restore(before)
 
 
 class _Pass:

@@ -115,8 +115,6 @@ class _SampledSource:
         name = next(iter(self._generators))
         if self._loader.num_workers:
             return f"{name} is a random generator of its own, of which each worker has a copy"
-        if any(generator in self._order.generators() for generator in self._generators.values()):
-            return f"{name} is a random generator that the sampler draws from too"
         if not state:
             return None
         if state.get("place") != self._place:
@@ -127,8 +125,7 @@ class _SampledSource:
 
     def batches(self) -> Iterator[Any]:
         if self._iterator is None:
-            # torch draws a seed for workers: from the process' states, or from the user's generator, which the order
-            # of the next pass depends on.
+            # torch draws a seed for workers from the process' states, or from the user's generator.
             with _random.forked(self._workers_seed):
                 inner = self._loader._torch(self._rounds, generator=None)  # pyright: ignore[reportPrivateUsage]
                 self._iterator = iter(inner)
