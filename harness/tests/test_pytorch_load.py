@@ -31,8 +31,8 @@ FLEX = """
             self.scale = scale
             self.first = context.wrap_model(torch.nn.Linear(1, sizes.WIDTH, bias=False))
             self.second = context.wrap_model(torch.nn.Linear(1, 1, bias=False))
-            self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.first.parameters(), lr=0.1))
-            context.wrap_lr_scheduler(torch.optim.lr_scheduler.StepLR(self.optimizer, 1), late.EVERY_BATCH)
+            self.optimizer = context.wrap_optimizer(late.Optimizer())
+            context.wrap_lr_scheduler(late.Scheduler(self.optimizer), late.EVERY_BATCH)
 
         def train_batch(self, batch, epoch_idx, batch_idx): return {}
         def evaluate_batch(self, batch): return {}
@@ -62,7 +62,19 @@ OLD = """
         def build_training_data_loader(self): ...
         def build_validation_data_loader(self): ...
 """
-LATE = "from determined.pytorch import LRScheduler\nEVERY_BATCH = LRScheduler.StepMode.STEP_EVERY_BATCH\n"
+#: An optimizer of torch's would take seconds to import what it compiles with, and none is loaded.
+LATE = """
+    from determined.pytorch import LRScheduler
+
+    EVERY_BATCH = LRScheduler.StepMode.STEP_EVERY_BATCH
+
+    class Optimizer:
+        def load_state_dict(self, state): raise AssertionError("optimizers are not loaded")
+
+    class Scheduler:
+        def __init__(self, optimizer): self.optimizer = optimizer
+        def load_state_dict(self, state): raise AssertionError("schedulers are not loaded")
+"""
 
 MODELS = [{"weight": torch.tensor([[1.0], [2.0]])}, {"weight": torch.tensor([[3.0]])}]
 HPARAMS = {"layers": 1, "global_batch_size": 8}
@@ -87,7 +99,7 @@ class Folder:
             for name, text in {
                 "model_def.py": textwrap.dedent(code),
                 "sizes.py": "WIDTH = 2\n",
-                "late.py": LATE,
+                "late.py": textwrap.dedent(LATE),
                 "settings.txt": "2",
             }.items():
                 self.file("code/" + name, text)
@@ -165,7 +177,7 @@ def test_checkpoints_of_all_ages_load_with_their_code(age: Folder) -> None:
     trial = load_trial_from_checkpoint_path(age.path, trial_kwargs={"scale": 3})
     assert [model.weight.tolist() for model in trial.context.models] == [[[1.0], [2.0]], [[3.0]]]
     assert (type(trial).__name__, trial.scale) == ("MyTrial", 3)
-    assert trial.optimizer.state == {}
+    assert trial.context.optimizers == [trial.optimizer]
     assert not {"model_def", "sizes", "late"} & set(sys.modules) - modules
     assert (sys.path, os.getcwd()) == (path, folder)
 
