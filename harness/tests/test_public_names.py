@@ -17,6 +17,8 @@ MODULES = [
     "determined.common.storage",
     "determined.common.experimental.session",
     "determined.pytorch",
+    "determined.pytorch.experimental",
+    "determined.pytorch.samplers",
     "determined.searcher",
 ]
 
