@@ -86,15 +86,22 @@ def pack_context(
     return _read_all(entries)
 
 
-def files_of(model_dir: str | os.PathLike[str], most: int = 20_000) -> list[tuple[str, pathlib.Path]]:
+def files_of(
+    model_dir: str | os.PathLike[str], leaves_out: Callable[[pathlib.Path], bool], most: int = 20_000
+) -> list[tuple[str, pathlib.Path]]:
     """The files and folders below a directory that a checkpoint keeps as its code: name below it, and path.
+
+    Args:
+        model_dir: The directory.
+        leaves_out: Says of a folder that nothing below it is wanted.
+        most: So many files and folders.
 
     Raises:
         InvalidContextException: More than `most`, or more than 95 MiB: this is no model directory.
     """
     found: list[tuple[str, pathlib.Path]] = []
     total = 0
-    for name, path in _walk(pathlib.Path(model_dir), ""):
+    for name, path in _walk(pathlib.Path(model_dir), "", leaves_out):
         found.append((name, path))
         total += path.stat().st_size if path.is_file() else 0
         if len(found) > most or total > MAX_CONTEXT_BYTES:
@@ -139,7 +146,9 @@ def unpack_context(tgz_bytes: bytes, dest: str | os.PathLike[str], max_bytes: in
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _walk(root: pathlib.Path, prefix: str) -> Iterator[tuple[str, pathlib.Path]]:
+def _walk(
+    root: pathlib.Path, prefix: str, leaves_out: Callable[[pathlib.Path], bool] = lambda _: False
+) -> Iterator[tuple[str, pathlib.Path]]:
     is_ignored = _ignore_rule(root)
 
     def walk(folder: pathlib.Path, below: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:
@@ -153,6 +162,8 @@ def _walk(root: pathlib.Path, prefix: str) -> Iterator[tuple[str, pathlib.Path]]
             path, relative = folder / name, below + name
             is_dir = path.is_dir()
             if name == IGNORE_FILE or is_ignored(relative) or (is_dir and is_ignored(relative + "/")):
+                continue
+            if is_dir and leaves_out(path):
                 continue
             yield prefix + relative, path
             if is_dir:

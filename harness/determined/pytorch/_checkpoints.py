@@ -109,10 +109,12 @@ class Code:
 
     Args:
         fetch: Returns the packed model directory of the experiment; None outside of a cluster.
+        storage: Where checkpoints are. What is below it is no code, also where it is below the current folder.
     """
 
-    def __init__(self, fetch: Callable[[], bytes] | None) -> None:
+    def __init__(self, fetch: Callable[[], bytes] | None, storage: str) -> None:
         self._fetch = fetch
+        self._storage = os.path.realpath(storage)
         self._packed: bytes | None = None
         self._told = False
 
@@ -128,7 +130,7 @@ class Code:
             unpack_context(self._packed, folder)
             return
         try:
-            files = files_of(os.getcwd())
+            files = files_of(os.getcwd(), lambda path: os.path.realpath(path) == self._storage)
         except InvalidContextException as error:
             if not self._told:
                 self._told = True

@@ -119,7 +119,8 @@ class TrainingLoop:
         _user_code.check_trial(self._trial, self._context)
         self._callbacks = _user_code.check_callbacks(self._trial)
         self._warn_of_old_forms()
-        load_data, code = self._master.load_data(type(self._trial)), Code(self._master.packed_code())
+        code = Code(self._master.packed_code(), self._core.checkpoint._storage.root)  # pyright: ignore
+        load_data = self._master.load_data(type(self._trial))
         self._writer = CheckpointWriter(self._core, load_data, code)
         with contextlib.ExitStack() as shutdown:
             with self._restored() as folder:
@@ -159,6 +160,7 @@ class TrainingLoop:
             # Other ranks may have gone on: nothing is exchanged.
             if not self._is_saving:
                 self._checkpoint_if_unsaved(alone=True)
+                self._writer.wait()
             raise
         except Exception:
             with contextlib.suppress(Exception):  # the first error is the one to show
@@ -181,7 +183,9 @@ class TrainingLoop:
         for goal in goals:
             while not self._is_reached(goal.length):
                 self._chunk(goal)
-            if progress.last_validation != progress.batches or progress.last_metric is None:
+            # Of an older checkpoint the validation may be known, and its metric not.
+            is_unknown = goal.operation is not None and progress.last_metric is None
+            if progress.last_validation != progress.batches or is_unknown:
                 self._validate()
             self._checkpoint_if_unsaved()
             if goal.operation is not None and self._is_chief:

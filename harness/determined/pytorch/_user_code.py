@@ -84,11 +84,12 @@ def check_takes(method: Callable[..., Any], names: tuple[str, ...]) -> None:
     except (TypeError, ValueError):
         return
     extra = {"batch_idx": None} if "batch_idx" in signature.parameters and "batch_idx" not in names else {}
+    own = f"{method.__name__}({', '.join(signature.parameters)})"
     try:
         signature.bind(**dict.fromkeys(names), **extra)
     except TypeError as error:
         raise errors.InvalidExperimentException(
-            f"{where(method)}: {method.__name__}{signature} must take {', '.join(names)}: {error}"
+            f"{where(method)}: {own} must take {', '.join(names)}: {error}"
         ) from None
 
 
