@@ -1,0 +1,147 @@
+"""Trial classes as users run them: named by an entrypoint or trained by a script, on one slot and two, killed and paused.
+
+All trials share one cluster. They run in `.venv-torch`, which `make test` makes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kit.embedded import Embedded, with_torch
+from tests.kit.servers import REPOSITORY
+
+EXAMPLE = REPOSITORY / "examples" / "digits_trial"
+EPOCHS = 5
+BATCHES = EPOCHS * 45
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A cluster whose trials have PyTorch."""
+
+    cluster: Embedded
+
+    def create(self, config: str, *options: str, folder: Path = EXAMPLE) -> int:
+        """Submit one of the example's configurations; returns the experiment's id."""
+        done = self.cluster.det("experiment", "create", str(folder / config), str(folder), *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
+
+    def one(self, query: str) -> tuple[object, ...]:
+        """The only row."""
+        (row,) = self.cluster.rows(query)
+        return row
+
+    def until_trained(self, experiment: int, steps: int) -> None:
+        """Until its trial has reported so many batches."""
+        query = f"SELECT coalesce(max(total_batches), 0) FROM trials WHERE experiment_id = {experiment}"
+        self.cluster.until(lambda: self.cluster.rows(query)[0][0] >= steps, 90, f"trained {steps} batches")
+
+    def until_state(self, experiment: int, state: str) -> None:
+        """Until it is in a state; a trial that failed is shown with its log."""
+        deadline = time.monotonic() + 120
+        query = f"SELECT state FROM experiments WHERE id = {experiment}"
+        while (now := self.one(query)[0]) != state:
+            assert now != "ERROR", self.log(experiment)
+            assert time.monotonic() < deadline, f"{now}\n{self.log(experiment)}"
+            time.sleep(0.1)
+
+    def log(self, experiment: int) -> str:
+        """The log of its first trial."""
+        (trial,) = self.one(f"SELECT min(id) FROM trials WHERE experiment_id = {experiment}")
+        return self.cluster.det("trial", "logs", str(trial)).stdout
+
+    def weights(self, experiment: int) -> str:
+        """SHA-256 of the weights in its last checkpoint."""
+        (uuid,) = self.one(
+            f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {BATCHES}"
+        )
+        file = self.cluster.folder / "home" / "checkpoints" / str(uuid) / "state_dict.pth"
+        # As anybody may read it, without this package.
+        (model,) = torch.load(file, map_location="cpu", weights_only=False)["models_state_dict"]
+        return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.values())).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    with with_torch(tmp_path_factory.mktemp("pytorch-trial")) as cluster:
+        yield Trials(cluster)
+
+
+@pytest.mark.parametrize(("config", "is_paused"), [("const.yaml", True), ("distributed.yaml", False)])
+def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(
+    trials: Trials, config: str, is_paused: bool
+) -> None:
+    longer = ("--config", f"searcher.max_length.epochs={EPOCHS}")
+    undisturbed, disturbed = trials.create(config, *longer), trials.create(config, *longer)
+    trials.until_trained(disturbed, 60)  # checkpoints are at multiples of 40
+    for pid in _trainers(trials.cluster, disturbed)[-1:]:
+        os.kill(pid, signal.SIGKILL)
+    if is_paused:
+        trials.until_trained(disturbed, 140)
+        assert trials.cluster.det("experiment", "pause", str(disturbed)).returncode == 0
+        trials.until_state(disturbed, "PAUSED")
+        assert trials.cluster.det("experiment", "activate", str(disturbed)).returncode == 0
+    for experiment in (undisturbed, disturbed):
+        trials.until_state(experiment, "COMPLETED")
+    query = "SELECT restarts, searcher_metric FROM trials WHERE experiment_id = "
+    assert trials.one(f"{query}{undisturbed}")[0] == 0
+    restarts, accuracy = trials.one(f"{query}{disturbed}")
+    assert restarts == 1
+    assert isinstance(accuracy, float)
+    assert accuracy > 0.9
+    assert trials.log(disturbed).count("resuming after") == 1 + is_paused
+    assert trials.weights(disturbed) == trials.weights(undisturbed)
+
+
+def test_script_trains_as_far_as_it_says_and_a_search_as_far_as_it_decides(trials: Trials) -> None:
+    script, search = trials.create("script.yaml"), trials.create("adaptive.yaml")
+    trials.until_state(script, "COMPLETED")
+    assert trials.one(f"SELECT total_batches, restarts FROM trials WHERE experiment_id = {script}") == (3 * 45, 0)
+    progress = f"SELECT progress FROM experiments WHERE id = {script}"
+    assert trials.one(progress)[0] == 1
+    trials.until_state(search, "COMPLETED")
+    states = trials.cluster.rows(f"SELECT state, total_batches FROM trials WHERE experiment_id = {search}")
+    assert len(states) == 8
+    assert {state for state, _ in states} == {"COMPLETED"}
+    assert len({batches for _, batches in states}) > 1, "all were trained to the end"
+
+
+def test_class_that_can_not_be_trained_is_one_sentence_with_its_place(trials: Trials, tmp_path: Path) -> None:
+    code = (EXAMPLE / "model_def.py").read_text()
+    (tmp_path / "model_def.py").write_text(code.replace("def train_batch(self, batch: Any,", "def train_batch(self,"))
+    (tmp_path / "const.yaml").write_text((EXAMPLE / "const.yaml").read_text())
+    experiment = trials.create("const.yaml", "--config", "max_restarts=0", folder=tmp_path)
+    trials.cluster.until(
+        lambda: trials.one(f"SELECT state FROM experiments WHERE id = {experiment}")[0] == "ERROR", 60, "it failed"
+    )
+    log = trials.log(experiment)
+    assert re.search(r"model_def.py:\d+: train_batch\(.*\) must take batch, epoch_idx, batch_idx", log), log
+    assert "Traceback" not in log
+
+
+def _trainers(cluster: Embedded, experiment: int) -> list[int]:
+    """The processes that train for an experiment; the last is of the last rank."""
+    found: list[tuple[str, int]] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            pairs = (pair.partition(b"=") for pair in (entry / "environ").read_bytes().split(b"\0"))
+            values = {name: value for name, _, value in pairs}
+        except OSError:
+            continue
+        is_trainer = arguments[1:3] == [b"-m", b"determined.exec.harness"]
+        is_ours = str(cluster.folder).encode() in values.get(b"DET_RUN_DIR", b"")
+        if is_trainer and is_ours and values.get(b"DET_EXPERIMENT_ID") == str(experiment).encode():
+            found.append((values.get(b"RANK", b"0").decode(), int(entry.name)))
+    return [pid for _, pid in sorted(found)]
