@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 
 import pytest
 
@@ -42,11 +43,26 @@ def test_every_error_belongs_to_the_tree_that_its_module_draws() -> None:
             assert name in drawn
 
 
-@pytest.mark.parametrize("name", ["keras", "transformers", "lightning"])
+@pytest.mark.parametrize("name", ["keras", "lightning"])
 def test_import_of_a_training_api_says_what_to_do(name: str) -> None:
     for statement in (f"from determined import {name}", f"import determined.{name}"):
         with pytest.raises(ImportError, match=f"determined.{name} is not in this harness yet: run it in a Python with"):
             exec(statement)
+
+
+@pytest.mark.parametrize(("module", "library"), [("transformers", "transformers")])
+def test_missing_library_is_named_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, module: str, library: str
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(f"determined.{module}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError) as raised:
+        importlib.import_module(f"determined.{module}")
+    assert str(raised.value) == (
+        f"determined.{module} needs {library}, which is not installed here: "
+        f"pip install 'undeterred-harness[{module}]'"
+    )
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
