@@ -49,6 +49,7 @@ __all__ = [
     "close",
     "init",
     "init_context",
+    "is_initialized",
     "url_reverse_webui_exp_view",
 ]
 
@@ -94,6 +95,11 @@ def init(
     )
     _current.start()
     atexit.register(close)
+
+
+def is_initialized() -> bool:
+    """Whether there is a run, begun by `init()` and not yet ended."""
+    return _current is not None
 
 
 def close() -> None:
