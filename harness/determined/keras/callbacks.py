@@ -1,0 +1,60 @@
+"""Callbacks of Keras whose state can be stored: for `DeterminedCallback(callbacks=[…])`."""
+
+from __future__ import annotations
+
+import keras
+
+from determined.keras import _states
+from determined.keras._tensorboard import TensorBoard
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Callback", "EarlyStopping", "ReduceLROnPlateau", "TensorBoard"]
+
+
+class Callback(keras.callbacks.Callback):
+    """A callback of Keras with Determined's further events. Those of them that no trial calls do nothing."""
+
+    def on_train_workload_begin(
+        self, total_batches_trained: int, batches_requested: int | None, logs: dict[str, Any]
+    ) -> None:
+        """Some batches are about to be trained."""
+
+    def on_train_workload_end(self, total_batches_trained: int, logs: dict[str, Any]) -> None:
+        """Some batches were trained; `logs` are their metrics."""
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """A checkpoint was written to this folder, and is stored next: add files of your own."""
+
+    def get_state(self) -> Any:
+        """What to store of this callback; it is pickled."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Take back what `get_state` has returned."""
+
+
+class EarlyStopping(keras.callbacks.EarlyStopping):
+    """`keras.callbacks.EarlyStopping` whose state, the best value included, can be stored."""
+
+    def get_state(self) -> dict[str, Any]:
+        """How far it has come."""
+        return _states.fields_of(self)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        _states.set_fields(self, state)
+
+
+class ReduceLROnPlateau(keras.callbacks.ReduceLROnPlateau):
+    """`keras.callbacks.ReduceLROnPlateau` whose state can be stored."""
+
+    def get_state(self) -> dict[str, Any]:
+        """How far it has come."""
+        return _states.fields_of(self)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        _states.set_fields(self, state)
