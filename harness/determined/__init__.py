@@ -13,7 +13,7 @@ LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from determined import core, errors
+    from determined import core, errors, util
     from determined._import import import_from_path
     from determined._info import ClusterInfo, RendezvousInfo, ResourcesInfo, TrialInfo, get_cluster_info
     from determined._trial_context import EnvContext, LegacyTrial, TrialContext, TrialController
@@ -37,6 +37,7 @@ __all__ = [
     "errors",
     "get_cluster_info",
     "import_from_path",
+    "util",
 ]
 
 _HOME = {

@@ -72,7 +72,7 @@ class Context:
         self.checkpoint = checkpoint
         self.distributed = distributed or DummyDistributedContext()
         self.preempt = preempt or DummyPreemptContext()
-        self.train = train or DummyTrainContext(_local_dir("tensorboard"))
+        self.train = train or DummyTrainContext(local_dir("tensorboard"))
         self.searcher = searcher or DummySearcherContext(self.distributed)
         self.info = info
         self.experimental = experimental or DummyExperimentalCoreContext()
@@ -231,7 +231,7 @@ def init(
     info = get_cluster_info()
     if info is None or info.task_type != "TRIAL":
         dist = distributed or DummyDistributedContext()
-        place = storage_manager or storage.build(checkpoint_storage or _local_dir("checkpoints"))
+        place = storage_manager or storage.build(checkpoint_storage or local_dir("checkpoints"))
         return Context(CheckpointContext(dist, place, None, "", ""), dist, info=info)
     trial = info.trial
     if distributed is None:
@@ -291,7 +291,8 @@ def _on_cluster(
     )
 
 
-def _local_dir(name: str) -> str:
+def local_dir(name: str) -> str:
+    """Where what has no cluster is kept."""
     base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
     return os.path.join(base, "determined", name)
 

@@ -141,6 +141,44 @@ class DistributedContext:
         )
 
     @classmethod
+    def from_tf_config(cls) -> tuple[DistributedContext, Any]:
+        """From `TF_CONFIG`, which `determined.launch.tensorflow` sets, and TensorFlow's strategy that goes with it.
+
+        Without `TF_CONFIG` there is one worker. The strategy is `MultiWorkerMirroredStrategy` for several workers,
+        `MirroredStrategy` for one with several GPUs, and else TensorFlow's default one.
+
+        Raises:
+            ImportError: TensorFlow is not installed.
+            ValueError: `TF_CONFIG` is none that this can be.
+        """
+        import importlib
+
+        try:
+            tensorflow = importlib.import_module("tensorflow")
+        except ImportError as e:
+            raise ImportError(
+                "DistributedContext.from_tf_config() needs tensorflow, which is not installed here: pip install "
+                "tensorflow",
+                name="tensorflow",
+            ) from e
+        rank, hosts = _tf_config(os.environ.get("TF_CONFIG"))
+        chief_ip = os.environ.get("DET_CHIEF_IP") or hosts[0].rpartition(":")[0].strip("[]")
+        workers = cls(
+            rank=rank,
+            size=len(hosts),
+            local_rank=0,
+            local_size=1,
+            cross_rank=rank,
+            cross_size=len(hosts),
+            chief_ip=chief_ip,
+        )
+        if workers.size > 1:
+            return workers, tensorflow.distribute.MultiWorkerMirroredStrategy()
+        if len(tensorflow.config.list_physical_devices("GPU")) > 1:
+            return workers, tensorflow.distribute.MirroredStrategy()
+        return workers, tensorflow.distribute.get_strategy()
+
+    @classmethod
     def _from_env(cls, names: tuple[str, ...], launcher: str, chief_ip: str | None) -> DistributedContext:
         values: list[int] = []
         for name in names:
@@ -403,6 +441,28 @@ def _number(name: str) -> int:
     if not text.strip().isdigit():
         raise ValueError(f"the environment variable {name} is {text!r}, but must be a number")
     return int(text)
+
+
+def _tf_config(text: str | None) -> tuple[int, list[str]]:
+    """The rank of this worker, and the addresses of all, by rank; a chief that is named apart is the first."""
+    import json
+
+    if not text:
+        return 0, ["localhost:0"]
+    try:
+        config: dict[str, Any] = json.loads(text)
+        cluster, task = config["cluster"], config["task"]
+        kind, index = task["type"], int(task["index"])
+        hosts: list[str] = [*cluster.get("chief", []), *cluster.get("worker", [])]
+        rank = index + (len(cluster.get("chief", [])) if kind == "worker" else 0)
+        if kind not in ("chief", "worker") or set(cluster) - {"chief", "worker"} or not 0 <= rank < len(hosts):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ValueError(
+            f"the environment variable TF_CONFIG is {text!r}, but must name this task and a cluster of workers, for "
+            'example {"cluster": {"worker": ["10.0.0.1:2222"]}, "task": {"type": "worker", "index": 0}}'
+        ) from e
+    return rank, hosts
 
 
 def _seconds(name: str, default: float) -> float:

@@ -51,9 +51,8 @@ class TensorboardFiles:
     def of_trial(cls, info: ClusterInfo, rank: int, storage: Storage) -> TensorboardFiles:
         """Those of one worker of a trial, where the cluster looks for them."""
         trial = info.trial
-        name = f"tensorboard-{info.allocation_id or f'unmanaged-{trial.trial_id}'}-{rank}"
         below = (info.cluster_id, "tensorboard", "experiment", str(trial.experiment_id), "trial", str(trial.trial_id))
-        return cls(os.path.join(_local_base(), name), storage, below)
+        return cls(_folder_of(info, rank), storage, below)
 
     def path(self) -> pathlib.Path:
         """The local folder; made if needed."""
@@ -94,6 +93,24 @@ class TensorboardFiles:
     def _put(self, file: pathlib.Path, name: pathlib.PurePosixPath) -> None:
         if self._storage is not None:
             self._storage.put_tensorboard(str(file), "/".join((*self._below, *name.parts)))
+
+
+def folder_of_this_process() -> str:
+    """The local folder of this process: that of its trial and rank, or one for all that runs outside of a cluster."""
+    from determined._info import get_cluster_info
+
+    info = get_cluster_info()
+    if info is None or info.task_type != "TRIAL":
+        from determined.core._context import local_dir
+
+        return local_dir("tensorboard")
+    rank = os.environ.get("RANK") or "0"
+    return _folder_of(info, int(rank) if rank.isdigit() else 0)
+
+
+def _folder_of(info: ClusterInfo, rank: int) -> str:
+    name = f"tensorboard-{info.allocation_id or f'unmanaged-{info.trial.trial_id}'}-{rank}"
+    return os.path.join(_local_base(), name)
 
 
 def _local_base() -> str:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     preempt: core.PreemptContext
     searcher: core.SearcherContext
     info: ClusterInfo | None
+    profiler: core.ProfilerContext
+    experimental: core.ExperimentalCoreContext
 
 __all__ = [
     "Config",
@@ -53,7 +55,7 @@ __all__ = [
     "url_reverse_webui_exp_view",
 ]
 
-_PARTS = ("train", "checkpoint", "distributed", "preempt", "searcher", "info")
+_PARTS = ("train", "checkpoint", "distributed", "preempt", "searcher", "info", "profiler", "experimental")
 _current: core.Context | None = None
 
 

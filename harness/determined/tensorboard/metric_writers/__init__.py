@@ -1,0 +1,1 @@
+"""Writers for TensorBoard, by library."""
