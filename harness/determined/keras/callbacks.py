@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keras
 
+from determined.core._tensorboard import folder_of_this_process
 from determined.keras import _states
-from determined.keras._tensorboard import TensorBoard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Callback(keras.callbacks.Callback):
         """Take back what `get_state` has returned."""
 
 
-class EarlyStopping(keras.callbacks.EarlyStopping):
+class EarlyStopping(Callback, keras.callbacks.EarlyStopping):
     """`keras.callbacks.EarlyStopping` whose state, the best value included, can be stored."""
 
     def get_state(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
         _states.set_fields(self, state)
 
 
-class ReduceLROnPlateau(keras.callbacks.ReduceLROnPlateau):
+class ReduceLROnPlateau(Callback, keras.callbacks.ReduceLROnPlateau):
     """`keras.callbacks.ReduceLROnPlateau` whose state can be stored."""
 
     def get_state(self) -> dict[str, Any]:
@@ -58,3 +58,12 @@ class ReduceLROnPlateau(keras.callbacks.ReduceLROnPlateau):
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         _states.set_fields(self, state)
+
+
+class TensorBoard(Callback, keras.callbacks.TensorBoard):
+    """`keras.callbacks.TensorBoard` that writes into the trial's folder, unless `log_dir` is given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not args and "log_dir" not in kwargs:
+            kwargs["log_dir"] = folder_of_this_process()
+        keras.callbacks.TensorBoard.__init__(self, *args, **kwargs)  # pyright: ignore[reportUnknownMemberType]

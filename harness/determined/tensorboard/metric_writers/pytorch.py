@@ -35,3 +35,7 @@ class TorchWriter:
     def reset(self) -> None:
         """Write what is still in memory to the file."""
         self.writer.flush()
+
+    def flush(self) -> None:
+        """The same."""
+        self.writer.flush()
