@@ -1,4 +1,6 @@
-"""The PyTorch example as users run it: undisturbed, killed between a step and its checkpoint, preempted; and on two workers.
+"""The PyTorch example as users run it: undisturbed, killed between a step and its checkpoint, preempted; on two workers.
+
+And the examples with transformers, Lightning and Keras.
 
 All trials share one cluster. They run in `.venv-torch`, which `make test` makes.
 """
@@ -29,12 +31,10 @@ class Runs:
 
     cluster: Embedded
 
-    def create(self, config: str) -> int:
-        """Submit one of the example's configurations, longer than it is; returns the experiment's id."""
-        done = self.cluster.det(
-            *["experiment", "create", str(EXAMPLE / config), str(EXAMPLE)],
-            *["--config", f"searcher.max_length.epochs={EPOCHS}"],
-        )
+    def create(self, config: str, example: Path = EXAMPLE, epochs: int | None = EPOCHS) -> int:
+        """Submit one of an example's configurations, longer than it is unless None; returns the experiment's id."""
+        longer = ["--config", f"searcher.max_length.epochs={epochs}"] if epochs else []
+        done = self.cluster.det("experiment", "create", str(example / config), str(example), *longer)
         assert done.returncode == 0, done.stdout + done.stderr
         return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
 
@@ -162,6 +162,41 @@ def test_two_workers_train_one_network(runs: Runs) -> None:
     query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
     ((accuracy,),) = runs.cluster.rows(query)
     assert accuracy > 0.95
+
+
+@pytest.fixture(scope="module")
+def libraries(runs: Runs) -> dict[str, int]:
+    """The experiments of the examples with a library's own loop, all at once; Lightning's is long enough to pause it."""
+    lengths = {"lightning": 20, "transformers": None, "keras": None}
+    return {
+        name: runs.create("const.yaml", EXAMPLE.with_name(f"digits_{name}"), epochs) for name, epochs in lengths.items()
+    }
+
+
+def test_lightning_example_goes_on_after_a_pause(runs: Runs, libraries: dict[str, int]) -> None:
+    experiment = libraries["lightning"]
+    runs.until_trained(experiment, 60)
+    assert runs.cluster.det("experiment", "pause", str(experiment)).returncode == 0
+    runs.until_state(experiment, "PAUSED")
+    query = f"SELECT max(steps_completed) FROM checkpoints WHERE experiment_id = {experiment}"
+    ((steps,),) = runs.cluster.rows(query)
+    runs.finish(experiment)
+    assert runs.runs(experiment) == (2, 0)
+    assert 60 <= steps < 20 * 45
+    assert runs.cluster.rows(query) == [(20 * 45,)]
+
+
+@pytest.mark.parametrize(("library", "steps", "wanted"), [("transformers", 230, 0.8), ("keras", 225, 0.9)])
+def test_example_with_a_library_learns(
+    runs: Runs, libraries: dict[str, int], library: str, steps: int, wanted: float
+) -> None:
+    experiment = libraries[library]
+    runs.until_state(experiment, "COMPLETED")
+    query = f"SELECT searcher_metric, total_batches FROM trials WHERE experiment_id = {experiment}"
+    ((accuracy, trained),) = runs.cluster.rows(query)
+    assert (accuracy > wanted, trained) == (True, steps)
+    query = f"SELECT max(steps_completed) FROM checkpoints WHERE experiment_id = {experiment}"
+    assert runs.cluster.rows(query) == [(steps,)]
 
 
 def _read(path: Path) -> bytes:

@@ -160,7 +160,7 @@ class DeterminedCallback(keras.callbacks.Callback):
         self._batches_in_epoch, self._steps = batch + 1, before + trained
         if isinstance(self._period, int) and before // self._period != self._steps // self._period:
             self._report("training", logs or {})
-        self._print(f"epoch {self._epoch + 1}", batch + 1, self._known_length("steps", self._training_length))
+        self._print(batch + 1, self._params.get("steps") or self._training_length)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Report and store; complete the searcher's operation; ask whether to make room."""
@@ -185,15 +185,13 @@ class DeterminedCallback(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Note it."""
-        self._test_batches, self._printed = 0, 0
+        self._test_batches = 0
         if self._is_fitting:
             self._set_status("validating")
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Count."""
         self._test_batches = batch + 1
-        if self._is_fitting:
-            self._print("validation", batch + 1, self._validation_length)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Report a validation of `fit`; `evaluate()` outside of it is no part of the training."""
@@ -271,17 +269,14 @@ class DeterminedCallback(keras.callbacks.Callback):
     def _params(self) -> dict[str, Any]:
         return self.params or {}  # pyright: ignore
 
-    def _known_length(self, name: str, otherwise: int | None) -> int | None:
-        return self._params.get(name) or otherwise
-
-    def _print(self, what: str, batch: int, of: int | None) -> None:
+    def _print(self, batch: int, of: int | None) -> None:
         """A line for each tenth: a bar that moves is none in a log."""
         if not self._is_chief or not of or not self._params.get("verbose"):
             return
         tenth = batch * 10 // of
         if tenth > self._printed:
             self._printed = tenth
-            print(f"{what}: {tenth * 10}% ({batch} of {of} batches)", flush=True)  # noqa: T201
+            print(f"epoch {self._epoch + 1}: {tenth * 10}% ({batch} of {of} batches)", flush=True)  # noqa: T201
 
 
 def _random_file(rank: int) -> str:

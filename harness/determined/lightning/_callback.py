@@ -283,7 +283,7 @@ class DeterminedCallback(pl.Callback):
             metadata["trial_id"] = info.trial.trial_id
         try:
             with self.core_context.checkpoint.store_path(metadata, shard=True) as (path, _):
-                trainer.save_checkpoint(path / FILE)
+                trainer.save_checkpoint(path / FILE, weights_only=False)
         finally:
             self._state = {}
         self._saved_at = trainer.global_step
