@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Trial classes and integrations run with Determined's own package, as published.
+#: Trial classes run with Determined's own package, as published.
 WITH_DETERMINED = (
     "run it in a Python with Determined's own package (python3 -m venv V; V/bin/pip install determined==0.38.1 torch "
     "tensorboard; UNDETERRED_TRIAL_PYTHON=V/bin/python det up) or in an image that has it"
@@ -12,3 +12,8 @@ WITH_DETERMINED = (
 def not_here(module: str) -> ImportError:
     """The error for an import of a training API."""
     return ImportError(f"{module} is not in this harness yet: {WITH_DETERMINED}, or use determined.core", name=module)
+
+
+def gone(name: str, instead: str) -> ImportError:
+    """The error for an import of a name that Determined had and this harness leaves out."""
+    return ImportError(f"{name} is not in this harness: {instead}", name=name)

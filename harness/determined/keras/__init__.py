@@ -30,3 +30,24 @@ from determined.keras._callback import DeterminedCallback
 from determined.keras._tensorboard import TensorBoard
 
 __all__ = ["DeterminedCallback", "TensorBoard", "callbacks"]
+
+# Not AttributeError: `from determined.keras import TFKerasTrial` would say no more than that there is no such name.
+_OF_TRIALS = (
+    "SequenceAdapter",
+    "TFKerasExperimentalContext",
+    "TFKerasTensorBoard",
+    "TFKerasTrial",
+    "TFKerasTrialContext",
+    "load_model_from_checkpoint_path",
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in _OF_TRIALS:
+        from determined._later import WITH_DETERMINED, gone
+
+        raise gone(
+            f"{__name__}.{name}",
+            f"use determined.keras.DeterminedCallback in model.fit of Keras 3, or {WITH_DETERMINED}",
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -80,8 +80,12 @@ class DeterminedCallback(pl.Callback):
         uuid = info.latest_checkpoint if info is not None else None
         if uuid is None:
             return None
-        folder = tempfile.mkdtemp(prefix="determined-lightning-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        workers = self.core_context.distributed
+        folder = ""
+        if workers.local_rank == 0:
+            folder = tempfile.mkdtemp(prefix="determined-lightning-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        folder = workers.broadcast_local(folder)  # one downloads for all of this machine
         self.core_context.checkpoint.download(uuid, folder)
         path = os.path.join(folder, FILE)
         if not os.path.exists(path):

@@ -145,7 +145,7 @@ class DetCallback(transformers.TrainerCallback):
         if self._reported.get(kind) == state.global_step or not metrics:
             return
         self._reported[kind] = state.global_step
-        metrics = {**metrics, "batches": state.global_step, "epochs": state.epoch}
+        metrics = {**metrics, "batches": state.global_step, "epochs": state.epoch or 0.0}
         if kind == EVAL:
             lacking = [name for name in self._required if name not in metrics]
             if lacking:
@@ -190,8 +190,8 @@ class DetCallback(transformers.TrainerCallback):
             control.should_training_stop = True
             control.should_evaluate = False
             control.should_save = True
-        elif self._operations.reached(self._trained(state)):
-            control.should_evaluate = control.should_evaluate or _can_evaluate(args)
+        elif self._operations.reached(self._trained(state)) and _can_evaluate(args):
+            control.should_evaluate = True
             control.should_save = True
         elif control.should_training_stop:
             control.should_evaluate = control.should_evaluate or _can_evaluate(args)

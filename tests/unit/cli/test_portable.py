@@ -36,7 +36,7 @@ for package in (cli, determined, workflows.config, workflows.lifecycle, workflow
         try:
             importlib.import_module(module.name)
         except Exception as error:
-            if "is not in this harness yet" not in str(error) and "pip install 'undeterred-harness[" not in str(error):
+            if "is not in this harness" not in str(error) and "pip install 'undeterred-harness[" not in str(error):
                 problems.append(f"{module.name}: {type(error).__name__}: {error}")
 print("\\n".join(problems))
 """
