@@ -9,6 +9,7 @@ from determined import errors
 from determined.core._checkpoint import CheckpointContext
 from determined.core._distributed import DistributedContext, DummyDistributedContext
 from determined.core._experimental import DummyExperimentalCoreContext, ExperimentalCoreContext
+from determined.core._local import local_dir
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
 from determined.core._profiler import DummyProfilerContext, ProfilerContext
 from determined.core._searcher import DummySearcherContext, SearcherContext
@@ -289,12 +290,6 @@ def _on_cluster(
         reporter,
         sync,
     )
-
-
-def local_dir(name: str) -> str:
-    """Where what has no cluster is kept."""
-    base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    return os.path.join(base, "determined", name)
 
 
 def _wants_profile(info: ClusterInfo) -> bool:

@@ -101,7 +101,7 @@ def folder_of_this_process() -> str:
 
     info = get_cluster_info()
     if info is None or info.task_type != "TRIAL":
-        from determined.core._context import local_dir
+        from determined.core._local import local_dir
 
         return local_dir("tensorboard")
     rank = os.environ.get("RANK") or "0"

@@ -47,9 +47,9 @@ class CheckpointLoadContext(PyTorchTrialContext):
 
     def __init__(self, hparams: dict[str, Any] | None = None, exp_conf: dict[str, Any] | None = None) -> None:
         from determined.common import storage
-        from determined.core._context import _local_dir  # pyright: ignore[reportPrivateUsage]
+        from determined.core._local import local_dir
 
-        place = CheckpointContext(DummyDistributedContext(), storage.build(_local_dir("checkpoints")), None, "", "")
+        place = CheckpointContext(DummyDistributedContext(), storage.build(local_dir("checkpoints")), None, "", "")
         super().__init__(
             Context(place),
             trial_seed=0,
