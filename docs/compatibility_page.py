@@ -27,8 +27,8 @@ were published, `determined` 0.38.1 and 0.21.0 from PyPI, against this server, a
 `GET /info` gives 0.38.1 as the master's `version`, the newest release whose wire this server speaks: an older client
 says, as it did, that there is a newer one. Our own number is beside it as `undeterred_version`.
 
-Trial classes (`PyTorchTrial` and the others) run with Determined's own package in the trials' Python, on one slot and
-on several ([more](trial-python.md#trial-classes)):
+`PyTorchTrial` [runs with our harness](training-pytorch.md); all trial classes do with Determined's own package in the
+trials' Python, on one slot and on several ([more](trial-python.md#trial-classes)):
 
 ```text
 python3 -m venv ~/determined

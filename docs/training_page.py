@@ -31,13 +31,10 @@ _OFF_CLUSTER = "internal there: `core.init()` gives these outside of a cluster"
 #: What to do without a name; the longest beginning of a name that is here counts.
 NOT = {
     "determined": _INTERNAL,
-    "determined.LegacyTrial": "base of trial classes: " + _OWN_PACKAGE,
-    "determined.Trial": "base of trial classes: " + _OWN_PACKAGE,
-    "determined.TrialContext": _INTERNAL,
-    "determined.TrialController": _INTERNAL,
     "determined.core.Dummy": _OFF_CLUSTER,
     "determined.core.SearcherContextMissing": _INTERNAL,
-    "determined.pytorch": _OWN_PACKAGE,
+    "determined.pytorch": _INTERNAL,
+    "determined.pytorch.deepspeed": _OWN_PACKAGE,
     "determined.pytorch.deepspeed.DeepSpeedTrialController": _INTERNAL,
     "determined.pytorch.lightning": "`determined.lightning.DeterminedCallback` in a `lightning.Trainer`",
     "determined.keras": "`determined.keras.DeterminedCallback` in `model.fit`; as it was: " + _OWN_PACKAGE,

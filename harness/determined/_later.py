@@ -9,11 +9,6 @@ WITH_DETERMINED = (
 )
 
 
-def not_here(module: str) -> ImportError:
-    """The error for an import of a training API."""
-    return ImportError(f"{module} is not in this harness yet: {WITH_DETERMINED}, or use determined.core", name=module)
-
-
 def gone(name: str, instead: str) -> ImportError:
     """The error for an import of a name that Determined had and this harness leaves out."""
     return ImportError(f"{name} is not in this harness: {instead}", name=name)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple, cast
 
 PROCESS, DOCKER = "process", "docker"
-_TRIAL_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Unserved(NamedTuple):
@@ -36,11 +34,6 @@ UNSERVED = (
 )
 
 
-def names_trial_class(entrypoint: Any) -> bool:
-    """Whether an entrypoint is `module:Class`, as trial classes are named, and no command."""
-    return isinstance(entrypoint, str) and _TRIAL_CLASS.fullmatch(entrypoint.strip()) is not None
-
-
 def notices(config: Any, launchers: Set[str]) -> list[str]:
     """A sentence for each field that the user wrote and that has no effect.
 
@@ -57,11 +50,6 @@ def _notices(config: Any, launchers: Set[str]) -> Iterator[str]:
             continue
         who = "plain processes do" if field.launchers == _PROCESSES else "this release does"
         yield f"{field.path}: {who} nothing with it: {field.instead}"
-    if names_trial_class(_at(config, "entrypoint")):
-        yield (
-            "entrypoint: it names a trial class, which Determined's own package runs: the trial's Python or image has "
-            "to have that (pip install determined==0.38.1), as our harness does not run trial classes yet"
-        )
 
 
 def _at(config: Any, path: str) -> Any:

@@ -94,7 +94,7 @@ def files_of(
     Args:
         model_dir: The directory.
         leaves_out: Says of a folder that nothing below it is wanted.
-        most: So many files and folders.
+        most: The most files and folders there may be.
 
     Raises:
         InvalidContextException: More than `most`, or more than 95 MiB: this is no model directory.

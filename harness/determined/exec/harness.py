@@ -38,7 +38,12 @@ def main() -> None:
     try:
         cls = trial_class(sys.argv[1])
         _run(cls, info)
-    except (errors.InvalidExperimentException, errors.NotAvailableException) as error:
+    except errors.InvalidExperimentException as error:
+        fail(str(error))
+    except ImportError as error:
+        # What this package leaves out, or needs an extra for; the user's own module is missing with its place.
+        if not (error.name or "").startswith("determined") and "undeterred-harness[" not in str(error):
+            raise
         fail(str(error))
 
 
@@ -74,15 +79,10 @@ def trial_class(entrypoint: str) -> Any:
 
 
 def _run(cls: Any, info: ClusterInfo) -> None:
-    # One of Keras is known by where its base comes from: importing Keras for all would cost seconds.
-    bases = {base.__module__.partition("determined.")[2].partition(".")[0] for base in getattr(cls, "__mro__", ())}
-    if "keras" in bases:
-        from determined import keras
-
-        return keras.run_legacy_trial(cls, info)  # type: ignore[attr-defined,no-any-return]
+    # After the user's module, whose imports may say better what is missing.
     from determined.pytorch import _legacy
 
-    return _legacy.run(cls, info)
+    _legacy.run(cls, info)
 
 
 def _log(debug: bool) -> None:

@@ -67,10 +67,9 @@ def __getattr__(name: str) -> object:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "torch":
                 raise
-            raise ImportError(
-                "determined.pytorch needs PyTorch: pip install 'undeterred-harness[pytorch]', or take an image with it",
-                name=error.name,
-            ) from None
+            from determined._extras import missing
+
+            raise missing("determined.pytorch", "torch", "pytorch") from None
     else:
         raise AttributeError(f"module 'determined.pytorch' has no attribute {name!r}")
     globals()[name] = value
