@@ -44,8 +44,12 @@ async def kept_steps(cluster: Platform, experiment_id: int) -> list[int]:
 
 
 def folders(cluster: Platform) -> set[str]:
-    """Of checkpoints. Each has its manifest beside it, and no manifest is left alone."""
-    names = {path.name for path in (cluster.folder / "checkpoints").iterdir()}
+    """Of checkpoints. Each has its manifest beside it, and no manifest is left alone.
+
+    The folder that has the cluster's files for TensorBoard is not one of them.
+    """
+    beside = (cluster.folder / "checkpoints").iterdir()
+    names = {path.name for path in beside if not (path / "tensorboard").is_dir()}
     found = {name for name in names if not name.endswith(".manifest.json")}
     assert names - found == {f".{name.removeprefix('.').removesuffix('.deleted')}.manifest.json" for name in found}
     return found
