@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|reports|wire|storage|searchers|scheduling|search|lifecycle|cluster|docker …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|reports|wire|storage|searchers|scheduling|search|lifecycle|cluster|docker …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -22,6 +22,7 @@ from bench import (
     search,
     searchers,
     storage,
+    trainer,
     training_loop,
     wire,
 )
@@ -32,6 +33,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "clients": clients.figures,
     "loop": training_loop.figures,
+    "trainer": trainer.figures,
     "reports": reports.figures,
     "wire": wire.figures,
     "storage": storage.figures,

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import socketserver
+import sys
 import threading
 import time
 import urllib.parse
@@ -303,6 +304,14 @@ def trial(master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     yield trial
     trial.preempt.set()
     determined._info._cached = None
+
+
+@pytest.fixture
+def without_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is not installed."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
 
 
 TRIAL_PYTHON = Path(__file__).parents[2] / ".venv-trial" / "bin" / "python"

@@ -32,7 +32,7 @@ def stored(folder: str | Path) -> list[str]:
     return found
 
 
-def test_a_stored_checkpoint_is_whole_and_reported(trial: Trial) -> None:
+def test_a_stored_checkpoint_is_whole_and_reported(trial: Trial, without_tensorboard: None) -> None:
     with trial.init() as ctx:
         ctx.train.report_validation_metrics(4, {"accuracy": 0.5})
         with ctx.checkpoint.store_path({"steps_completed": 4, "note": "x"}) as (path, storage_id):

@@ -119,15 +119,16 @@ def test_files_are_copied_while_the_trial_runs_and_at_its_end(trial: Trial, monk
     assert copies.count("host.pt.trace.json") == 1, "what has not changed is not copied again"
 
 
-def test_missing_tensorboard_is_told_once(trial: Trial, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_tensorboard_is_told_once(
+    trial: Trial, caplog: pytest.LogCaptureFixture, without_tensorboard: None
+) -> None:
     with caplog.at_level(logging.INFO, "determined.core"), trial.init() as ctx:
         for step in range(3):
             ctx.train.report_training_metrics(step, {"loss": 1.0})
     told = [r.getMessage() for r in caplog.records if "TensorBoard" in r.getMessage()]
-    assert told == [
-        "TensorBoard gets no metrics of this trial: No module named 'tensorboard'; `pip install tensorboard` in its "
-        "image changes that"
-    ]
+    assert len(told) == 1
+    assert told[0].startswith("TensorBoard gets no metrics of this trial: ")
+    assert told[0].endswith("`pip install tensorboard` in its image changes that")
     assert not _copied(trial).exists()
     assert not list(trial.run_dir.glob("tensorboard-*")), "no folder for nothing"
 
