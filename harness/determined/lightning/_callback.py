@@ -136,6 +136,7 @@ class DeterminedCallback(pl.Callback):
             self._epoch_start = _own(loaded["epoch_start"], rank) or random_state()
             if fetcher is not None and not _is_resumable(trainer):
                 set_random_state(self._epoch_start)
+                _set_epoch(trainer)
                 iter(fetcher)
                 for _ in range(batches):  # past the fetcher's own count, which the Trainer restores
                     next(fetcher.iterator)
@@ -149,6 +150,7 @@ class DeterminedCallback(pl.Callback):
         self._epoch_start = random_state()
         self._is_noted = True
         if fetcher is not None:
+            _set_epoch(trainer)
             iter(fetcher)  # the Trainer has made one before: its draws must come after the state that is noted
 
     # -- training -----------------------------------------------------------------------------------------------------
@@ -319,6 +321,15 @@ def _validates_after(trainer: Any, batch_idx: int) -> bool:
 def _own(states: list[Any], rank: int) -> Any:
     """This worker's; None if there were fewer workers."""
     return states[rank] if rank < len(states) else None
+
+
+def _set_epoch(trainer: Any) -> None:
+    """Give the epoch to samplers that shuffle by it; the Trainer does so later, when its loaders may have begun."""
+    loader, epoch = trainer.fit_loop._combined_loader, trainer.fit_loop.epoch_progress.current.processed
+    for each in loader.flattened if loader is not None else ():
+        for sampler in (getattr(each, "sampler", None), getattr(getattr(each, "batch_sampler", None), "sampler", None)):
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)
 
 
 def _is_resumable(trainer: Any) -> bool:
