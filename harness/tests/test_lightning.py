@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning import pytorch as pl
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from determined import core, errors
 from determined.lightning import DeterminedCallback
@@ -61,12 +61,31 @@ class Killed(BaseException):
     pass
 
 
-def data(shuffle: bool) -> DataLoader[Any]:
+class ByEpoch(Sampler[int]):
+    """Shuffles by the epoch it is given, as those of several workers do."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(24, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+    def __len__(self) -> int:
+        return 24
+
+
+def data(shuffle: bool, sampler: Sampler[int] | None = None) -> DataLoader[Any]:
     numbers = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
-    return DataLoader(TensorDataset(numbers, (numbers.sum(1) > 0).long()), batch_size=4, shuffle=shuffle)
+    dataset = TensorDataset(numbers, (numbers.sum(1) > 0).long())
+    return DataLoader(dataset, batch_size=4, shuffle=shuffle, sampler=sampler)
 
 
-def fit(trial: Trial, folder: Path, at: AtBatch | None = None, every: int = 1, **others: Any) -> str:
+def fit(
+    trial: Trial, folder: Path, at: AtBatch | None = None, every: int = 1, loader: Any = None, **others: Any
+) -> str:
     """Train as a trial; SHA-256 of the weights it ends with."""
     with trial.init() as context:
         callback = DeterminedCallback(context, checkpoint_every_n_epochs=every)
@@ -83,7 +102,8 @@ def fit(trial: Trial, folder: Path, at: AtBatch | None = None, every: int = 1, *
             **others,
         )
         module = Module()
-        trainer.fit(module, data(shuffle=True), data(shuffle=False), ckpt_path=callback.checkpoint_path)
+        train = loader or data(shuffle=True)
+        trainer.fit(module, train, data(shuffle=False), ckpt_path=callback.checkpoint_path)
         return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in module.parameters())).hexdigest()
 
 
@@ -167,6 +187,17 @@ def test_preempted_and_killed_runs_end_with_the_weights_of_an_undisturbed_one(tr
 
     fit(trial, tmp_path)
     assert len(checkpoints(trial)) == 6, "started again when the searcher wants nothing: nothing is trained or stored"
+
+
+def test_sampler_that_shuffles_by_epoch_is_resumed_within_one(trial: Trial, tmp_path: Path) -> None:
+    of_epochs(trial, 3)
+    undisturbed = fit(trial, tmp_path, loader=data(shuffle=False, sampler=ByEpoch()))
+    trial.completed.clear()
+    trial.master.calls.clear()
+    fit(trial, tmp_path, AtBatch(8, lambda: preempt(trial)), loader=data(shuffle=False, sampler=ByEpoch()))
+    trial.preempt.clear()
+    trial.latest_checkpoint = checkpoints(trial)[9]
+    assert fit(trial, tmp_path, loader=data(shuffle=False, sampler=ByEpoch())) == undisturbed
 
 
 def test_operations_in_batches_end_with_a_validation(trial: Trial, tmp_path: Path) -> None:

@@ -327,8 +327,10 @@ def _set_epoch(trainer: Any) -> None:
     """Give the epoch to samplers that shuffle by it; the Trainer does so later, when its loaders may have begun."""
     loader, epoch = trainer.fit_loop._combined_loader, trainer.fit_loop.epoch_progress.current.processed
     for each in loader.flattened if loader is not None else ():
-        for sampler in (getattr(each, "sampler", None), getattr(getattr(each, "batch_sampler", None), "sampler", None)):
-            if callable(getattr(sampler, "set_epoch", None)):
+        batches: Any = getattr(each, "batch_sampler", None)
+        samplers: list[Any] = [getattr(each, "sampler", None), batches, getattr(batches, "sampler", None)]
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
 
