@@ -1,7 +1,8 @@
 """`det experiment create --local`: one trial of length 1 on this machine, without a cluster.
 
 The script runs in a temporary copy of what would be sent, under the harness' stand-ins: the searcher hands out one
-operation of length 1, metrics go to the log, nobody preempts. `det.get_cluster_info()` has the hyperparameters.
+operation of length 1, metrics go to the log, nobody preempts. `det.get_cluster_info()` has the hyperparameters. A trial
+class trains one batch, validates one, and saves.
 """
 
 from __future__ import annotations

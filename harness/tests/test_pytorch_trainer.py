@@ -467,7 +467,19 @@ def test_outside_of_a_cluster_it_trains_saves_and_goes_on(
     about = json.loads((saved / "load_data.json").read_text())
     assert about["trial_cls_spec"].endswith(":Simple")
     assert about["is_trainer"] is True
-    assert "checkpoint_policy 'best' needs a cluster" in caplog.text
+    assert "checkpoint_policy 'best' needs a cluster, which knows the best validation: using 'all'" in caplog.text
     assert [batch for _, batch, _ in train(Batch(6), saved.name).seen] == [4, 5]
     tried = train(Batch(100), test_mode=True)
     assert len(tried.seen) == 1
+
+
+def test_tensorboard_gets_each_batch_and_what_only_the_average_has(fit: Fit) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    trial = fit(max_length=Batch(3), reporting_period=Batch(2))
+    (file,) = fit.cluster.storage.glob("cluster/tensorboard/experiment/3/trial/7/*tfevents*")
+    found = [(value.tag, event.step) for event in EventFileLoader(str(file)).Load() for value in event.summary.value]
+    assert [step for tag, step in found if tag == "Determined/loss"] == [0, 1, 2]
+    assert [step for tag, step in found if tag == "Determined/epochs"] == [2, 3]
+    assert ("Determined/val_accuracy", 3) in found
+    assert trial.context.get_tensorboard_writer() is trial.context.get_tensorboard_writer()

@@ -66,7 +66,7 @@ class Trials:
         (uuid,) = self.one(
             f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {BATCHES}"
         )
-        file = self.cluster.folder / "home" / "checkpoints" / str(uuid) / "state_dict.pth"
+        file = self.cluster.folder / "checkpoints" / str(uuid) / "state_dict.pth"
         # As anybody may read it, without this package.
         (model,) = torch.load(file, map_location="cpu", weights_only=False)["models_state_dict"]
         return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.values())).hexdigest()

@@ -132,7 +132,7 @@ class TensorboardSync:
 
     def __init__(self, files: TensorboardFiles) -> None:
         self._files = files
-        self._queue: queue.SimpleQueue[tuple[str, int, float, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[str, int, float, list[dict[str, Any]]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._writer: Any = None
         self._can_write = True
@@ -144,10 +144,19 @@ class TensorboardSync:
         self._thread = threading.Thread(target=self._run, name="determined-tensorboard", daemon=True)
         self._thread.start()
 
-    def put(self, group: str, steps: int, metrics: dict[str, Any]) -> None:
-        """Have metrics written. Costs the caller next to nothing: what there is no room for is left out."""
+    def put(self, group: str, steps: int, metrics: dict[str, Any], batches: list[dict[str, Any]] | None = None) -> None:
+        """Have metrics written. Costs the caller next to nothing: what there is no room for is left out.
+
+        Args:
+            group: Training, validation or another.
+            steps: How many steps were completed.
+            metrics: Averages of these steps.
+            batches: Metrics of each of the last steps: what they have is written for each, and its average is not.
+        """
         if self._can_write and self._queue.qsize() < _QUEUE_LIMIT:
-            self._queue.put((group, steps, time.time(), metrics))
+            of_batches: set[str] = {name for batch in batches or () for name in batch}
+            averages = {name: value for name, value in metrics.items() if name not in of_batches}
+            self._queue.put((group, steps, time.time(), [*(batches or ()), averages]))
 
     def close(self) -> None:
         """Write and copy what is left; waits for a minute at most."""
@@ -176,12 +185,15 @@ class TensorboardSync:
                 now = time.monotonic()
                 next_sync = now + max(_SYNC_S, _SYNC_SHARE * (now - began))
 
-    def _write(self, group: str, steps: int, time_s: float, metrics: dict[str, Any]) -> None:
+    def _write(self, group: str, steps: int, time_s: float, metrics: list[dict[str, Any]]) -> None:
         try:
             if self._writer is None and self._can_write:
                 self._writer = self._open()
             if self._writer is not None:
-                self._writer.add(group, steps, time_s, metrics)
+                *batches, averages = metrics
+                for step, values in enumerate(batches, start=steps - len(batches)):
+                    self._writer.add(group, step, time_s, values)
+                self._writer.add(group, steps, time_s, averages)
         except Exception as e:  # noqa: BLE001 - whatever it is, training goes on
             self._tell("write", f"metrics are not written for it: {type(e).__name__}: {e}")
 

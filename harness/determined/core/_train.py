@@ -127,7 +127,7 @@ class TrainContext:
         self._reporter.put_metrics(group, steps, metrics, batches)
         self._goes_on.note()
         if self._sync is not None:
-            self._sync.put(group, steps, metrics)
+            self._sync.put(group, steps, metrics, batches)
 
     def _warn_unless_chief(self) -> None:
         if self._distributed.rank != 0 and not self._has_warned:

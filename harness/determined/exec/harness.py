@@ -29,7 +29,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         fail("use: python3 -m determined.exec.harness module:Class")
     info = determined.get_cluster_info()
-    if info is None or info.task_type != "TRIAL":
+    if info is None or info.task_type not in ("TRIAL", "LOCAL"):  # LOCAL: `det experiment create --local`
         fail(
             "determined.exec.harness runs in a trial of a cluster only; elsewhere call pytorch.Trainer.fit in a script"
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(cls: Any, info: ClusterInfo) -> None:
-    """Make the trial and train it.
+    """Make the trial and train it; `det experiment create --local` trains one batch and validates one.
 
     Raises: InvalidExperimentException, if the class or the configuration is not as it must be.
     """
@@ -43,6 +43,7 @@ def run(cls: Any, info: ClusterInfo) -> None:
             reporting_period=Batch(int(config.get("scheduling_unit") or 100)),
             checkpoint_policy=str(config.get("checkpoint_policy") or "best"),
             latest_checkpoint=info.latest_checkpoint,
+            test_mode=info.task_type == "LOCAL",
             step_zero_validation=bool(config.get("perform_initial_validation")),
             profiling_enabled=bool(profiling.get("enabled")),
         )

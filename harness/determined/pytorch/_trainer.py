@@ -195,10 +195,9 @@ class Trainer:
         if test_mode and master.is_cluster:
             raise ValueError("Trainer.fit: test_mode is for training outside of a cluster only")
         if checkpoint_policy == "best" and not master.is_cluster:
-            logger.warning(
-                "checkpoint_policy 'best' needs a cluster, which knows the best validation: saving after all"
-            )
             checkpoint_policy = "all"
+            if not test_mode:
+                logger.warning("checkpoint_policy 'best' needs a cluster, which knows the best validation: using 'all'")
         searcher: dict[str, Any] = {}
         if master.is_cluster:
             searcher = context.get_experiment_config().get("searcher") or {}

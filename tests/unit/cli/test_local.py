@@ -110,3 +110,15 @@ def test_interrupt_reaches_the_script_and_removes_the_copy(folder: Path) -> None
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "left\n")
     assert not os.path.exists(copy)
+
+
+def test_trial_class_trains_and_validates_one_batch(capfd: pytest.CaptureFixture[str]) -> None:
+    from cli.main import main
+
+    example = Path(__file__).parents[3] / "examples" / "digits_trial"
+    code = main(["experiment", "create", "--local", "--test", str(example / "const.yaml"), str(example)])
+    _, err = capfd.readouterr()
+    assert code == 0, err
+    assert "training metrics at step 1:" in err
+    assert "validation metrics at step 1:" in err
+    assert "saved checkpoint" in err
