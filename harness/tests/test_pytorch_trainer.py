@@ -483,3 +483,18 @@ def test_tensorboard_gets_each_batch_and_what_only_the_average_has(fit: Fit) -> 
     assert [step for tag, step in found if tag == "Determined/epochs"] == [2, 3]
     assert ("Determined/val_accuracy", 3) in found
     assert trial.context.get_tensorboard_writer() is trial.context.get_tensorboard_writer()
+
+
+@pytest.mark.parametrize(("room", "told"), [(3, "with 4 records a slot; 2 fit"), (0, "and with a single one as well")])
+def test_batch_that_does_not_fit_is_followed_by_one_that_does(
+    fit: Fit, caplog: pytest.LogCaptureFixture, room: int, told: str
+) -> None:
+    class Large(Simple):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if len(batch[0]) > room:
+                raise torch.OutOfMemoryError("out of memory")  # as of a GPU, which is not there
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fit(Large, max_length=Batch(1))
+    assert told in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import sys
@@ -15,7 +16,7 @@ import torch
 
 import determined
 from determined import errors
-from determined.pytorch import _metrics, _random, _state, _user_code
+from determined.pytorch import _memory, _metrics, _random, _state, _user_code
 from determined.pytorch._callback import PyTorchCallback
 from determined.pytorch._checkpoints import CheckpointWriter, Code
 from determined.pytorch._goals import Goal, Master
@@ -346,7 +347,14 @@ class TrainingLoop:
             if moves:
                 batch = context.to_device(batch)
             begin(batch_idx)
-            output = train_batch(batch=batch, epoch_idx=epoch_idx, batch_idx=batch_idx)
+            try:
+                output = train_batch(batch=batch, epoch_idx=epoch_idx, batch_idx=batch_idx)
+            except Exception as error:
+                # Of several ranks one alone would wait for the others.
+                if _memory.is_out_of_memory(error) and self._ranks.size == 1:
+                    again = {"epoch_idx": epoch_idx, "batch_idx": batch_idx}
+                    _memory.tell_what_fits(batch, functools.partial(_train_part, train_batch, **again))
+                raise
             end(batch_idx)
             outputs.append(_metrics.training_output(output, train_batch))
             if profiler is not None:
@@ -525,3 +533,7 @@ class TrainingLoop:
             raise errors.InvalidExperimentException(f"{sentence}; reproducible=True refuses that")
         if self._is_chief:
             logger.warning(f"{sentence}; Trainer.fit(reproducible=True) refuses such a run")
+
+
+def _train_part(train_batch: Any, batch: Any, **where: int) -> None:
+    train_batch(batch=batch, **where)
