@@ -43,6 +43,19 @@ def data() -> list[dict[str, Any]]:
     return [{"x": row, "labels": int(row.sum() > 0)} for row in numbers]
 
 
+def images() -> list[dict[str, Any]]:
+    numbers = torch.randn(24, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    return [{"pixel_values": image, "labels": int(image.sum() > 0)} for image in numbers]
+
+
+def vision() -> transformers.ViTForImageClassification:
+    """A model whose weights transformers 5 stores under other names than it has them."""
+    torch.manual_seed(0)
+    sizes = {"image_size": 4, "patch_size": 2, "num_channels": 1, "hidden_size": 8, "intermediate_size": 8}
+    config = transformers.ViTConfig(**sizes, num_hidden_layers=1, num_attention_heads=2, hidden_dropout_prob=0.5)
+    return transformers.ViTForImageClassification(config)
+
+
 class AtStep(transformers.TrainerCallback):
     """Does something when a step begins, once."""
 
@@ -77,17 +90,23 @@ def arguments(folder: Path, **others: Any) -> transformers.TrainingArguments:
 
 
 def fit(
-    trial: Trial, folder: Path, *, at: AtStep | None = None, callback: dict[str, Any] | None = None, **others: Any
+    trial: Trial,
+    folder: Path,
+    *,
+    at: AtStep | None = None,
+    callback: dict[str, Any] | None = None,
+    of: Any = None,
+    **others: Any,
 ) -> str:
     """Train as a trial; SHA-256 of the weights it ends with."""
     with trial.init() as context:
         args = arguments(folder, **others)
         ours = DetCallback(context, args, **(callback or {}))
         trainer = transformers.Trainer(
-            model=Model(),
+            model=of() if of else Model(),
             args=args,
-            train_dataset=data(),  # pyright: ignore[reportArgumentType]
-            eval_dataset=data()[:8],  # pyright: ignore[reportArgumentType]
+            train_dataset=images() if of else data(),  # pyright: ignore[reportArgumentType]
+            eval_dataset=(images() if of else data())[:8],  # pyright: ignore[reportArgumentType]
             callbacks=[*([at] if at else []), ours],
         )
         trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
@@ -170,6 +189,17 @@ def test_preempted_and_killed_runs_end_with_the_weights_of_an_undisturbed_one(tr
     assert fit(trial, tmp_path / "resumed") == undisturbed
     assert sorted(checkpoints(trial)) == [5, 8, 10, 12]
     assert [c["op"]["length"] for c in trial.completed] == [STEPS]
+
+
+def test_model_that_is_stored_under_other_names_is_resumed_whole(trial: Trial, tmp_path: Path) -> None:
+    for_batches(trial)
+    undisturbed = fit(trial, tmp_path / "undisturbed", of=vision)
+    trial.completed.clear()
+    trial.master.calls.clear()
+    fit(trial, tmp_path / "preempted", at=AtStep(7, lambda: preempt(trial)), of=vision)
+    trial.preempt.clear()
+    trial.latest_checkpoint = checkpoints(trial)[8]
+    assert fit(trial, tmp_path / "resumed", of=vision) == undisturbed
 
 
 @pytest.mark.parametrize("strategy", ["epoch", "best", "no"])

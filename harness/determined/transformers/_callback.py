@@ -169,8 +169,10 @@ class DetCallback(transformers.TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Ask the searcher how far to train."""
+        """Ask the searcher how far to train, and see to it that all of a resumed model is that of the checkpoint."""
         self._is_training = True
+        if state.global_step and args.resume_from_checkpoint:
+            _load_what_is_missing(kwargs.get("model"), str(args.resume_from_checkpoint))
         if not self._operations.begin():
             _logger.info("the searcher wants nothing more of this trial")
             control.should_training_stop = True
@@ -285,6 +287,35 @@ def _checked_operations(context: core.Context, config: Mapping[str, Any], args: 
             f"searcher.max_time is {most} {unit} (time_metric), but the Trainer is given {said}: both must be the same"
         )
     return Operations(context)
+
+
+def _load_what_is_missing(model: Any, folder: str) -> None:
+    """Load a checkpoint whose weights have other names than the model's, which the Trainer leaves as they were.
+
+    transformers 5 stores models under the names of older releases, and its Trainer loads them by the newer ones.
+    """
+    stored = _stored_names(folder)
+    if not isinstance(model, transformers.PreTrainedModel) or stored is None:
+        return
+    own: dict[str, Any] = model.state_dict()
+    if own.keys() <= stored:
+        return
+    loaded: Any = type(model).from_pretrained(folder)  # pyright: ignore[reportUnknownMemberType]
+    model.load_state_dict(loaded.state_dict())
+    _logger.info(f"loaded {len(own.keys() - stored)} weights that {folder} has under other names")
+
+
+def _stored_names(folder: str) -> set[str] | None:
+    """The names of the weights in a checkpoint; None if it has them in another form."""
+    index, single = (os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors"))
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            return set(json.load(file)["weight_map"])
+    if not os.path.exists(single):
+        return None
+    with open(single, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return set(json.loads(file.read(length))) - {"__metadata__"}
 
 
 def _can_evaluate(args: TrainingArguments) -> bool:
