@@ -332,6 +332,16 @@ def test_searcher_says_how_far_and_is_told_what_came_of_it(fit: Fit) -> None:
     assert len(fit.cluster.completed) == 2
 
 
+def test_searcher_needs_its_metric_whatever_is_saved(fit: Fit) -> None:
+    class Other(Simple):
+        def evaluate_batch(self, batch: Any) -> Any:
+            return {"loss": 1.0}
+
+    fit.cluster.config["searcher"]["max_length"] = {"epochs": 3}
+    with pytest.raises(RuntimeError, match="searcher.metric is 'accuracy', but the validation returned 'loss'"):
+        fit(Other)
+
+
 def test_search_that_decides_by_reports_says_how_far_by_its_time(fit: Fit) -> None:
     fit.cluster.config["searcher"].update(name="asha", time_metric="batches", max_time=5)
     trial = fit()
@@ -395,6 +405,11 @@ class _Unwrapped(Simple):
         self.context.step_optimizer(torch.optim.SGD(self.model.parameters(), lr=1))
 
 
+class _NoData(Simple):
+    def build_training_data_loader(self) -> Any:
+        return pytorch.DataLoader(Numbers(3), batch_size=4, drop_last=True)
+
+
 class _Empty(Simple):
     def evaluate_batch(self, batch: Any) -> Any:
         return None
@@ -423,6 +438,7 @@ class _Empty(Simple):
         ),
         (_Late, errors.InvalidExperimentException, "wrap_model was called after training had begun"),
         (_Unwrapped, errors.InvalidExperimentException, "this optimizer is not wrapped"),
+        (_NoData, RuntimeError, r"py:\d+: build_training_data_loader returned a loader without a batch"),
         (_Empty, TypeError, r"py:\d+: evaluate_batch returned a NoneType, but must return a dictionary of metrics"),
     ],
 )

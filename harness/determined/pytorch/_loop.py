@@ -9,7 +9,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ class Plan:
         policy: When a validation is followed by a checkpoint: best, all or none.
         latest_checkpoint: Where to resume.
         metric: The searcher's metric; None outside of a cluster.
+        needs_metric: Each validation must have it.
         is_reproducible: Refuse what a resumed run can't do again to the bit.
     """
 
@@ -56,6 +57,7 @@ class Plan:
     step_zero_validation: bool = False
     test_mode: bool = False
     metric: str | None = None
+    needs_metric: bool = False
     smaller_is_better: bool = True
     is_reproducible: bool = False
 
@@ -71,7 +73,6 @@ class Progress:
     last_validation: int = 0
     #: The searcher's metric of the last validation.
     last_metric: float | None = None
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def saved(self) -> dict[str, Any]:
         """The content of `trial_state.pkl`, by the names that the published package gave them."""
@@ -110,7 +111,7 @@ class TrainingLoop:
         self._progress = Progress(context.get_trial_id())
         self._callbacks: dict[str, PyTorchCallback] = {}
         self._first_batch = 0
-        self._reports_progress = True
+        self._is_saving = False
 
     # -- from the first callback to the last ---------------------------------------------------------------------------
 
@@ -237,6 +238,11 @@ class TrainingLoop:
             allow_any=context._any_loader,  # pyright: ignore[reportPrivateUsage]
         )
         length = self._ranks.broadcast(self._source.length)
+        if length == 0:
+            raise RuntimeError(
+                f"{_user_code.where(trial.build_training_data_loader)}: build_training_data_loader returned a loader "
+                "without a batch: give it data, or smaller batches"
+            )
         self._epoch_length = sys.maxsize if length is None else int(length)
         context._epoch_len = self._epoch_length  # pyright: ignore[reportPrivateUsage]
         if loop_state is not None and loop_state["epochs_trained"] is None:
@@ -406,7 +412,7 @@ class TrainingLoop:
         _state.restore_random_states(drawn, self._context.device)
         progress.last_validation = progress.batches
         metric: float | None = None
-        if plan.metric is not None and (plan.policy == "best" or plan.metric in metrics):
+        if plan.metric is not None and (plan.needs_metric or plan.metric in metrics):
             metric = _metrics.searcher_metric(metrics, plan.metric)
         progress.last_metric = metric
         # Before it is reported: a value is no better than itself.
@@ -430,8 +436,6 @@ class TrainingLoop:
         if best is None or metric is None:
             return True
         return metric < best if self._plan.smaller_is_better else metric > best
-
-    _is_saving = False
 
     def _checkpoint_if_unsaved(self, *, alone: bool = False) -> None:
         if self._progress.last_checkpoint != self._progress.batches:
