@@ -10,6 +10,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import ssl
 import tarfile
 import time
@@ -20,7 +21,9 @@ from urllib.parse import urlencode
 
 import httpx
 
-API_VERSION = "v1.41"
+#: What these calls are written for. An engine that takes newer ones only is spoken to in its oldest.
+_WRITTEN_FOR = (1, 41)
+_VERSION = re.compile(r"1\.\d{1,3}")
 _SILENCE_S = 600.0
 
 
@@ -60,13 +63,22 @@ class Engine:
             base = f"{'https' if folder else 'http'}://{rest}"
         # trust_env: a proxy of the environment is not for this socket
         timeout = httpx.Timeout(60.0, connect=5.0)
-        self._http = httpx.AsyncClient(
-            transport=transport, base_url=f"{base}/{API_VERSION}", timeout=timeout, trust_env=False
-        )
+        self._http = httpx.AsyncClient(transport=transport, base_url=base, timeout=timeout, trust_env=False)
+        self._version = ""
 
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+
+    async def _path(self, path: str) -> str:
+        """A path in the version of the API that is spoken; the engine is asked until it has said it."""
+        if self._version:
+            return f"/{self._version}{path}"
+        answer = await self._http.get("/version")
+        spoken = _spoken(answer)
+        if answer.status_code == 200:
+            self._version = spoken
+        return f"/{spoken}{path}"
 
     async def call(
         self,
@@ -82,8 +94,9 @@ class Engine:
         headers = {"Content-Type": "application/x-tar"} if content is not None else None
         timeout = httpx.Timeout(timeout_s, connect=5.0)
         try:
+            where = await self._path(path)
             answer = await self._http.request(
-                method, path, json=body, params=params, content=content, headers=headers, timeout=timeout
+                method, where, json=body, params=params, content=content, headers=headers, timeout=timeout
             )
         except httpx.TransportError as error:
             raise EngineGone(f"{self.host}: {error or type(error).__name__}") from error
@@ -102,7 +115,8 @@ class Engine:
         """
         timeout = httpx.Timeout(_SILENCE_S, connect=5.0)
         try:
-            async with self._http.stream(method, path, params=params, headers=headers, timeout=timeout) as answer:
+            where = await self._path(path)
+            async with self._http.stream(method, where, params=params, headers=headers, timeout=timeout) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise EngineError(answer.status_code, _message_of(answer))
@@ -119,9 +133,10 @@ class Engine:
         """
         query = urlencode({"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow), "since": since})
         # Not by httpx: the engine sends each line as an HTTP chunk, which costs it 0.1 ms. HTTP/1.0 has no chunks.
-        request = f"GET /{API_VERSION}/containers/{name}/logs?{query} HTTP/1.0\r\nHost: docker\r\n\r\n"
         writer: asyncio.StreamWriter | None = None
         try:
+            path = await self._path(f"/containers/{name}/logs?{query}")
+            request = f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n"
             async with asyncio.timeout(5.0):
                 reader, writer = await self._connect()
             writer.write(request.encode())
@@ -131,7 +146,7 @@ class Engine:
                 raise EngineError(status, (await reader.read()).decode(errors="replace").strip())
             while chunk := await reader.read(1 << 16):
                 yield chunk
-        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, httpx.TransportError) as error:
             raise EngineGone(f"{self.host}: {error or type(error).__name__}") from error
         finally:
             if writer is not None:
@@ -160,9 +175,9 @@ class Engine:
 
         Raises: EngineError, with status 404 if it has no such path; EngineGone; ValueError if it is over the limit.
         """
-        request = self._http.stream("GET", f"/containers/{name}/archive", params={"path": path})
         try:
-            async with request as answer:
+            where = await self._path(f"/containers/{name}/archive")
+            async with self._http.stream("GET", where, params={"path": path}) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise EngineError(answer.status_code, _message_of(answer))
@@ -188,6 +203,19 @@ class Engine:
 def filters(**values: str) -> dict[str, str]:
     """The `filters` parameter of the list calls: one value a key."""
     return {"filters": json.dumps({key: [value] for key, value in values.items()})}
+
+
+def _spoken(answer: httpx.Response) -> str:
+    """The version of the API to speak, by what the engine says of itself; ours, if it says nothing."""
+    try:
+        said = [str(answer.json()[name]) for name in ("MinAPIVersion", "ApiVersion")]
+    except (ValueError, KeyError, TypeError):
+        said = []
+    oldest, newest = (
+        tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else _WRITTEN_FOR for text in (said or ["", ""])
+    )
+    major, minor = min(max(_WRITTEN_FOR, oldest), max(newest, oldest))
+    return f"v{major}.{minor}"
 
 
 def _message_of(answer: httpx.Response) -> str:

@@ -103,8 +103,42 @@ async def test_registry_that_users_may_not_have_us_connect_to_is_never_asked(
         await engine.close()
         server.close()
     assert caught.value.reason == "image_denied"
-    assert len(asked) == 1
-    assert asked[0].startswith("GET /v1.41/images/"), "whether this host has it, and nothing else"
+    assert asked[0] == "GET /version"
+    assert len(asked) == 2
+    assert asked[1].startswith("GET /v1.41/images/"), "whether this host has it, and nothing else"
+
+
+@pytest.mark.parametrize(
+    ("says", "spoken"),
+    [
+        ({"ApiVersion": "1.41", "MinAPIVersion": "1.12"}, "v1.41"),
+        ({"ApiVersion": "1.52", "MinAPIVersion": "1.44"}, "v1.44"),
+        ({"ApiVersion": "1.40", "MinAPIVersion": "1.12"}, "v1.40"),
+        ({"ApiVersion": "1.40"}, "v1.41"),
+        ({"ApiVersion": "../x", "MinAPIVersion": "9"}, "v1.41"),
+        ([], "v1.41"),
+    ],
+)
+async def test_engine_is_spoken_to_in_a_version_that_it_takes(says: Any, spoken: str) -> None:
+    """Docker 29 takes nothing before 1.44; the engine of these tests, 20.10, knows nothing after 1.41."""
+    asked: list[str] = []
+
+    async def engine_of_a_version(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode())
+        body = json.dumps(says).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+        writer.close()
+
+    server = await asyncio.start_server(engine_of_a_version, "127.0.0.1", 0)
+    engine = Engine(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        await engine.call("GET", "/info")
+        await engine.call("GET", "/info")
+    finally:
+        await engine.close()
+        server.close()
+    assert asked == ["/version", f"/{spoken}/info", f"/{spoken}/info"]
 
 
 @pytest.mark.parametrize("image", ["../containers/abc", "a/../../info", "a?x=1", "a#b", "a b", "", "a%2e", "a\nb"])
