@@ -319,8 +319,9 @@ def test_invalid_hp_is_saved_and_reported_and_other_errors_are_not(fit: Fit) -> 
     assert Fails.told[-1] == "shutdown"
 
 
-def test_searcher_says_how_far_and_is_told_what_came_of_it(fit: Fit) -> None:
-    fit.cluster.config["searcher"]["max_length"] = {"epochs": 3}
+@pytest.mark.parametrize("name", ["max_length", "length_per_round"])
+def test_searcher_says_how_far_and_is_told_what_came_of_it(fit: Fit, name: str) -> None:
+    fit.cluster.config["searcher"][name] = {"epochs": 3}
     fit.cluster.lengths = [1, 3]
     fit(max_length=Epoch(2))
     assert [(c["op"]["length"], c["searcherMetric"]) for c in fit.cluster.completed] == [(1, 1.0), (3, 1.0)]

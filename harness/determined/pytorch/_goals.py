@@ -67,10 +67,18 @@ class Master:
             if max_length is None:
                 raise ValueError("Trainer.fit: max_length must be given outside of a cluster, for example Epoch(2)")
             return iter([Goal(max_length)])
-        searcher: dict[str, Any] = self._context.get_experiment_config().get("searcher") or {}
-        if searcher.get("max_length") is not None or searcher.get("name") == "custom":
+        if self.follows_operations():
             return self._operations(max_length)
+        searcher: dict[str, Any] = self._context.get_experiment_config().get("searcher") or {}
         return iter([Goal(self._own_length(searcher, max_length))])
+
+    def follows_operations(self) -> bool:
+        """Whether the searcher says how far to train, and waits for the metric of each length."""
+        if not self.is_cluster:
+            return False
+        searcher: dict[str, Any] = self._context.get_experiment_config().get("searcher") or {}
+        lengths = (searcher.get("max_length"), searcher.get("length_per_round"))
+        return searcher.get("name") == "custom" or any(length is not None for length in lengths)
 
     def _own_length(self, searcher: dict[str, Any], max_length: TrainUnit | None) -> TrainUnit:
         """Of a search that decides by reports."""

@@ -220,7 +220,7 @@ class Trainer:
             step_zero_validation=step_zero_validation,
             test_mode=test_mode,
             metric=searcher.get("metric"),
-            needs_metric=checkpoint_policy == "best" or searcher.get("max_length") is not None,
+            needs_metric=checkpoint_policy == "best" or master.follows_operations(),
             smaller_is_better=bool(searcher.get("smaller_is_better", True)),
             is_reproducible=reproducible,
         )
