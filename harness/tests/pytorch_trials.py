@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import logging
-import multiprocessing
 import os
 import random
 import signal
 import socket
+import subprocess
+import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -120,48 +123,91 @@ def train(folder: str, hparams: dict[str, Any], latest: str | None, fit: dict[st
         raise
 
 
-def _rank(rank: int, size: int, port: int, folder: str, rest: tuple[Any, ...]) -> None:
+def _rank(rank: int, size: int, port: int, job: dict[str, Any]) -> None:
+    """What one forked process does; never returns."""
     os.setpgid(0, 0)
-    multiprocessing.set_start_method("fork", force=True)  # the loaders' workers, as in a process of its own
     if size > 1:
         names = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "GROUP_RANK": 0}
         os.environ.update({name: str(value) for name, value in names.items()})
         os.environ.update({"GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
         os.environ["USE_TORCH_DISTRIBUTED"] = "True"
         os.environ["INTER_TRAIN_PROCESS_COMM_PORT_2"] = str(port + 1)
-    train(folder, *rest)
+    fit = {name: pytorch.Batch(value) if isinstance(value, int) else value for name, value in job["fit"].items()}
+    status = 1
+    try:
+        train(job["folder"], job["hparams"], job["latest"], fit, job["every"], job["out"])
+        status = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        "torch._dynamo",
-        "determined.pytorch._trainer",
-        "determined.core._reporter",
-        "tensorboard.summary.writer",
-        __name__,
-    ]
-)
-
-
-def run_job(size: int, folder: Path, *rest: Any, timeout_s: float = 60) -> list[int | None]:
-    """Run `size` ranks to their ends; when one dies, the others are killed, as the launcher does. Their exit codes."""
+def _run(job: dict[str, Any]) -> list[int]:
+    """Fork the ranks of a job; when one dies, the others are killed, as the launcher does. Their exit codes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ranks = [_context.Process(target=_rank, args=(i, size, port, str(folder), rest)) for i in range(size)]
-    for rank in ranks:
-        rank.start()
-    left_s = timeout_s
-    while any(rank.is_alive() for rank in ranks):
-        for rank in ranks:
-            rank.join(0.01)
-        left_s -= 0.01 * size
-        if left_s < 0 or any(rank.exitcode for rank in ranks):
-            for rank in ranks:
-                rank.kill()
-    for rank in ranks:
+    pids: list[int] = []
+    for rank in range(job["size"]):
+        if not (pid := os.fork()):
+            _rank(rank, job["size"], port, job)
+        pids.append(pid)
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + job["timeout_s"]
+    while len(codes) < len(pids):
+        for pid in set(pids) - codes.keys():
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        if any(codes.values()) or time.monotonic() > deadline:
+            for pid in set(pids) - codes.keys():
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    for pid in pids:
         # A loader's workers outlive a process that was killed: an agent ends the whole group, too.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank.pid or 0, signal.SIGKILL)
-    return [rank.exitcode for rank in ranks]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    return [codes[pid] for pid in pids]
+
+
+class Jobs:
+    """Runs jobs in processes that are forked from one that has imported torch: not from that of the tests."""
+
+    def __init__(self) -> None:
+        here = Path(__file__).parent
+        path = os.pathsep.join([str(here), str(here.parent)])
+        self._server = subprocess.Popen(
+            [sys.executable, str(here / "pytorch_trials.py")],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, size: int, timeout_s: float = 60, **job: Any) -> list[int]:
+        """The exit codes of the ranks; see `train` for what a job has. Numbers in `fit` are batches."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps({"size": size, "timeout_s": timeout_s, **job}) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(10)
+        self._server.stdout.close()
+
+
+def _serve() -> None:
+    importlib.import_module("torch._dynamo")  # what an optimizer imports at its first step
+    importlib.import_module("determined.pytorch._trainer")
+    importlib.import_module("determined.core._reporter")
+    for line in sys.stdin:
+        print(json.dumps(_run(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -5,22 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from determined.pytorch import Batch
-
-from .pytorch_trials import run_job
+from .pytorch_trials import Jobs
 
 IS_LONG = bool(os.environ.get("UNDETERRED_SOAK"))
 LENGTH = 13
 _FIT = {
-    "max_length": Batch(LENGTH),
-    "reporting_period": Batch(2),
-    "validation_period": Batch(4),
-    "checkpoint_period": Batch(3),
+    "max_length": LENGTH,
+    "reporting_period": 2,
+    "validation_period": 4,
+    "checkpoint_period": 3,
     "checkpoint_policy": "none",
 }
 
@@ -28,7 +27,8 @@ _FIT = {
 class Runs:
     """Runs of one trial: undisturbed, or killed and resumed from its latest checkpoint."""
 
-    def __init__(self, trial: Any, tmp_path: Path) -> None:
+    def __init__(self, jobs: Jobs, trial: Any, tmp_path: Path) -> None:
+        self.jobs = jobs
         self.trial = trial
         self.out = tmp_path / "out"
         trial.config["searcher"] = {"name": "single", "metric": "accuracy"}
@@ -40,7 +40,15 @@ class Runs:
         self.trial.slot_ids = list(range(size))
         self.trial.write_info()
         batch = {"global_batch_size": 8 if size > 2 else 4, **hparams}
-        codes = run_job(size, self.trial.run_dir, batch, latest, _FIT, every, str(self.out))
+        codes = self.jobs.run(
+            size,
+            folder=str(self.trial.run_dir),
+            hparams=batch,
+            latest=latest,
+            fit=_FIT,
+            every=every,
+            out=str(self.out),
+        )
         if any(code == -9 for code in codes) and not list(self.out.parent.glob("out.error.*")):
             return None
         errors = "\n".join(file.read_text() for file in self.out.parent.glob("out.error.*"))
@@ -56,12 +64,19 @@ class Runs:
         return calls[-1].body["uuid"] if calls else None
 
 
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    jobs = Jobs()
+    yield jobs
+    jobs.close()
+
+
 @pytest.fixture
-def runs(trial: Any, tmp_path: Path) -> Runs:
+def runs(jobs: Jobs, trial: Any, tmp_path: Path) -> Runs:
     trial.master.answers["GET /api/v1/trials/7"] = lambda _: _trial_of(trial.master)
     trial.master.answer("POST /api/v1/trials/7/status", {})
     trial.master.answer("GET /api/v1/tasks/1.task/context_directory", {"b64Tgz": ""})
-    return Runs(trial, tmp_path)
+    return Runs(jobs, trial, tmp_path)
 
 
 def _trial_of(master: Any) -> dict[str, Any]:
