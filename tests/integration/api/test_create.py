@@ -213,18 +213,18 @@ async def test_what_nobody_will_act_on_is_said(api: Served) -> None:
     with api.database.write() as session:
         session.add(Agent(id="a-host", pool="default", slot_ids=[], launcher="process", is_connected=True))
     fields = "environment: {image: i, proxy_ports: [{proxy_port: 1}]}\nbind_mounts: []\n"
-    made = await api.user().post(PATH, {"config": BASE.replace("python3 t.py", "model_def:Trial") + fields})
-    assert [notice.partition(":")[0] for notice in made["notices"]] == [
-        "environment.image",
-        "environment.proxy_ports",
-        "entrypoint",
-    ]
+    try:
+        made = await api.user().post(PATH, {"config": BASE.replace("python3 t.py", "model_def:Trial") + fields})
+        plain = await api.user().post(PATH, {"config": BASE})
+    finally:
+        with api.database.write() as session:  # other tests count agents
+            session.delete(session.get_one(Agent, "a-host"))
+    named = [notice.partition(":")[0] for notice in made["notices"]]
+    assert named == ["environment.image", "environment.proxy_ports"], "a trial class is run as any other entrypoint"
     assert made["notices"][0] == (
         "environment.image: plain processes do nothing with it: trials run in a Python of their agent's host"
     )
-    assert (await api.user().post(PATH, {"config": BASE}))["notices"] == []
-    with api.database.write() as session:  # other tests count agents
-        session.delete(session.get_one(Agent, "a-host"))
+    assert plain["notices"] == []
 
 
 async def test_experiment_is_paused_when_not_activated(api: Served) -> None:
