@@ -94,7 +94,7 @@ class PyTorchTrialContext(TrialContext):
         self._moves_data = True
         self._told_types: set[type] = set()
         self._writer: Any = None
-        self._writer_made_at = 0.0
+        self._flushed_at = 0.0
         # Of a configuration that names a trial class; `wrap_optimizer` may say otherwise.
         self._fp16_compression = False
         self._average_aggregated_gradients = True
@@ -241,7 +241,7 @@ class PyTorchTrialContext(TrialContext):
                 "the same by PyTorch alone"
             ) from None
         is_list = isinstance(models, (list, tuple))
-        inner: list[nn.Module] = [_bare(model) for model in (cast("list[nn.Module]", models) if is_list else [models])]
+        inner: list[nn.Module] = [bare(model) for model in (cast("list[nn.Module]", models) if is_list else [models])]
         made, stepped = amp.initialize(inner if is_list else inner[0], optimizers, **options)
         self._is_apex = True
         replaced: list[nn.Module] = [*made] if is_list else [made]
@@ -451,9 +451,9 @@ class PyTorchTrialContext(TrialContext):
 
     def _flush_writer(self) -> None:
         """Once a second at most: what is not flushed, TensorBoard does not see."""
-        if self._writer is not None and time.monotonic() - self._writer_made_at > 1:
+        if self._writer is not None and time.monotonic() - self._flushed_at > 1:
             self._writer.flush()
-            self._writer_made_at = time.monotonic()
+            self._flushed_at = time.monotonic()
 
     # -- where this runs ----------------------------------------------------------------------------------------------
 
@@ -524,7 +524,8 @@ class _Parallel(DistributedDataParallel):
             return getattr(super().__getattr__("module"), name)
 
 
-def _bare(model: nn.Module) -> nn.Module:
+def bare(model: nn.Module) -> nn.Module:
+    """The user's own model, without what averages its gradients."""
     return cast("Any", model).module if isinstance(model, DistributedDataParallel) else model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import logging
 import sys
@@ -226,7 +225,6 @@ class TrainingLoop:
         if seed is None:
             seed = context._trial_seed  # pyright: ignore[reportPrivateUsage]
         self._data_seed = int(self._ranks.broadcast(torch.initial_seed() if seed is None else seed))
-        self._seed = self._data_seed if context._trial_seed is None else context._trial_seed  # pyright: ignore
         training, validation = trial.build_training_data_loader(), trial.build_validation_data_loader()
         self._source = training_source(
             training,
@@ -276,9 +274,9 @@ class TrainingLoop:
         if own is not None and len(ranks) == size:
             _state.load_rank_state(context, own)
         if own is not None or rank == 0:
-            _state.restore_random_states(own["rng_state"] if own else state.get("rng_state") or {}, context.device)
+            _random.restore_states(own["rng_state"] if own else state.get("rng_state") or {}, context.device)
         else:
-            _state.seed_all(_random.derived(self._seed, "rank", rank, self._progress.batches))
+            _random.seed_rank(_random.derived(self._data_seed, "rank", rank, self._progress.batches))
         if self._progress.batches:
             logger.info(
                 f"resuming after {self._progress.batches} batches from checkpoint {self._plan.latest_checkpoint}"
@@ -287,7 +285,7 @@ class TrainingLoop:
     def _own_random_states(self) -> None:
         """All ranks made their models with one seed; from here each draws its own dropout. Rank 0 draws on."""
         if self._ranks.rank and self._context._trial_seed is not None:  # pyright: ignore[reportPrivateUsage]
-            _state.seed_all(_random.derived(self._seed, "rank", self._ranks.rank))
+            _random.seed_rank(_random.derived(self._data_seed, "rank", self._ranks.rank))
 
     def _broadcast_horovod(self) -> None:
         context = self._context
@@ -358,8 +356,7 @@ class TrainingLoop:
             except Exception as error:
                 # Of several ranks one alone would wait for the others.
                 if _memory.is_out_of_memory(error) and self._ranks.size == 1:
-                    again = {"epoch_idx": epoch_idx, "batch_idx": batch_idx}
-                    _memory.tell_what_fits(batch, functools.partial(_train_part, train_batch, **again))
+                    _memory.tell_what_fits(train_batch, batch, epoch_idx=epoch_idx, batch_idx=batch_idx)
                 raise
             end(batch_idx)
             outputs.append(_metrics.training_output(output, train_batch))
@@ -407,9 +404,9 @@ class TrainingLoop:
         self._status("validating")
         plan, progress = self._plan, self._progress
         # What a validation draws must not move the training: a resumed run may have had another one, or none.
-        drawn = _state.random_states(self._context.device)
+        drawn = _random.states_of(self._context.device)
         metrics = self._validation.run()
-        _state.restore_random_states(drawn, self._context.device)
+        _random.restore_states(drawn, self._context.device)
         progress.last_validation = progress.batches
         metric: float | None = None
         if plan.metric is not None and (plan.needs_metric or plan.metric in metrics):
@@ -537,7 +534,3 @@ class TrainingLoop:
             raise errors.InvalidExperimentException(f"{sentence}; reproducible=True refuses that")
         if self._is_chief:
             logger.warning(f"{sentence}; Trainer.fit(reproducible=True) refuses such a run")
-
-
-def _train_part(train_batch: Any, batch: Any, **where: int) -> None:
-    train_batch(batch=batch, **where)

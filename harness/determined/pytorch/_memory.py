@@ -23,12 +23,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def tell_what_fits(batch: Any, train: Callable[[Any], Any]) -> None:
+def tell_what_fits(train_batch: Callable[..., Any], batch: Any, **where: int) -> None:
     """Train ever smaller parts of a batch until one fits, and say so in the log. The run ends anyhow.
 
     Args:
+        train_batch: The trial's.
         batch: The one that did not fit.
-        train: Trains a batch.
+        where: Its other arguments.
     """
     try:
         size = data_length(batch)
@@ -39,7 +40,7 @@ def tell_what_fits(batch: Any, train: Callable[[Any], Any]) -> None:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         try:
-            train(_first(batch, part))
+            train_batch(batch=_first(batch, part), **where)
         except Exception as error:  # noqa: BLE001 - the first error is the one that is raised
             if not is_out_of_memory(error):
                 return

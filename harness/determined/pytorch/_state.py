@@ -1,22 +1,21 @@
 """What a run consists of, taken apart and put together again: for checkpoints, and to go on as if nothing had happened.
 
 Each rank saves and loads random states and gradients of its own. What a checkpoint has in which file is in
-docs/training-apis.
+docs/training-pytorch.md.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-import random
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from determined import errors
+from determined.pytorch import _random
+from determined.pytorch._context import bare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,64 +41,17 @@ _SINGULAR = {
 }
 
 
-# -- random states -----------------------------------------------------------------------------------------------------
-
-
-def seed_all(seed: int) -> None:
-    """Seed Python, NumPy and PyTorch on all devices."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
-
-
-def random_states(device: torch.device) -> dict[str, Any]:
-    """The random states of this process: Python, NumPy, PyTorch and its device."""
-    states: dict[str, Any] = {
-        "cpu_rng_state": torch.random.get_rng_state(),
-        "random_rng_state": random.getstate(),
-        "np_rng_state": np.random.get_state(),
-    }
-    if device.type == "cuda":
-        states["gpu_rng_state"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
-    """Take back what `random_states` returned. What is missing is reported in the log."""
-    if not states:
-        logger.warning("the checkpoint has no random states: what comes differs from a run that was not disturbed")
-        return
-    if "cpu_rng_state" in states:
-        torch.random.set_rng_state(states["cpu_rng_state"].cpu())
-    if "random_rng_state" in states:
-        random.setstate(_as_tuple(states["random_rng_state"]))
-    if "np_rng_state" in states:
-        np.random.set_state(states["np_rng_state"])
-    if device.type != "cuda":
-        if "gpu_rng_state" in states:
-            logger.warning("the checkpoint has random states of a GPU, and this rank has none")
-        return
-    if "gpu_rng_state" in states:
-        torch.cuda.set_rng_state(states["gpu_rng_state"].cpu(), device)
-    else:
-        logger.warning("the checkpoint has no random states of a GPU: what comes differs from an undisturbed run")
-
-
-def _as_tuple(state: Any) -> Any:
-    return tuple(_as_tuple(item) for item in state) if isinstance(state, (list, tuple)) else state  # pyright: ignore
-
-
 # -- saving ------------------------------------------------------------------------------------------------------------
 
 
 def state_of(context: PyTorchTrialContext, callbacks: dict[str, PyTorchCallback]) -> dict[str, Any]:
     """The content of `state_dict.pth`. Tensors are those in use: see `on_host`."""
     state: dict[str, Any] = {
-        "models_state_dict": [_bare(model).state_dict() for model in context.models],
+        "models_state_dict": [bare(model).state_dict() for model in context.models],
         "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
         "lr_schedulers_state_dict": [scheduler.state_dict() for scheduler in context.lr_schedulers],
         "callbacks": {name: callback.state_dict() for name, callback in callbacks.items()},
-        "rng_state": random_states(context.device),
+        "rng_state": _random.states_of(context.device),
     }
     if context._scaler is not None:  # pyright: ignore[reportPrivateUsage]
         state["scaler_state_dict"] = context._scaler.state_dict()  # pyright: ignore[reportPrivateUsage]
@@ -111,10 +63,10 @@ def state_of(context: PyTorchTrialContext, callbacks: dict[str, PyTorchCallback]
 
 def rank_state(context: PyTorchTrialContext, batches_trained: int) -> dict[str, Any]:
     """What of this rank no other has: random states, and in the middle of an aggregation its gradients."""
-    state: dict[str, Any] = {"rng_state": random_states(context.device)}
+    state: dict[str, Any] = {"rng_state": _random.states_of(context.device)}
     if batches_trained % context._aggregation_frequency:  # pyright: ignore[reportPrivateUsage]
         state["gradients"] = [
-            {name: parameter.grad for name, parameter in _bare(model).named_parameters() if parameter.grad is not None}
+            {name: parameter.grad for name, parameter in bare(model).named_parameters() if parameter.grad is not None}
             for model in context.models
         ]
     return on_host(state)
@@ -189,21 +141,19 @@ def states_of(state: dict[str, Any], kind: str, count: int) -> list[Any]:
 
 def load_model_state(model: nn.Module, state: dict[str, Any]) -> None:
     """Load the weights of one model, whether it or the saved one was wrapped by DDP or not."""
-    bare = _bare(model)
+    own = bare(model)
     try:
-        bare.load_state_dict(state)
-    except RuntimeError:
+        own.load_state_dict(state)
+    except RuntimeError as error:
         prefix = "module."
         if all(name.startswith(prefix) for name in state):
             other = {name[len(prefix) :]: value for name, value in state.items()}
         else:
             other = {prefix + name: value for name, value in state.items()}
         try:
-            bare.load_state_dict(other)
+            own.load_state_dict(other)
         except RuntimeError:
-            other = None
-        if other is None:
-            raise
+            raise error from None
 
 
 def load_state(context: PyTorchTrialContext, state: dict[str, Any]) -> None:
@@ -243,7 +193,7 @@ def load_state(context: PyTorchTrialContext, state: dict[str, Any]) -> None:
 def load_rank_state(context: PyTorchTrialContext, state: dict[str, Any]) -> None:
     """Take back what `rank_state` returned, but for the random states, which come last."""
     for model, gradients in zip(context.models, state.get("gradients") or ()):
-        for name, parameter in _bare(model).named_parameters():
+        for name, parameter in bare(model).named_parameters():
             if name in gradients:
                 parameter.grad = gradients[name].to(parameter.device)
 
@@ -261,7 +211,3 @@ def load_callbacks(callbacks: dict[str, PyTorchCallback], states: dict[str, Any]
 
 def _load_one(one: Any, state: Any) -> None:
     one.load_state_dict(state)
-
-
-def _bare(model: nn.Module) -> nn.Module:
-    return cast("Any", model).module if isinstance(model, DistributedDataParallel) else model

@@ -12,7 +12,7 @@ import torch
 
 import determined
 from determined import core, errors
-from determined.pytorch import _state, _user_code
+from determined.pytorch import _random, _user_code
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._goals import Master
 from determined.pytorch._loop import Plan, TrainingLoop
@@ -77,7 +77,7 @@ def init(
         mode = core.TensorboardMode.AUTO if enable_tensorboard_logging else core.TensorboardMode.MANUAL
         context = stack.enter_context(core.init(distributed=distributed, tensorboard_mode=mode))
         if seed is not None:
-            _state.seed_all(seed)
+            _random.seed_rank(seed)
         yield PyTorchTrialContext(
             context,
             trial_seed=seed,
