@@ -131,7 +131,8 @@ def _rank(rank: int, size: int, port: int, job: dict[str, Any]) -> None:
         os.environ.update({name: str(value) for name, value in names.items()})
         os.environ.update({"GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
         os.environ["USE_TORCH_DISTRIBUTED"] = "True"
-        os.environ["INTER_TRAIN_PROCESS_COMM_PORT_2"] = str(port + 1)
+        # Both, or neither counts: jobs of tests that run at the same time would meet each other.
+        os.environ.update({f"INTER_TRAIN_PROCESS_COMM_PORT_{i}": str(port + i) for i in (1, 2)})
     fit = {name: pytorch.Batch(value) if isinstance(value, int) else value for name, value in job["fit"].items()}
     status = 1
     try:
