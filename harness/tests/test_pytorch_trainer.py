@@ -209,6 +209,19 @@ def _resumed_from_any(fit: Fit, cls: type[Simple]) -> Any:
     return fit(cls, max_length=Batch(2), latest_checkpoint=copy.name)
 
 
+def test_checkpoint_that_is_torn_is_named(fit: Fit) -> None:
+    fit(max_length=Batch(1))
+    torn = fit.cluster.storage / "00000000-0000-4000-8000-000000000002"
+    torn.mkdir()
+    with pytest.raises(
+        errors.InvalidCheckpointException, match="has none of state_dict.pth, determined/state_dict.pth"
+    ):
+        fit(max_length=Batch(2), latest_checkpoint=torn.name)
+    (torn / "state_dict.pth").write_bytes(b"torn")
+    with pytest.raises(errors.InvalidCheckpointException, match="state_dict.pth can't be read"):
+        fit(max_length=Batch(2), latest_checkpoint=torn.name)
+
+
 def test_best_saves_what_is_better_than_all_before(fit: Fit) -> None:
     values = iter([3.0, 2.0, 2.0, 1.0])
 

@@ -13,7 +13,6 @@ import re
 import warnings
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from determined import errors
@@ -117,7 +116,7 @@ def load_trial_from_checkpoint_path(
         if trial_class is None:
             trial_class = stack.enter_context(_imported(folder, about))
         trial = _construct(trial_class, about, trial_kwargs or {})
-    state = _state_of(folder, torch_load_kwargs or {})
+    state = _state.load_state_file(folder, **(torch_load_kwargs or {}))
     build: Any = getattr(trial, "build_model", None)
     if about.is_metadata_only and build is not None:
         model: nn.Module = build()
@@ -233,19 +232,6 @@ def _absent(name: str) -> Any:
         raise NotImplementedError(f"this trial has no {name}()")
 
     return method
-
-
-def _state_of(folder: pathlib.Path, options: dict[str, Any]) -> dict[str, Any]:
-    names = _state._STATE_FILES  # pyright: ignore[reportPrivateUsage]
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
-    if file is None:
-        raise errors.InvalidCheckpointException(f"{folder} has none of {', '.join(names)}")
-    # What users put into their state is more than torch takes for weights.
-    options = {"map_location": "cpu", "weights_only": False, **options}
-    try:
-        return torch.load(file, **options)  # pyright: ignore[reportUnknownMemberType]
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as e:
-        raise errors.InvalidCheckpointException(f"{file} can't be read: {e}") from e
 
 
 def _load_models(models: list[nn.Module], state: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import pickle
 from typing import Any, cast
 
 import torch
@@ -100,27 +101,31 @@ def on_host(value: Any, _copied: dict[Any, Any] | None = None) -> Any:
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 
-def load_file(path: pathlib.Path) -> Any:
+def load_file(path: pathlib.Path, **options: Any) -> Any:
     """A file of ours, or of the published package, in the host's memory: these hold more than weights.
+
+    Args:
+        path: The file.
+        options: Those of `torch.load`, which are otherwise chosen here.
 
     Raises: InvalidCheckpointException, if torch can't read it.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=False)  # pyright: ignore[reportUnknownMemberType]
-    except (RuntimeError, EOFError, OSError) as error:
-        raise errors.InvalidCheckpointException(f"{path.name} of the checkpoint can't be read: {error}") from error
+        return torch.load(path, **{"map_location": "cpu", "weights_only": False, **options})  # pyright: ignore
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise errors.InvalidCheckpointException(f"{path} can't be read: {error}") from error
 
 
-def load_state_file(folder: pathlib.Path) -> dict[str, Any]:
-    """The content of the state file of a checkpoint of any age.
+def load_state_file(folder: pathlib.Path, **options: Any) -> dict[str, Any]:
+    """The content of the state file of a checkpoint of any age; `options` as for `load_file`.
 
-    Raises: InvalidCheckpointException, if there is none.
+    Raises: InvalidCheckpointException, if there is none, or torch can't read it.
     """
     for name in _STATE_FILES:
         if (folder / name).is_file():
-            return load_file(folder / name)
+            return load_file(folder / name, **options)
     raise errors.InvalidCheckpointException(
-        f"the checkpoint has none of {', '.join(_STATE_FILES)}: it was not saved by a PyTorchTrial"
+        f"{folder} has none of {', '.join(_STATE_FILES)}: it was not saved by a PyTorchTrial"
     )
 
 
