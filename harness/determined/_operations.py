@@ -6,7 +6,7 @@ from typing import cast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from determined import core
@@ -39,9 +39,42 @@ def configured_length(config: dict[str, Any]) -> tuple[str, int] | None:
     return None
 
 
+def length_by_time(config: dict[str, Any]) -> tuple[str, int] | None:
+    """Unit and number of `max_time`, of a searcher that counts its time in epochs or batches; else None."""
+    unit, most = config.get("time_metric"), config.get("max_time")
+    return (str(unit), int(most)) if unit in ("epochs", "batches") and most is not None else None
+
+
+def check_counted(length: tuple[str, int] | None, library: str) -> None:
+    """Raises: ValueError, if a `searcher.max_length` is in records, which the library does not count."""
+    if length is not None and length[0] not in ("epochs", "batches"):
+        raise ValueError(
+            f"searcher.max_length is {{{length[0]}: {length[1]}}}, but {library} counts epochs and batches: "
+            "give one of these"
+        )
+
+
 def required_metrics(config: dict[str, Any]) -> tuple[str, ...]:
     """The metrics without which the searcher can't compare trials: its own and, if it has one, that of time."""
     return tuple(str(config[name]) for name in ("metric", "time_metric") if config.get(name))
+
+
+def check_metrics(required: Iterable[str], metrics: Iterable[str], of: str, instead: str = "") -> None:
+    """Raises: ValueError, if a metric that the searcher needs is not there.
+
+    Args:
+        required: What it needs.
+        metrics: The names that there are.
+        of: Where they come from.
+        instead: What can be done before its configuration is changed.
+    """
+    found = sorted(metrics)
+    lacking = [name for name in required if name not in found]
+    if lacking:
+        raise ValueError(
+            f"the searcher needs the metric {lacking[0]!r}, which is not among those {of}: {', '.join(found)}; "
+            f"{instead}set searcher.metric to one of them"
+        )
 
 
 class Operations:

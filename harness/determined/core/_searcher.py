@@ -140,8 +140,7 @@ class SearcherContext:
             DistributedError: The chief can't tell the next operation, or is gone.
         """
         _check_mode(searcher_mode, self._dist)
-        lengths = ("max_length", "length_per_round")
-        if self._config.get("name") != "custom" and all(self._config.get(key) is None for key in lengths):
+        if not hands_out_operations(self._config):
             raise errors.InvalidConfigurationException(
                 "searcher.operations() needs searcher.max_length in the experiment's configuration, but it is not set: "
                 "without it the searcher decides by the validation metrics that you report. Set "
@@ -246,6 +245,13 @@ class DummySearcherContext(SearcherContext):
     def get_configured_units(self) -> Unit | None:
         """Epochs."""
         return Unit.EPOCHS
+
+
+def hands_out_operations(config: Mapping[str, Any]) -> bool:
+    """Whether a searcher says how far to train, one length after the other; else it decides by what is reported."""
+    if config.get("name") == "custom":
+        return True
+    return any(config.get(key) is not None for key in ("max_length", "length_per_round"))
 
 
 def _check_mode(mode: SearcherMode, dist: DistributedContext) -> None:

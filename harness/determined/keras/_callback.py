@@ -8,7 +8,15 @@ import tempfile
 
 import keras
 
-from determined._operations import Operations, PercentProgress, configured_length, required_metrics, searcher_config
+from determined._operations import (
+    Operations,
+    PercentProgress,
+    check_counted,
+    check_metrics,
+    configured_length,
+    required_metrics,
+    searcher_config,
+)
 from determined.keras import _states
 from determined.keras._weights import load_weights, save_weights
 
@@ -69,11 +77,7 @@ class DeterminedCallback(keras.callbacks.Callback):
             _states.check_callback(each)
         config = searcher_config(core_context)
         length = configured_length(config)
-        if length is not None and length[0] not in ("epochs", "batches"):
-            raise ValueError(
-                f"searcher.max_length is {{{length[0]}: {length[1]}}}, but Keras counts epochs and batches: "
-                "give one of these"
-            )
+        check_counted(length, "Keras")
         self._core = core_context
         self._checkpoint = checkpoint
         self._continue_id = continue_id
@@ -203,12 +207,9 @@ class DeterminedCallback(keras.callbacks.Callback):
             # As `fit` names it in its own logs.
             if name not in metrics and name.startswith("val_") and name[4:] in metrics:
                 metrics[name] = metrics[name[4:]]
-        lacking = [n for n in self._required if n not in metrics and n not in ("batches", "epochs")]
-        if lacking:
-            raise ValueError(
-                f"the searcher needs the metric {lacking[0]!r}, which is not among those of this validation: "
-                f"{', '.join(sorted(metrics))}; set searcher.metric to one of them"
-            )
+        # The report adds these two.
+        required = [name for name in self._required if name not in ("batches", "epochs")]
+        check_metrics(required, metrics, "of this validation")
         self._validation = metrics
         self._report("validation", metrics)
         self._set_status("training")

@@ -13,7 +13,16 @@ import lightning
 from lightning import pytorch as pl
 
 from determined import errors
-from determined._operations import Operations, PercentProgress, configured_length, required_metrics, searcher_config
+from determined._operations import (
+    Operations,
+    PercentProgress,
+    check_counted,
+    check_metrics,
+    configured_length,
+    length_by_time,
+    required_metrics,
+    searcher_config,
+)
 from determined._random import random_state, set_random_state
 
 TYPE_CHECKING = False
@@ -236,12 +245,7 @@ class DeterminedCallback(pl.Callback):
         is_last = bool(trainer.is_last_batch) or trainer.fit_loop.batch_idx + 1 >= trainer.num_training_batches
         epochs = trainer.current_epoch + int(is_last)
         metrics = {**_numbers(found), "batches": trainer.global_step, "epochs": epochs}
-        lacking = [name for name in self._required if name not in metrics]
-        if lacking:
-            raise ValueError(
-                f"the searcher needs the metric {lacking[0]!r}, which is not among those that this validation logged: "
-                f"{', '.join(sorted(metrics))}; log it, or set searcher.metric to one of them"
-            )
+        check_metrics(self._required, metrics, "that this validation logged", "log it, or ")
         if self.core_context.distributed.rank == 0:
             self.core_context.train.report_validation_metrics(trainer.global_step, metrics)
         wants_more = self._operations.unit != "batches" or self._complete(trainer, trainer.global_step)
@@ -298,14 +302,8 @@ class DeterminedCallback(pl.Callback):
 def _length(config: dict[str, Any]) -> tuple[str, int] | None:
     """How far to train; None if the experiment does not say."""
     length = configured_length(config)
-    if length is None and config.get("time_metric") in ("epochs", "batches") and config.get("max_time") is not None:
-        return str(config["time_metric"]), int(config["max_time"])
-    if length is not None and length[0] not in ("epochs", "batches"):
-        raise ValueError(
-            f"searcher.max_length is {{{length[0]}: {length[1]}}}, but Lightning counts epochs and batches: "
-            "give one of these"
-        )
-    return length
+    check_counted(length, "Lightning")
+    return length or length_by_time(config)
 
 
 def _validates_after(trainer: Any, batch_idx: int) -> bool:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from determined import errors
+from determined._operations import length_by_time, searcher_config
 from determined.core import SearcherOperation, Unit
+from determined.core._searcher import hands_out_operations
 from determined.pytorch._units import Batch, Epoch, TrainUnit
 
 TYPE_CHECKING = False
@@ -46,13 +48,19 @@ class Goal:
 
 
 class Master:
-    """What of the cluster a training loop needs to know; outside of one, what stands in for it."""
+    """What of the cluster a training loop needs to know; outside of one, what stands in for it.
+
+    Attributes:
+        is_cluster: Whether there is one.
+        searcher: Its configuration; empty outside of a cluster.
+    """
 
     def __init__(self, context: PyTorchTrialContext, is_trainer: bool) -> None:
         self._context = context
         self._core = context._core  # pyright: ignore[reportPrivateUsage]
         self._is_trainer = is_trainer
         self.is_cluster = not context._managed_training  # pyright: ignore[reportPrivateUsage]
+        self.searcher = searcher_config(self._core)
 
     def goals(self, max_length: TrainUnit | None) -> Iterator[Goal]:
         """How far to train, one after the other.
@@ -69,22 +77,16 @@ class Master:
             return iter([Goal(max_length)])
         if self.follows_operations():
             return self._operations(max_length)
-        searcher: dict[str, Any] = self._context.get_experiment_config().get("searcher") or {}
-        return iter([Goal(self._own_length(searcher, max_length))])
+        return iter([Goal(self._own_length(max_length))])
 
     def follows_operations(self) -> bool:
         """Whether the searcher says how far to train, and waits for the metric of each length."""
-        if not self.is_cluster:
-            return False
-        searcher: dict[str, Any] = self._context.get_experiment_config().get("searcher") or {}
-        lengths = (searcher.get("max_length"), searcher.get("length_per_round"))
-        return searcher.get("name") == "custom" or any(length is not None for length in lengths)
+        return self.is_cluster and hands_out_operations(self.searcher)
 
-    def _own_length(self, searcher: dict[str, Any], max_length: TrainUnit | None) -> TrainUnit:
+    def _own_length(self, max_length: TrainUnit | None) -> TrainUnit:
         """Of a search that decides by reports."""
-        time_metric, max_time = searcher.get("time_metric"), searcher.get("max_time")
-        units = {"batches": Batch, "epochs": Epoch}
-        by_time = units[time_metric](max_time) if time_metric in units and isinstance(max_time, int) else None
+        time_metric, told = self.searcher.get("time_metric"), length_by_time(self.searcher)
+        by_time = {"batches": Batch, "epochs": Epoch}[told[0]](told[1]) if told is not None else None
         if time_metric is not None and by_time is None:
             logger.warning(f"searcher.time_metric {time_metric!r} is no length of training: expected batches or epochs")
         if max_length is not None and by_time is not None and max_length != by_time:
@@ -124,10 +126,9 @@ class Master:
         latest: dict[str, Any] = trial.get("latestValidation") or {}
         if not latest:
             return None, None
-        searcher: dict[str, Any] = self._context.get_experiment_config().get("searcher") or {}
         metrics: dict[str, Any] = latest.get("metrics") or {}
         averages: dict[str, Any] = metrics.get("avgMetrics") or {}
-        value = averages.get(str(searcher.get("metric")))
+        value = averages.get(str(self.searcher.get("metric")))
         return int(latest.get("totalBatches") or 0), value if isinstance(value, (int, float)) else None
 
     def packed_code(self) -> Callable[[], bytes] | None:

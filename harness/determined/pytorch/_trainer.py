@@ -198,9 +198,7 @@ class Trainer:
             checkpoint_policy = "all"
             if not test_mode:
                 logger.warning("checkpoint_policy 'best' needs a cluster, which knows the best validation: using 'all'")
-        searcher: dict[str, Any] = {}
         if master.is_cluster:
-            searcher = context.get_experiment_config().get("searcher") or {}
             latest: str | None = context._core.info.latest_checkpoint if context._core.info else None  # pyright: ignore
             if latest is not None and latest_checkpoint is None:
                 logger.warning(
@@ -219,9 +217,9 @@ class Trainer:
             latest_checkpoint=latest_checkpoint,
             step_zero_validation=step_zero_validation,
             test_mode=test_mode,
-            metric=searcher.get("metric"),
+            metric=master.searcher.get("metric"),
             needs_metric=checkpoint_policy == "best" or master.follows_operations(),
-            smaller_is_better=bool(searcher.get("smaller_is_better", True)),
+            smaller_is_better=bool(master.searcher.get("smaller_is_better", True)),
             is_reproducible=reproducible,
         )
         _user_code.check_class(type(self._trial))

@@ -14,7 +14,15 @@ from transformers.trainer_utils import (
 )
 
 from determined import errors
-from determined._operations import Operations, PercentProgress, configured_length, required_metrics, searcher_config
+from determined._operations import (
+    Operations,
+    PercentProgress,
+    check_metrics,
+    configured_length,
+    length_by_time,
+    required_metrics,
+    searcher_config,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,12 +155,7 @@ class DetCallback(transformers.TrainerCallback):
         self._reported[kind] = state.global_step
         metrics = {**metrics, "batches": state.global_step, "epochs": state.epoch or 0.0}
         if kind == EVAL:
-            lacking = [name for name in self._required if name not in metrics]
-            if lacking:
-                raise ValueError(
-                    f"the searcher needs the metric {lacking[0]!r}, which is not among those of this evaluation: "
-                    f"{', '.join(sorted(metrics))}; set searcher.metric to one of them"
-                )
+            check_metrics(self._required, metrics, "of this evaluation")
         if not state.is_world_process_zero:
             return
         if kind == EVAL:
@@ -269,22 +272,23 @@ def get_metric_type(d: Mapping[str, Any]) -> str:
     return TRAIN
 
 
-def _checked_operations(context: core.Context, config: Mapping[str, Any], args: TrainingArguments) -> Operations:
+def _checked_operations(context: core.Context, config: dict[str, Any], args: TrainingArguments) -> Operations:
     """The searcher's operations, if the configuration agrees with the Trainer about the length of a training."""
     if args.max_steps > -1:
         own, said = ("batches", float(args.max_steps)), f"max_steps={args.max_steps}"
     else:
         own, said = ("epochs", float(args.num_train_epochs)), f"num_train_epochs={args.num_train_epochs}"
-    length = configured_length(dict(config))
+    length = configured_length(config)
     if length is not None and "max_length" in config and length != own:
         raise ValueError(
             f"searcher.max_length is {{{length[0]}: {length[1]}}}, but the Trainer is given {said}: "
             "both must be the same"
         )
-    unit, most = config.get("time_metric"), config.get("max_time")
-    if unit in ("batches", "epochs") and most is not None and (unit, float(most)) != own:
+    by_time = length_by_time(config)
+    if by_time is not None and by_time != own:
         raise ValueError(
-            f"searcher.max_time is {most} {unit} (time_metric), but the Trainer is given {said}: both must be the same"
+            f"searcher.max_time is {by_time[1]} {by_time[0]} (time_metric), but the Trainer is given {said}: "
+            "both must be the same"
         )
     return Operations(context)
 
