@@ -61,12 +61,13 @@ def get_gpu_processes() -> list[GPUProcess]:
 
 
 def _each(look: Callable[[Any, int, Any], list[Any]]) -> list[Any]:
-    import importlib
+    from determined.core import _system
 
     try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - no driver, or one that does not answer
+        nvml = _system.nvml()
+    except Exception:  # noqa: BLE001 - no library, or a driver that does not answer
+        return []
+    if nvml is None:
         return []
     try:
         found: list[Any] = []

@@ -461,6 +461,12 @@ def test_mistakes_of_a_trial_are_one_sentence(fit: Fit, cls: type[Simple], kind:
         fit(cls, max_length=Batch(1))
 
 
+def test_horovod_that_is_not_installed_is_named(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_HOROVOD", "1")
+    with pytest.raises(errors.InvalidExperimentException, match="started with horovod, which is not installed"):
+        fit(max_length=Batch(1))
+
+
 @pytest.mark.parametrize("size", ["ten", 0.5])
 def test_batch_size_is_a_number(fit: Fit, size: Any) -> None:
     fit.cluster.write_info()

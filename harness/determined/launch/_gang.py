@@ -160,9 +160,10 @@ def on_one_machine(launcher: str, instead: str) -> Place:
     return place
 
 
-def wrapped(command: list[str]) -> list[str]:
-    """The command of one worker."""
-    return [sys.executable, "-m", "determined.launch.wrap_rank", "--", *command]
+def wrapped(command: list[str], rank: int | None = None) -> list[str]:
+    """The command of one worker; `rank` where no launcher sets a variable for it."""
+    named = [] if rank is None else [str(rank)]
+    return [sys.executable, "-m", "determined.launch.wrap_rank", *named, "--", *command]
 
 
 def run(command: list[str], env: Mapping[str, str], what: str) -> NoReturn:

@@ -28,9 +28,7 @@ def main() -> None:
         hosts = [f"[{address}]" if ":" in address else address for address in place.addresses]
         cluster = {"worker": [f"{host}:{port}" for host in hosts]}
         env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": place.rank}})
-    wrapped = _gang.wrapped(command)
-    at = wrapped.index("--")
-    _gang.run([*wrapped[:at], str(place.rank), *wrapped[at:]], env, "tensorflow")
+    _gang.run(_gang.wrapped(command, place.rank), env, "tensorflow")
 
 
 def _port(argv: list[str]) -> tuple[str, list[str]]:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from determined import errors
 from determined._trial_context import TrialContext
-from determined.pytorch import _data
+from determined.pytorch import _data, _horovod
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._reducer import MetricReducer, ReducerGroup
 
@@ -471,7 +471,7 @@ class PyTorchTrialContext(TrialContext):
         return self.distributed.size > 1 and not self._is_horovod()
 
     def _horovod_optimizer(self, optimizer: torch.optim.Optimizer, passes: int, compressed: bool) -> Any:
-        horovod: Any = importlib.import_module("horovod.torch")
+        horovod = _horovod.module()
         names = [
             (f"{i}.{name}", parameter)
             for i, model in enumerate(self.models)

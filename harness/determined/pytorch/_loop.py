@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import sys
 import warnings
@@ -15,7 +14,7 @@ import torch
 
 import determined
 from determined import errors
-from determined.pytorch import _memory, _metrics, _random, _state, _user_code
+from determined.pytorch import _horovod, _memory, _metrics, _random, _state, _user_code
 from determined.pytorch._callback import PyTorchCallback
 from determined.pytorch._checkpoints import CheckpointWriter, Code
 from determined.pytorch._goals import Goal, Master
@@ -291,7 +290,7 @@ class TrainingLoop:
         context = self._context
         if not context._is_horovod():  # pyright: ignore[reportPrivateUsage]
             return
-        horovod: Any = importlib.import_module("horovod.torch")
+        horovod = _horovod.module()
         for model in context.models:
             horovod.broadcast_parameters(model.state_dict(), root_rank=0)
         for optimizer in context.optimizers:

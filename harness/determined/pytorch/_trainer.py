@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import determined
-from determined import core, errors
-from determined.pytorch import _random, _user_code
+from determined import core
+from determined.pytorch import _horovod, _random, _user_code
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._goals import Master
 from determined.pytorch._loop import Plan, TrainingLoop
@@ -111,15 +111,7 @@ def _backend(info: ClusterInfo) -> str:
 def _ranks(backend: str, gpus: int) -> Generator[core.DistributedContext]:
     """The ranks of a job, as its launcher has started them."""
     if backend == "horovod":
-        try:
-            import horovod.torch as hvd  # pyright: ignore
-        except ImportError:
-            raise errors.InvalidExperimentException(
-                "this trial was started with horovod, which is not installed in its environment; "
-                "determined.launch.torch_distributed needs nothing but PyTorch"
-            ) from None
-        hvd.init()  # pyright: ignore
-        yield core.DistributedContext.from_horovod(hvd)
+        yield _horovod.ranks()
         return
     import torch.distributed as dist
 

@@ -18,7 +18,7 @@ from torch.utils import data as torch_data
 
 from determined import core, errors
 from determined._info import get_cluster_info
-from determined.pytorch import _data
+from determined.pytorch import _data, _horovod
 from determined.pytorch._reducer import ReducerGroup
 
 TYPE_CHECKING = False
@@ -228,11 +228,7 @@ def _distributed(info: ClusterInfo) -> core.DistributedContext | None:
     if os.environ.get("USE_DEEPSPEED"):
         return core.DistributedContext.from_deepspeed()
     if os.environ.get("USE_HOROVOD"):
-        import horovod.torch as hvd  # pyright: ignore[reportMissingImports]
-
-        horovod: Any = hvd  # pyright: ignore[reportUnknownVariableType]
-        horovod.init()
-        return core.DistributedContext.from_horovod(horovod)
+        return _horovod.ranks()
     return core.DistributedContext.from_torch_distributed()
 
 
