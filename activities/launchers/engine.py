@@ -23,7 +23,7 @@ import httpx
 
 #: What these calls are written for. An engine that takes newer ones only is spoken to in its oldest.
 _WRITTEN_FOR = (1, 41)
-_VERSION = re.compile(r"1\.\d{1,3}")
+_VERSION = re.compile(r"1\.(\d{1,3})")
 _SILENCE_S = 600.0
 
 
@@ -208,14 +208,17 @@ def filters(**values: str) -> dict[str, str]:
 def _spoken(answer: httpx.Response) -> str:
     """The version of the API to speak, by what the engine says of itself; ours, if it says nothing."""
     try:
-        said = [str(answer.json()[name]) for name in ("MinAPIVersion", "ApiVersion")]
+        oldest, newest = (_version(answer.json()[name]) for name in ("MinAPIVersion", "ApiVersion"))
     except (ValueError, KeyError, TypeError):
-        said = []
-    oldest, newest = (
-        tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else _WRITTEN_FOR for text in (said or ["", ""])
-    )
-    major, minor = min(max(_WRITTEN_FOR, oldest), max(newest, oldest))
+        oldest = newest = _WRITTEN_FOR
+    major, minor = max(oldest, min(_WRITTEN_FOR, newest))
     return f"v{major}.{minor}"
+
+
+def _version(text: object) -> tuple[int, int]:
+    """ "1.41" as numbers; ours, if it is no version."""
+    found = _VERSION.fullmatch(str(text))
+    return _WRITTEN_FOR if found is None else (1, int(found[1]))
 
 
 def _message_of(answer: httpx.Response) -> str:
