@@ -23,7 +23,7 @@ from database.types import utc_now
 
 #: Lines that are stored in one transaction: all other writers wait until it ends.
 _SLICE = 500
-#: What is kept of a line, in characters; the rest is cut off with a mark that says how much it was.
+#: The longest line that is stored whole, in characters. A longer one is cut off there, and says how long it was.
 MAX_LINE = 64 * 1024
 
 

@@ -165,14 +165,13 @@ class Commands:
     async def nodes(self, pool: str) -> AutoscalerRun | None:
         """The nodes that were launched for a pool; None if it has no provider. Raises: Unavailable."""
         handle = (await self.client()).get_workflow_handle(names.autoscaler_workflow(pool))
-        try:
-            with _translated(f"the nodes of pool {pool!r} are not known: does an orchestrator run?"):
-                return cast(
-                    "AutoscalerRun",
-                    await handle.query("snapshot", result_type=AutoscalerRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-                )
-        except _NoWorkflow:
-            return None
+        late = f"the nodes of pool {pool!r} are not known: does an orchestrator run?"
+        with contextlib.suppress(_NoWorkflow), _translated(late):
+            return cast(
+                "AutoscalerRun",
+                await handle.query("snapshot", result_type=AutoscalerRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        return None
 
     async def end_pool(self, run: PoolRun) -> None:
         """End the workflow of a pool that was removed, which nobody uses any more; not that of one made since.
@@ -225,26 +224,23 @@ class Commands:
 
     async def _command(self, experiment_id: int, command: Command) -> CommandResult | None:
         handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
-        try:
-            with _translated(_LATE.format(experiment_id)):
-                return cast(
-                    "CommandResult",
-                    await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-                )
-        except _NoWorkflow:
-            return None
+        with contextlib.suppress(_NoWorkflow), _translated(_LATE.format(experiment_id)):
+            return cast(
+                "CommandResult",
+                await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        return None
 
     async def kill_trial(self, trial_id: int) -> TrialState | None:
         """End one trial; its state then. None if its workflow is closed, or does not run yet. Raises: Unavailable."""
         handle = (await self.client()).get_workflow_handle(names.trial_workflow(trial_id))
-        try:
-            with _translated(f"trial {trial_id} does not answer: do Temporal and an orchestrator run?"):
-                return cast(
-                    "TrialState",
-                    await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-                )
-        except _NoWorkflow:
-            return None
+        late = f"trial {trial_id} does not answer: do Temporal and an orchestrator run?"
+        with contextlib.suppress(_NoWorkflow), _translated(late):
+            return cast(
+                "TrialState",
+                await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
+            )
+        return None
 
     async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
         """Tell the search that an operation is complete; returns when its decisions are recorded.
