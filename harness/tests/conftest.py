@@ -282,6 +282,22 @@ class Trial:
         determined._info._cached = None
         return core.init(**kwargs)
 
+    def checkpoints(self) -> dict[int, str]:
+        """The ids of what was stored, by steps; none was stored twice."""
+        told = [
+            (c.body["metadata"]["steps_completed"], c.body["uuid"]) for c in self.master.of("POST /api/v1/checkpoints")
+        ]
+        assert len(dict(told)) == len(told), told
+        return dict(told)
+
+    def reported(self, group: str) -> list[tuple[int, int]]:
+        """Steps and epochs of the reports of a group."""
+        return [
+            (r["stepsCompleted"], r["metrics"]["avgMetrics"]["epochs"])
+            for r in self.master.reports()
+            if r["group"] == group
+        ]
+
     def _operation(self, call: Call) -> Any:
         if len(self.completed) >= len(self.lengths):
             return {"completed": True}

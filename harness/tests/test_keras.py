@@ -105,22 +105,6 @@ def fit(
         return digest(model), history.history.get("loss", [])
 
 
-def checkpoints(trial: Trial) -> dict[int, str]:
-    told = [
-        (c.body["metadata"]["steps_completed"], c.body["uuid"]) for c in trial.master.of("POST /api/v1/checkpoints")
-    ]
-    assert len(dict(told)) == len(told), told
-    return dict(told)
-
-
-def reported(trial: Trial, group: str) -> list[tuple[int, int]]:
-    return [
-        (r["stepsCompleted"], r["metrics"]["avgMetrics"]["epochs"])
-        for r in trial.master.reports()
-        if r["group"] == group
-    ]
-
-
 @pytest.fixture(autouse=True)
 def searcher(trial: Trial) -> None:
     trial.config["searcher"] = {"name": "single", "metric": "val_mae", "max_length": {"epochs": 4}}
@@ -128,17 +112,17 @@ def searcher(trial: Trial) -> None:
 
 def test_fit_is_reported_stored_and_completed(trial: Trial) -> None:
     fit(trial)
-    assert reported(trial, "training") == [(6, 1), (12, 2), (18, 3), (24, 4)]
-    assert reported(trial, "validation") == [(6, 1), (12, 2), (18, 3), (24, 4)], "evaluate() after fit is none of them"
+    assert trial.reported("training") == [(6, 1), (12, 2), (18, 3), (24, 4)]
+    assert trial.reported("validation") == [(6, 1), (12, 2), (18, 3), (24, 4)], "evaluate() after fit is none of them"
     named = {r["group"]: r["metrics"]["avgMetrics"].keys() for r in trial.master.reports()}
     assert named["training"] == {"loss", "mae", "batches", "epochs"}
     assert named["validation"] == {"loss", "mae", "val_mae", "batches", "epochs"}
-    assert sorted(checkpoints(trial)) == [6, 12, 18, 24]
+    assert sorted(trial.checkpoints()) == [6, 12, 18, 24]
     assert [c["op"]["length"] for c in trial.completed] == [4]
     assert [c.body["progress"] for c in trial.master.of("POST /api/v1/trials/7/progress")] == [0.25, 0.5, 0.75, 1.0]
     states = [c.body["state"] for c in trial.master.of("PUT /api/v1/trials/7/status")]
     assert not states or states[-1] == "finishing"
-    (stored,) = trial.storage.rglob(checkpoints(trial)[24])
+    (stored,) = trial.storage.rglob(trial.checkpoints()[24])
     assert {p.name for p in stored.iterdir()} >= {
         "model_checkpoint.weights.h5",
         "callback_state",
@@ -161,13 +145,13 @@ def test_preempted_and_killed_fits_end_with_the_weights_of_an_undisturbed_one(tr
     trial.master.calls.clear()
     with pytest.raises(Killed):
         fit(trial, AtEpoch(1, kill))
-    assert sorted(checkpoints(trial)) == [6]
-    trial.latest_checkpoint = checkpoints(trial)[6]
+    assert sorted(trial.checkpoints()) == [6]
+    trial.latest_checkpoint = trial.checkpoints()[6]
     fit(trial, AtEpoch(1, lambda: preempt(trial)), checkpoint_epochs=0)
-    assert sorted(checkpoints(trial)) == [6, 12], "stored at the end of the epoch in which it was asked to leave"
+    assert sorted(trial.checkpoints()) == [6, 12], "stored at the end of the epoch in which it was asked to leave"
     assert trial.completed == []
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[12]
+    trial.latest_checkpoint = trial.checkpoints()[12]
     weights, last = fit(trial)
     assert weights == undisturbed
     assert last == losses[2:], "it goes on with the third epoch"
@@ -177,10 +161,10 @@ def test_preempted_and_killed_fits_end_with_the_weights_of_an_undisturbed_one(tr
 def test_another_continue_id_takes_the_weights_only(trial: Trial) -> None:
     trial.config["searcher"] = {"name": "single", "metric": "mae"}
     fit(trial, epochs=2)
-    trial.latest_checkpoint = checkpoints(trial)[12]
+    trial.latest_checkpoint = trial.checkpoints()[12]
     trial.master.calls.clear()
     _, losses = fit(trial, epochs=1, continue_id="another")
-    assert reported(trial, "training") == [(6, 1)]
+    assert trial.reported("training") == [(6, 1)]
     trial.latest_checkpoint = None
     assert losses != fit(trial, epochs=1)[1]
 
@@ -198,7 +182,7 @@ def test_early_stopping_goes_on_from_its_best(trial: Trial, kind: Any) -> None:
     trial.master.calls.clear()
     fit(trial, AtEpoch(1, lambda: preempt(trial)), epochs=6, stored=(stopping(),))
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[12]
+    trial.latest_checkpoint = trial.checkpoints()[12]
     resumed = stopping()
     assert fit(trial, epochs=6, stored=(resumed,)) == (undisturbed, losses[2:])
     assert (resumed.best, resumed.best_epoch) == (whole.best, 1)
@@ -208,8 +192,8 @@ def test_searcher_stops_at_its_rung_and_a_resumed_trial_goes_on(trial: Trial) ->
     trial.lengths = [1, 2]
     fit(trial, train_metrics_report_period=4)
     assert [c["op"]["length"] for c in trial.completed] == [1, 2]
-    assert reported(trial, "training") == [(4, 1), (8, 2), (12, 2)]
-    trial.latest_checkpoint = checkpoints(trial)[12]
+    assert trial.reported("training") == [(4, 1), (8, 2), (12, 2)]
+    trial.latest_checkpoint = trial.checkpoints()[12]
     assert fit(trial)[1] == [], "the searcher wants nothing: nothing is trained"
 
 

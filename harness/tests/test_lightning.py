@@ -127,30 +127,14 @@ def kill() -> None:
     raise Killed
 
 
-def checkpoints(trial: Trial) -> dict[int, str]:
-    told = [
-        (c.body["metadata"]["steps_completed"], c.body["uuid"]) for c in trial.master.of("POST /api/v1/checkpoints")
-    ]
-    assert len(dict(told)) == len(told), told
-    return dict(told)
-
-
-def reported(trial: Trial, group: str) -> list[tuple[int, int]]:
-    return [
-        (r["stepsCompleted"], r["metrics"]["avgMetrics"]["epochs"])
-        for r in trial.master.reports()
-        if r["group"] == group
-    ]
-
-
 def test_training_ends_at_the_searchers_length_and_is_reported(trial: Trial, tmp_path: Path) -> None:
     of_epochs(trial, 2)
     fit(trial, tmp_path, max_epochs=100)
-    assert reported(trial, "training") == [(4, 0), (6, 1), (8, 1), (12, 2)]
-    assert reported(trial, "validation") == [(6, 1), (12, 2)], "the sanity check is none"
+    assert trial.reported("training") == [(4, 0), (6, 1), (8, 1), (12, 2)]
+    assert trial.reported("validation") == [(6, 1), (12, 2)], "the sanity check is none"
     named = {r["group"]: r["metrics"]["avgMetrics"].keys() for r in trial.master.reports()}
     assert named == {"training": {"loss", "batches", "epochs"}, "validation": {"val_loss", "batches", "epochs"}}
-    assert sorted(checkpoints(trial)) == [6, 12]
+    assert sorted(trial.checkpoints()) == [6, 12]
     assert [c["op"]["length"] for c in trial.completed] == [2]
     assert trial.completed[0]["searcherMetric"] > 0
     progress = [c.body["progress"] for c in trial.master.of("POST /api/v1/trials/7/progress")]
@@ -161,32 +145,32 @@ def test_training_ends_at_the_searchers_length_and_is_reported(trial: Trial, tmp
 def test_preempted_and_killed_runs_end_with_the_weights_of_an_undisturbed_one(trial: Trial, tmp_path: Path) -> None:
     of_epochs(trial, 4)
     undisturbed = fit(trial, tmp_path)
-    validations = reported(trial, "validation")
+    validations = trial.reported("validation")
     trial.completed.clear()
     trial.master.calls.clear()
 
     with pytest.raises(Killed):
         fit(trial, tmp_path, AtBatch(9, kill))
-    assert sorted(checkpoints(trial)) == [6]
-    trial.latest_checkpoint = checkpoints(trial)[6]
+    assert sorted(trial.checkpoints()) == [6]
+    trial.latest_checkpoint = trial.checkpoints()[6]
     fit(trial, tmp_path, AtBatch(13, lambda: preempt(trial)), min_epochs=4)
-    assert sorted(checkpoints(trial)) == [6, 12, 14], "stored within the third epoch"
+    assert sorted(trial.checkpoints()) == [6, 12, 14], "stored within the third epoch"
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[14]
+    trial.latest_checkpoint = trial.checkpoints()[14]
     fit(trial, tmp_path, AtBatch(16, lambda: preempt(trial)))  # once more within this epoch
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[17]
+    trial.latest_checkpoint = trial.checkpoints()[17]
     fit(trial, tmp_path, AtBatch(17, lambda: preempt(trial)))  # its last batch: left after its validation
     assert trial.completed == []
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[18]
+    trial.latest_checkpoint = trial.checkpoints()[18]
     assert fit(trial, tmp_path) == undisturbed
-    assert sorted(checkpoints(trial)) == [6, 12, 14, 17, 18, 24]
-    assert reported(trial, "validation") == validations, "each epoch is validated once"
+    assert sorted(trial.checkpoints()) == [6, 12, 14, 17, 18, 24]
+    assert trial.reported("validation") == validations, "each epoch is validated once"
     assert [c["op"]["length"] for c in trial.completed] == [4]
 
     fit(trial, tmp_path)
-    assert len(checkpoints(trial)) == 6, "started again when the searcher wants nothing: nothing is trained or stored"
+    assert len(trial.checkpoints()) == 6, "started again when the searcher wants nothing: nothing is trained or stored"
 
 
 def test_sampler_that_shuffles_by_epoch_is_resumed_within_one(trial: Trial, tmp_path: Path) -> None:
@@ -196,7 +180,7 @@ def test_sampler_that_shuffles_by_epoch_is_resumed_within_one(trial: Trial, tmp_
     trial.master.calls.clear()
     fit(trial, tmp_path, AtBatch(8, lambda: preempt(trial)), loader=data(shuffle=False, sampler=ByEpoch()))
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[9]
+    trial.latest_checkpoint = trial.checkpoints()[9]
     assert fit(trial, tmp_path, loader=data(shuffle=False, sampler=ByEpoch())) == undisturbed
 
 
@@ -204,43 +188,43 @@ def test_operations_in_batches_end_with_a_validation(trial: Trial, tmp_path: Pat
     trial.config["searcher"] = {"name": "asha", "metric": "val_loss", "max_length": {"batches": 18}}
     trial.lengths = [3, 9]
     fit(trial, tmp_path, val_check_interval=3)
-    assert reported(trial, "validation") == [(3, 0), (6, 1), (9, 1)]
+    assert trial.reported("validation") == [(3, 0), (6, 1), (9, 1)]
     assert [c["op"]["length"] for c in trial.completed] == [3, 9]
-    assert sorted(checkpoints(trial)) == [6, 9]
+    assert sorted(trial.checkpoints()) == [6, 9]
 
     trial.completed.clear()
     trial.lengths = [18]
-    trial.latest_checkpoint = checkpoints(trial)[9]
+    trial.latest_checkpoint = trial.checkpoints()[9]
     fit(trial, tmp_path, val_check_interval=3)
-    assert reported(trial, "validation")[3:] == [(12, 2), (15, 2), (18, 3)]
+    assert trial.reported("validation")[3:] == [(12, 2), (15, 2), (18, 3)]
     assert [c["op"]["length"] for c in trial.completed] == [18]
 
 
 def test_validation_within_an_epoch_is_neither_lost_nor_repeated_by_a_preemption(trial: Trial, tmp_path: Path) -> None:
     of_epochs(trial, 2)
     undisturbed = fit(trial, tmp_path, val_check_interval=3)
-    validations = reported(trial, "validation")
+    validations = trial.reported("validation")
     trial.completed.clear()
     trial.master.calls.clear()
     for batch in (1, 8):  # one batch before a validation, and the one that a validation follows
         fit(trial, tmp_path, AtBatch(batch, lambda: preempt(trial)), val_check_interval=3)
         trial.preempt.clear()
-        trial.latest_checkpoint = checkpoints(trial)[batch + 1]
+        trial.latest_checkpoint = trial.checkpoints()[batch + 1]
     assert fit(trial, tmp_path, val_check_interval=3) == undisturbed
-    assert reported(trial, "validation") == validations
+    assert trial.reported("validation") == validations
 
 
 def test_time_metric_says_how_far_to_train(trial: Trial, tmp_path: Path) -> None:
     of_epochs(trial, 0, time_metric="batches", max_time=8)
     fit(trial, tmp_path, every=0)
-    assert sorted(checkpoints(trial)) == [8]
-    assert reported(trial, "validation")[0] == (6, 1)
+    assert sorted(trial.checkpoints()) == [8]
+    assert trial.reported("validation")[0] == (6, 1)
 
 
 def test_a_forgotten_checkpoint_path_is_said(trial: Trial, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     of_epochs(trial, 1)
     fit(trial, tmp_path)
-    trial.latest_checkpoint = checkpoints(trial)[6]
+    trial.latest_checkpoint = trial.checkpoints()[6]
     with trial.init() as context:
         pl.Trainer(
             accelerator="cpu",

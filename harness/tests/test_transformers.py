@@ -125,15 +125,6 @@ def for_batches(trial: Trial, length: int = STEPS) -> None:
     trial.lengths = [length]
 
 
-def checkpoints(trial: Trial) -> dict[int, str]:
-    """Steps -> uuid; a step that was stored twice fails the test."""
-    told = [
-        (c.body["metadata"]["steps_completed"], c.body["uuid"]) for c in trial.master.of("POST /api/v1/checkpoints")
-    ]
-    assert len(dict(told)) == len(told), told
-    return dict(told)
-
-
 def reported(trial: Trial, group: str) -> list[int]:
     return [r["stepsCompleted"] for r in trial.master.reports() if r["group"] == group]
 
@@ -145,7 +136,7 @@ def test_whole_training_is_reported_stored_and_completed(trial: Trial, tmp_path:
     assert wanted == ["loss"], "the user's list is the user's"
     assert reported(trial, "training") == [5, 10, 12]
     assert reported(trial, "validation") == [5, 10, 12], "the last step is evaluated, and once"
-    assert sorted(checkpoints(trial)) == [5, 10, 12]
+    assert sorted(trial.checkpoints()) == [5, 10, 12]
     first = trial.master.reports()[0]["metrics"]["avgMetrics"]
     assert first.keys() == {"loss", "batches", "epochs"}
     assert first["batches"] == 5
@@ -153,7 +144,7 @@ def test_whole_training_is_reported_stored_and_completed(trial: Trial, tmp_path:
     progress = [c.body["progress"] for c in trial.master.of("POST /api/v1/trials/7/progress")]
     assert progress == sorted(set(progress))
     assert progress[-1] == 1.0
-    (stored,) = trial.storage.rglob(f"{checkpoints(trial)[12]}")
+    (stored,) = trial.storage.rglob(f"{trial.checkpoints()[12]}")
     assert json.loads((stored / "checkpoint-12" / "my_data.json").read_text()) == {"tokenizer": "t"}
     assert {p.name for p in stored.iterdir()} >= {"checkpoint-12"}
     assert "checkpoint-10" not in {p.name for p in stored.iterdir()}
@@ -166,7 +157,7 @@ def test_preempted_and_killed_runs_end_with_the_weights_of_an_undisturbed_one(tr
     trial.master.calls.clear()
 
     fit(trial, tmp_path / "preempted", at=AtStep(7, lambda: preempt(trial)))
-    stored = checkpoints(trial)
+    stored = trial.checkpoints()
     assert sorted(stored) == [5, 8], "saved after the step in which it was asked to leave, which is not a logging step"
     assert reported(trial, "validation") == [5], "no evaluation keeps the others waiting"
     assert trial.completed == []
@@ -183,11 +174,11 @@ def test_preempted_and_killed_runs_end_with_the_weights_of_an_undisturbed_one(tr
 
     with pytest.raises(Killed):
         fit(trial, tmp_path / "killed", at=AtStep(11, kill))
-    trial.latest_checkpoint = checkpoints(trial)[10]
+    trial.latest_checkpoint = trial.checkpoints()[10]
     leftover = tmp_path / "resumed" / "checkpoint-11"
     leftover.mkdir(parents=True)  # of an earlier run on this host: not what is to be resumed
     assert fit(trial, tmp_path / "resumed") == undisturbed
-    assert sorted(checkpoints(trial)) == [5, 8, 10, 12]
+    assert sorted(trial.checkpoints()) == [5, 8, 10, 12]
     assert [c["op"]["length"] for c in trial.completed] == [STEPS]
 
 
@@ -198,7 +189,7 @@ def test_model_that_is_stored_under_other_names_is_resumed_whole(trial: Trial, t
     trial.master.calls.clear()
     fit(trial, tmp_path / "preempted", at=AtStep(7, lambda: preempt(trial)), of=vision)
     trial.preempt.clear()
-    trial.latest_checkpoint = checkpoints(trial)[8]
+    trial.latest_checkpoint = trial.checkpoints()[8]
     assert fit(trial, tmp_path / "resumed", of=vision) == undisturbed
 
 
@@ -209,7 +200,7 @@ def test_last_step_is_stored_once_whatever_the_strategy(trial: Trial, tmp_path: 
     if strategy == "best":
         how |= {"metric_for_best_model": "eval_loss", "greater_is_better": True}  # so that the last is hardly the best
     fit(trial, tmp_path / "out", **how)
-    assert 9 in checkpoints(trial)
+    assert 9 in trial.checkpoints()
     assert reported(trial, "validation") == [6, 9]
     assert [c["op"]["length"] for c in trial.completed] == [9]
 
@@ -220,7 +211,7 @@ def test_searcher_stops_a_trial_at_its_rung(trial: Trial, tmp_path: Path) -> Non
     fit(trial, tmp_path / "out")
     assert [c["op"]["length"] for c in trial.completed] == [3, 6]
     assert reported(trial, "validation") == [3, 5, 6]
-    assert sorted(checkpoints(trial)) == [3, 5, 6]
+    assert sorted(trial.checkpoints()) == [3, 5, 6]
 
 
 @pytest.mark.parametrize(
