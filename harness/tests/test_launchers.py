@@ -106,9 +106,17 @@ class Task:
 
     def seen(self, first_port: int = 29400) -> list[str]:
         """The launcher's options of the last start, with the first port for the next ones that may have been free."""
-        argv: list[str] = json.loads((self.root / "seen").read_text().splitlines()[-1])
+        argv = self._started()
         ports = {str(port) for port in range(first_port, first_port + 1000)}
         return [str(first_port) if word in ports else word for word in argv[: argv.index(PYTHON)]]
+
+    def worker(self) -> list[str]:
+        """The arguments of the Python that the last start has each rank run, under `wrap_rank`."""
+        argv = self._started()
+        return argv[len(argv) - argv[::-1].index(PYTHON) :]
+
+    def _started(self) -> list[str]:
+        return json.loads((self.root / "seen").read_text().splitlines()[-1])
 
 
 @pytest.fixture
@@ -455,7 +463,9 @@ def test_trial_class_is_run_by_the_harness(task: Task, launcher: str, options: l
     task.info["slots"] = slots
     status, _, err = task.run(launcher, *options, "--trial", "model_def:MyTrial")
     assert status == 1
-    assert err.count("there is no module model_def in") == slots[0]
+    assert task.worker() == ["-m", "determined.exec.harness", "model_def:MyTrial"]
+    # The first rank that fails may end the others before they say so.
+    assert 1 <= err.count("there is no module model_def in") <= slots[0]
     assert ("Horovod is not installed: training with PyTorch" in err) == (launcher == "horovod")
 
 
