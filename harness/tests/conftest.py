@@ -216,6 +216,7 @@ class Trial:
             "resources": {"slots_per_trial": 1},
             "entrypoint": "true",
         }
+        self.hparams: dict[str, Any] = {"lr": 0.1}
         self.slot_ids = [0]
         self.latest_checkpoint: str | None = None
         self.lengths = [4]
@@ -259,7 +260,7 @@ class Trial:
                 "trial_id": 7,
                 "experiment_id": 3,
                 "trial_seed": 42,
-                "hparams": {"lr": 0.1},
+                "hparams": self.hparams,
                 "config": self.config,
                 "steps_completed": 0,
                 "trial_run_id": 2,

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from determined import errors
+from determined._stored import read_loop_state
 from determined.pytorch import CheckpointLoadContext, PyTorchTrial, load_trial_from_checkpoint_path
-from determined.pytorch._load import read_loop_state
 
 #: What a trial looks like since 0.13, with a module beside it that it imports late.
 FLEX = """

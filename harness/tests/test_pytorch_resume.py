@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from .pytorch_trials import Jobs
+from .pytorch_trials import UPLOAD, Jobs
 
 IS_LONG = bool(os.environ.get("UNDETERRED_SOAK"))
 LENGTH = 13
 _FIT = {
-    "max_length": LENGTH,
     "reporting_period": 2,
     "validation_period": 4,
     "checkpoint_period": 3,
@@ -35,6 +34,23 @@ class Runs:
 
     def run(self, size: int, hparams: dict[str, Any], latest: str | None, every: int = 1) -> str | None:
         """Train to the end; the hashes of parameters and of the chief's buffers, None if it was killed."""
+        found = self._run(size, hparams, latest, every, LENGTH)
+        if found is None:
+            return None
+        assert len({parameters for parameters, _ in (rank["weights"] for rank in found)}) == 1, "the ranks differ"
+        return ":".join(found[0]["weights"])
+
+    def samples(self, size: int, hparams: dict[str, Any], latest: str | None, length: int) -> list[int]:
+        """Train to a length; the samples of this run, batch by batch, of each batch rank by rank."""
+        found = self._run(size, hparams, latest, 1, length)
+        assert found is not None
+        rounds = zip(*(rank["seen"] for rank in found), strict=True)
+        return [sample for batches in rounds for batch in batches for sample in batch]
+
+    def _run(
+        self, size: int, hparams: dict[str, Any], latest: str | None, every: int, length: int
+    ) -> list[dict[str, Any]] | None:
+        """What the ranks wrote; None if they were killed."""
         for file in self.out.parent.glob("out.*"):
             file.unlink()
         self.trial.slot_ids = list(range(size))
@@ -45,7 +61,7 @@ class Runs:
             folder=str(self.trial.run_dir),
             hparams=batch,
             latest=latest,
-            fit=_FIT,
+            fit=_FIT | {"max_length": length},
             every=every,
             out=str(self.out),
         )
@@ -53,11 +69,9 @@ class Runs:
             return None
         errors = "\n".join(file.read_text() for file in self.out.parent.glob("out.error.*"))
         if any(codes):
-            assert "kill_at" in hparams or "kill_in_validation_after" in hparams, errors
+            assert any(name.startswith("kill") for name in hparams), errors
             return None
-        found = [json.loads(Path(f"{self.out}.{rank}").read_text()) for rank in range(size)]
-        assert len({parameters for parameters, _ in found}) == 1, "the ranks have different weights"
-        return ":".join(found[0])
+        return [json.loads(Path(f"{self.out}.{rank}").read_text()) for rank in range(size)]
 
     def latest(self) -> str | None:
         calls = self.trial.master.of("POST /api/v1/checkpoints")
@@ -87,14 +101,19 @@ def _trial_of(master: Any) -> dict[str, Any]:
     return {"trial": {"latestValidation": {"totalBatches": last["stepsCompleted"], "metrics": {}}}}
 
 
+#: An epoch has 6 batches on one slot and two, and 3 on four. Checkpoints are after 3, 6, 9 … batches.
 SHORT: list[tuple[int, dict[str, Any], int]] = [
+    (1, {"workers": 0, "kill_at": 0}, 1),  # in the first batch
+    (1, {"workers": 2, "kill_at": 6}, 1),  # in the first batch of an epoch
+    (1, {"workers": 2, "kill_in_upload": ("files", 2)}, 1),
+    (2, {"workers": 2, "kill_in_upload": ("report", 1)}, 2),
     (1, {"workers": 0, "mode": "STEP_EVERY_BATCH", "kill_at": 7}, 1),
     (1, {"workers": 2, "mode": "STEP_EVERY_EPOCH", "amp": True, "kill_at": 11}, 1),
     (1, {"workers": 0, "mode": "MANUAL_STEP", "kill_in_validation_after": 7}, 2),
     (2, {"workers": 0, "mode": "STEP_EVERY_OPTIMIZER_STEP", "kill_at": 5, "kill_rank": 1}, 2),
     (4, {"workers": 0, "kill_at": 4, "kill_rank": 3}, 1),
 ]
-LONG = [
+IN_BATCHES = [
     (size, {"workers": workers, "mode": mode, "amp": amp, "kill_at": at, "kill_rank": size - 1}, every)
     for size, workers, mode, amp, at, every in itertools.product(
         (1, 2, 4),
@@ -105,10 +124,22 @@ LONG = [
         (1, 2),
     )
 ]
+IN_BETWEEN = [
+    (size, {"workers": workers, "mode": "MANUAL_STEP", "kill_rank": size - 1, **kill}, every)
+    for size, workers, kill, every in itertools.product(
+        (1, 2, 4),
+        (0, 2),
+        (
+            *({"kill_in_validation_after": last} for last in (3, 7, 12)),
+            *({"kill_in_upload": (place, number)} for place in UPLOAD for number in (1, 2, 4)),
+        ),
+        (1, 2),
+    )
+]
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("size", "hparams", "every"), LONG if IS_LONG else SHORT)
+@pytest.mark.parametrize(("size", "hparams", "every"), SHORT + IN_BATCHES + IN_BETWEEN if IS_LONG else SHORT)
 def test_killed_run_ends_with_the_weights_of_one_that_was_not_disturbed(
     runs: Runs, size: int, hparams: dict[str, Any], every: int
 ) -> None:
@@ -119,3 +150,18 @@ def test_killed_run_ends_with_the_weights_of_one_that_was_not_disturbed(
     assert runs.run(size, hparams, None, every) is None, "it was not killed"
     latest = runs.latest()
     assert runs.run(size, killed, latest, every) == undisturbed
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 3)])
+def test_another_number_of_slots_goes_on_with_the_next_sample_of_one_order(runs: Runs, before: int, after: int) -> None:
+    """27 samples in batches of 12: batches, rounds of batches and the two runs end at different places of an epoch."""
+    hparams = {"global_batch_size": 12, "count": 27, "workers": 2}
+    undisturbed = runs.samples(1, hparams, None, 16)
+    first = runs.samples(before, hparams, None, 4)
+    seen = first + runs.samples(after, hparams, runs.latest(), 12)
+    assert 1 < len(first) % 27 < 26
+    assert len(seen) > 4 * 27
+    assert seen == undisturbed[: len(seen)]
+    for epoch in range(4):
+        assert sorted(seen[epoch * 27 :][:27]) == list(range(27)), "a sample came twice or was left out"

@@ -5,11 +5,12 @@ A run that was killed and resumed ends with the weights of one that was not dist
 
 from __future__ import annotations
 
-import importlib
+from determined.pytorch import _lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from determined.pytorch import experimental, samplers
+    from determined._units import Batch, Epoch, TrainUnit
+    from determined.pytorch import deepspeed, experimental, samplers
     from determined.pytorch._callback import PyTorchCallback
     from determined.pytorch._context import PyTorchExperimentalContext, PyTorchTrialContext
     from determined.pytorch._data import DataLoader, TorchData, adapt_batch_sampler, data_length, to_device
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from determined.pytorch._reducer import MetricReducer, Reducer, default_allgather_fn
     from determined.pytorch._trainer import Trainer, init
     from determined.pytorch._trial import PyTorchTrial
-    from determined.pytorch._units import Batch, Epoch, TrainUnit
 
 __all__ = [
     "Batch",
@@ -37,6 +37,7 @@ __all__ = [
     "Trainer",
     "adapt_batch_sampler",
     "data_length",
+    "deepspeed",
     "default_allgather_fn",
     "experimental",
     "init",
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("Batch", "Epoch", "TrainUnit"), "_units"),
+    **dict.fromkeys(("Batch", "Epoch", "TrainUnit"), "._units"),
     **dict.fromkeys(("CheckpointLoadContext", "load_trial_from_checkpoint_path"), "_load"),
     **dict.fromkeys(("DataLoader", "TorchData", "adapt_batch_sampler", "data_length", "to_device"), "_data"),
     "LRScheduler": "_lr_scheduler",
@@ -59,19 +60,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("experimental", "samplers"):
-        value: object = importlib.import_module(f"determined.pytorch.{name}")
-    elif name in _HOME:
-        try:
-            value = getattr(importlib.import_module(f"determined.pytorch.{_HOME[name]}"), name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "torch":
-                raise
-            from determined._extras import missing
-
-            raise missing("determined.pytorch", "torch", "pytorch") from None
-    else:
-        raise AttributeError(f"module 'determined.pytorch' has no attribute {name!r}")
+    value = _lazy.attribute("determined.pytorch", name, _HOME, ("deepspeed", "experimental", "samplers"))
     globals()[name] = value
     return value
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import numpy as np
 import torch
 
+from determined.pytorch._reducer import mean
 from determined.pytorch._user_code import where
 
 TYPE_CHECKING = False
@@ -36,29 +36,28 @@ def evaluation_output(output: Any, method: Callable[..., Any]) -> dict[str, Any]
     return {name: to_numpy(value) for name, value in _as_metrics(output, method).items()}
 
 
+def mean_of(outputs: list[dict[str, Any]], method: Callable[..., Any]) -> dict[str, Any]:
+    """The metrics of a batch that was trained in parts, from those of each part.
+
+    Raises: ValueError, if parts have different metrics.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    for output in outputs:
+        if output.keys() != outputs[0].keys():
+            raise ValueError(
+                f"{where(method)}: {method.__name__} returned the metrics {sorted(output)}, and for another "
+                f"part of the same batch {sorted(outputs[0])}: return the same for all"
+            )
+    return {name: mean([to_numpy(output[name]) for output in outputs]) for name in outputs[0]}
+
+
 def to_numpy(value: Any) -> Any:
     """A tensor as an array of NumPy; anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach()
     return (value.float() if value.dtype is torch.bfloat16 else value).cpu().numpy()
-
-
-def searcher_metric(metrics: dict[str, Any], name: str) -> float:
-    """The value that the search decides by.
-
-    Raises: RuntimeError, if it is missing, or no number.
-    """
-    if name not in metrics:
-        raise RuntimeError(
-            f"searcher.metric is {name!r}, but the validation returned "
-            f"{', '.join(map(repr, sorted(metrics))) or 'nothing'}"
-        )
-    value = metrics[name]
-    array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "fiub":
-        raise RuntimeError(f"searcher.metric {name!r} is {value!r}, but must be a single number")
-    return float(array)
 
 
 def _held(value: Any) -> Any:

@@ -305,9 +305,9 @@ def reduce_training(
     _check_equal([metrics for one in ranks for metrics in one], "training metrics", "batch")
     if not ranks[0]:
         return {}, []
-    batches = per_batch
+    batches = ranks[0]
     if len(ranks) > 1:
-        batches = [{name: _mean([one[name] for one in batch]) for name in batch[0]} for batch in zip(*ranks)]
+        batches = [{name: mean([one[name] for one in batch]) for name in batch[0]} for batch in zip(*ranks)]
     averages: Metrics = {}
     for name in batches[0]:
         arrays = [_numbers(metrics[name]) for metrics in batches if metrics[name] is not None]
@@ -316,15 +316,16 @@ def reduce_training(
     return averages, batches
 
 
-def _mean(values: list[Any]) -> Any:
+def mean(values: list[Any]) -> Any:
+    """Of numbers or arrays; a None counts for nothing, and of what isn't numeric it is the first."""
     given = [value for value in values if value is not None]
     arrays = [array for array in map(_numbers, given) if array is not None]
     if not given or len(arrays) < len(given):
         return given[0] if given else None
     if any(array.shape != arrays[0].shape for array in arrays):
         return float(np.mean(np.concatenate([np.ravel(array) for array in arrays]), dtype=np.float64))
-    mean = np.mean(arrays, axis=0, dtype=np.float64)
-    return mean.item() if mean.ndim == 0 else mean
+    found = np.mean(arrays, axis=0, dtype=np.float64)
+    return found.item() if found.ndim == 0 else found
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import logging
 import os
-import sys
 from typing import Any
 
 import torch
 
-import determined
 from determined import core
-from determined.pytorch import _horovod, _random, _user_code
+from determined._goals import Master
+from determined._plan import planned
+from determined._units import Batch, TrainUnit
+from determined.pytorch import _horovod, _user_code
 from determined.pytorch._context import PyTorchTrialContext
-from determined.pytorch._goals import Master
-from determined.pytorch._loop import Plan, TrainingLoop
-from determined.pytorch._units import Batch, Epoch, TrainUnit
+from determined.pytorch._loop import Loop
+from determined.pytorch._place import Place
+from determined.pytorch._training import TrainingLoop
+from determined.pytorch._trial import PyTorchTrial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from determined._info import ClusterInfo
-    from determined.pytorch._trial import PyTorchTrial
+    from determined._sequencer import Plan
 
 logger = logging.getLogger("determined.pytorch")
-
-_POLICIES = ("best", "all", "none")
-_NEVER = Batch(sys.maxsize)
 
 
 @contextlib.contextmanager
@@ -51,44 +51,26 @@ def init(
         exp_conf: What `context.get_experiment_config()` returns outside of a cluster.
         distributed: Which rank this is, outside of a cluster.
         aggregation_frequency: After how many batches optimizers step.
-        enable_tensorboard_logging: Whether metrics are written for TensorBoard.
+        enable_tensorboard_logging: Whether metrics are written for TensorBoard, and what is in
+            `context.get_tensorboard_path()` is copied to the checkpoint storage: of ranks other than the chief all but
+            event files, with `#<rank>` after the host in a profiler's names.
 
     Raises:
         InvalidExperimentException: The batch size does not fit the slots.
         ValueError: The trial has several slots, and was not started by a launcher.
     """
-    info = determined.get_cluster_info()
-    if info is not None and info.task_type == "TRIAL":
-        config, seed = info.trial._config, info.trial.trial_seed  # pyright: ignore[reportPrivateUsage]
-        steps: int = info.trial._steps_completed  # pyright: ignore[reportPrivateUsage]
-        slots = max(1, sum(info.container_slot_counts))
-        gpus = len(info.gpu_uuids)
-        backend = _backend(info)
-        managed = False
-    else:
-        config, seed, steps, backend, managed = exp_conf, None, 0, "", True
-        slots = distributed.size if distributed is not None else 1
-        gpus = torch.cuda.device_count()
+    place = Place.found(exp_conf, distributed)
     with contextlib.ExitStack() as stack:
-        if backend:
-            distributed = stack.enter_context(_ranks(backend, gpus))
-        elif not managed:
-            distributed = None
-        mode = core.TensorboardMode.AUTO if enable_tensorboard_logging else core.TensorboardMode.MANUAL
-        context = stack.enter_context(core.init(distributed=distributed, tensorboard_mode=mode))
-        if seed is not None:
-            _random.seed_rank(seed)
+        if place.info is not None:
+            backend = _backend(place.info)
+            distributed = stack.enter_context(_ranks(backend, place.gpus)) if backend else None
+        context = place.enter(stack, distributed, enable_tensorboard_logging)
         yield PyTorchTrialContext(
             context,
-            trial_seed=seed,
             hparams=hparams,
-            slots_per_trial=slots,
-            num_gpus=gpus,
-            exp_conf=config,
             aggregation_frequency=aggregation_frequency,
-            steps_completed=steps,
-            managed_training=managed,
             enable_tensorboard_logging=enable_tensorboard_logging,
+            **place.arguments(),
         )
 
 
@@ -122,28 +104,22 @@ def _ranks(backend: str, gpus: int) -> Generator[core.DistributedContext]:
         dist.destroy_process_group()
 
 
-class Trainer:
-    """Trains a trial.
+class AnyTrainer(abc.ABC):
+    """Trains a trial of either family.
 
     Args:
         trial: Made with `context`.
-        context: From `pytorch.init()`.
+        context: Of the trial's family.
     """
 
-    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+    def __init__(self, trial: Any, context: Any) -> None:
         self._trial = trial
         self._context = context
         self._is_trainer = True
 
-    def configure_profiler(
-        self,
-        sync_timings: bool = True,
-        enabled: bool = False,
-        begin_on_batch: int = 0,
-        end_after_batch: int | None = None,
-    ) -> None:
-        """Does nothing any more: use `fit(profiling_enabled=True)`, or `profiling.enabled` in the configuration."""
-        logger.warning("Trainer.configure_profiler does nothing: use Trainer.fit(profiling_enabled=True)")
+    @abc.abstractmethod
+    def _loop(self, plan: Plan, master: Master) -> Loop:
+        """What trains this family. Raises: InvalidExperimentException, if the trial is of another one."""
 
     def fit(
         self,
@@ -179,53 +155,45 @@ class Trainer:
             InvalidExperimentException: The trial is not as it must be; the message has file and line.
             InvalidCheckpointException: The checkpoint can't be read.
         """
-        context = self._context
-        master = Master(context, self._is_trainer)
-        _check_units(checkpoint_period, validation_period, reporting_period, max_length)
-        if checkpoint_policy not in _POLICIES:
-            raise ValueError(f"checkpoint_policy is {checkpoint_policy!r}, but must be one of {', '.join(_POLICIES)}")
-        if test_mode and master.is_cluster:
-            raise ValueError("Trainer.fit: test_mode is for training outside of a cluster only")
-        if checkpoint_policy == "best" and not master.is_cluster:
-            checkpoint_policy = "all"
-            if not test_mode:
-                logger.warning("checkpoint_policy 'best' needs a cluster, which knows the best validation: using 'all'")
-        if master.is_cluster:
-            latest: str | None = context._core.info.latest_checkpoint if context._core.info else None  # pyright: ignore
-            if latest is not None and latest_checkpoint is None:
-                logger.warning(
-                    f"this trial has the checkpoint {latest}, from which it does not resume: pass "
-                    "latest_checkpoint=det.get_cluster_info().latest_checkpoint to Trainer.fit"
-                )
-        if profiling_enabled and master.is_cluster:
-            context._core.profiler.on()  # pyright: ignore[reportPrivateUsage]
-        elif profiling_enabled:
-            logger.warning("Trainer.fit: profiling_enabled is for clusters: nothing is measured")
-        plan = Plan(
-            checkpoint_period=checkpoint_period or _NEVER,
-            validation_period=validation_period or _NEVER,
+        master = Master(self._context, self._is_trainer)
+        plan = planned(
+            self._context,
+            master,
+            checkpoint_period=checkpoint_period,
+            validation_period=validation_period,
+            max_length=max_length,
             reporting_period=reporting_period,
-            policy=checkpoint_policy,
+            checkpoint_policy=checkpoint_policy,
             latest_checkpoint=latest_checkpoint,
             step_zero_validation=step_zero_validation,
             test_mode=test_mode,
-            metric=master.searcher.get("metric"),
-            needs_metric=checkpoint_policy == "best" or master.follows_operations(),
-            smaller_is_better=bool(master.searcher.get("smaller_is_better", True)),
-            is_reproducible=reproducible,
+            profiling_enabled=profiling_enabled,
+            reproducible=reproducible,
         )
-        _user_code.check_class(type(self._trial))
-        TrainingLoop(self._trial, context, plan, master).run(master.goals(Batch(1) if test_mode else max_length))
+        self._loop(plan, master).run(master.goals(Batch(1) if test_mode else max_length))
 
 
-def _check_units(
-    checkpoint: TrainUnit | None, validation: TrainUnit | None, report: TrainUnit, length: TrainUnit | None
-) -> None:
-    named = (("checkpoint_period", checkpoint), ("validation_period", validation), ("reporting_period", report))
-    for name, unit in (*named, ("max_length", length)):
-        if unit is not None and not isinstance(unit, (Batch, Epoch)):
-            raise TypeError(f"Trainer.fit: {name} is {unit!r}, but must be a Batch or an Epoch, for example Epoch(1)")
-    if report is None:  # pyright: ignore[reportUnnecessaryComparison]
-        raise TypeError("Trainer.fit: reporting_period is None, but must be a Batch or an Epoch")
-    if length is not None and (not isinstance(length.value, int) or length.value < 1):
-        raise TypeError(f"Trainer.fit: max_length is {length!r}, but must be one number of 1 or more")
+class Trainer(AnyTrainer):
+    """Trains a trial.
+
+    Args:
+        trial: Made with `context`.
+        context: From `pytorch.init()`.
+    """
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        super().__init__(trial, context)
+
+    def configure_profiler(
+        self,
+        sync_timings: bool = True,
+        enabled: bool = False,
+        begin_on_batch: int = 0,
+        end_after_batch: int | None = None,
+    ) -> None:
+        """Does nothing any more: use `fit(profiling_enabled=True)`, or `profiling.enabled` in the configuration."""
+        logger.warning("Trainer.configure_profiler does nothing: use Trainer.fit(profiling_enabled=True)")
+
+    def _loop(self, plan: Plan, master: Master) -> Loop:
+        _user_code.check_class(type(self._trial), PyTorchTrial)
+        return TrainingLoop(self._trial, self._context, plan, master)

@@ -27,19 +27,28 @@ def where(thing: Any) -> str:
     return f"{os.path.relpath(path) if path else '?'}:{line}"
 
 
+def caller() -> str:
+    """ "file:line" in the user's code from which this package was called."""
+    frame = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "determined":
+        frame = frame.f_back
+    return "?" if frame is None else f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
 def overrides(thing: Any, base: type, name: str) -> bool:
     """Whether an object's class has a method of its own in place of that of `base`."""
     kind: Any = thing.__class__
     return getattr(kind, name) is not getattr(base, name)
 
 
-def check_class(cls: Any) -> None:
+def check_class(cls: Any, base: type) -> None:
     """Refuse a class that can't be a trial.
 
     Raises: InvalidExperimentException.
     """
-    if not (inspect.isclass(cls) and issubclass(cls, PyTorchTrial)):
-        raise errors.InvalidExperimentException(f"{cls!r} is no subclass of determined.pytorch.PyTorchTrial")
+    if not (inspect.isclass(cls) and issubclass(cls, base)):
+        package = base.__module__.rpartition(".")[0]
+        raise errors.InvalidExperimentException(f"{cls!r} is no subclass of {package}.{base.__name__}")
     missing: list[str] = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         raise errors.InvalidExperimentException(
@@ -61,17 +70,21 @@ def check_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         raise errors.InvalidExperimentException(
             f"{place}: {name} has wrapped no optimizer: use self.optimizer = context.wrap_optimizer(…) in __init__"
         )
-    own = [m for m in ("evaluate_batch", "evaluate_full_dataset") if overrides(trial, PyTorchTrial, m)]
+    own = check_evaluates(trial, PyTorchTrial)
+    check_takes(trial.train_batch, ("batch", "epoch_idx", "batch_idx"))
+    check_takes(getattr(trial, own), ("batch",) if own == "evaluate_batch" else ("data_loader",))
+
+
+def check_evaluates(trial: Any, base: type) -> str:
+    """Which of the two methods a trial evaluates by. Raises: InvalidExperimentException, if it is both or none."""
+    own = [m for m in ("evaluate_batch", "evaluate_full_dataset") if overrides(trial, base, m)]
     if len(own) != 1:
         has = "both evaluate_batch and evaluate_full_dataset" if own else "neither of them"
         raise errors.InvalidExperimentException(
-            f"{place}: {name} must override evaluate_batch or evaluate_full_dataset, but has {has}"
+            f"{where(type(trial))}: {type(trial).__name__} must override evaluate_batch or evaluate_full_dataset, but "
+            f"has {has}"
         )
-    check_takes(trial.train_batch, ("batch", "epoch_idx", "batch_idx"))
-    if own == ["evaluate_batch"]:
-        check_takes(trial.evaluate_batch, ("batch",))
-    else:
-        check_takes(trial.evaluate_full_dataset, ("data_loader",))
+    return own[0]
 
 
 def check_takes(method: Callable[..., Any], names: tuple[str, ...]) -> None:
@@ -99,7 +112,7 @@ def takes(method: Callable[..., Any], name: str) -> bool:
     return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
-def check_callbacks(trial: PyTorchTrial) -> dict[str, PyTorchCallback]:
+def check_callbacks(trial: Any) -> dict[str, PyTorchCallback]:
     """The trial's callbacks. Raises: InvalidExperimentException, if they are no `PyTorchCallback` by name."""
     made: Any = trial.build_callbacks()
     place = where(trial.build_callbacks)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from determined.pytorch._callback import PyTorchCallback
-    from determined.pytorch._context import PyTorchTrialContext
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -38,10 +37,13 @@ class Validation:
         RuntimeError: The loader is no `determined.pytorch.DataLoader`, which the trial does not allow.
     """
 
+    #: What the trial's class derives from.
+    _base: type = PyTorchTrial
+
     def __init__(
         self,
-        trial: PyTorchTrial,
-        context: PyTorchTrialContext,
+        trial: Any,
+        context: Any,
         loader: Any,
         callbacks: dict[str, PyTorchCallback],
         only_one_batch: bool = False,
@@ -51,11 +53,11 @@ class Validation:
         self._ranks = context.distributed
         self._callbacks = callbacks
         self._only_one_batch = only_one_batch
-        self._is_whole = _user_code.overrides(trial, PyTorchTrial, "evaluate_full_dataset")
+        self._is_whole = _user_code.overrides(trial, self._base, "evaluate_full_dataset")
         self._wants_index = _user_code.takes(trial.evaluate_batch, "batch_idx")
         self._loader: Any = self._sharded(loader)
 
-    def _sharded(self, loader: Any) -> Iterable[Any]:
+    def _sharded(self, loader: Any) -> Iterable[Any] | None:
         if isinstance(loader, DataLoader):
             if self._is_whole:
                 return loader.get_data_loader(repeat=False, skip=0, num_replicas=1, rank=0)
@@ -91,7 +93,7 @@ class Validation:
             found = _metrics.evaluation_output(evaluate(data_loader=self._loader), evaluate)
         return self._ranks.broadcast(found)
 
-    def _of_batches(self, trial: PyTorchTrial) -> dict[str, Any]:
+    def _of_batches(self, trial: Any) -> dict[str, Any]:
         context, evaluate = self._context, trial.evaluate_batch
         for callback in self._callbacks.values():
             callback.on_validation_epoch_start()
@@ -106,13 +108,15 @@ class Validation:
                 break
         for callback in self._callbacks.values():
             callback.on_validation_epoch_end(outputs)
-        took = time.monotonic() - began
+        self._tell(records, len(outputs), time.monotonic() - began)
+        return reduce_validation(outputs, trial.evaluation_reducer(), self._ranks.allgather, len(outputs))
+
+    def _tell(self, records: int, batches: int, took: float) -> None:
         if self._ranks.rank == 0 and took > 0:
             logger.info(
                 f"validated {records} records in {took:.1f} s: {records / took:.1f} records/s, "
-                f"{len(outputs) / took:.1f} batches/s"
+                f"{batches / took:.1f} batches/s"
             )
-        return reduce_validation(outputs, trial.evaluation_reducer(), self._ranks.allgather, len(outputs))
 
     def _length_of(self, batch: Any) -> int:
         try:
