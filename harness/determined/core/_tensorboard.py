@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import pathlib
@@ -12,6 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Any, Callable
 
     from determined._info import ClusterInfo
@@ -75,14 +77,17 @@ class TensorboardFiles:
                 raise ValueError(f"upload_tensorboard_files: mangler returned {str(name)!r}, which leaves the folder")
             self._put(file, name)
 
-    def upload_changed(self, known: dict[pathlib.Path, tuple[int, int]]) -> None:
+    def upload_changed(self, known: dict[pathlib.Path, tuple[int, int]], rank: int = 0) -> None:
         """Copy the files that have changed since they were noted in `known`, by size and time; note them."""
         for file in self._files():
+            name = _name_of(file.relative_to(self._local), rank)
+            if name is None:
+                continue
             try:
                 found = file.stat()
                 mark = (found.st_size, found.st_mtime_ns)
                 if known.get(file) != mark:
-                    self._put(file, pathlib.PurePosixPath(file.relative_to(self._local)))
+                    self._put(file, name)
             except FileNotFoundError:
                 continue  # it was removed meanwhile
             known[file] = mark
@@ -93,6 +98,20 @@ class TensorboardFiles:
     def _put(self, file: pathlib.Path, name: pathlib.PurePosixPath) -> None:
         if self._storage is not None:
             self._storage.put_tensorboard(str(file), "/".join((*self._below, *name.parts)))
+
+
+def _name_of(file: pathlib.Path, rank: int) -> pathlib.PurePosixPath | None:
+    """The name of a worker's file in the storage, which has one folder for all workers; None: it is not copied."""
+    name = pathlib.PurePosixPath(file)
+    if rank == 0:
+        return name
+    if "tfevents" in name.name:
+        return None  # event files of several workers would show each metric several times
+    import socket
+
+    host = socket.gethostname()
+    # A profiler names its file by the host alone, and workers share one.
+    return name.with_name(f"{host}#{rank}{name.name[len(host) :]}") if name.name.startswith(host) else name
 
 
 def folder_of_this_process() -> str:
@@ -127,11 +146,13 @@ class TensorboardSync:
     """`TensorboardMode.AUTO`, in a thread of its own. An error is reported once, and never ends training.
 
     Args:
-        files: The chief's folder.
+        files: The worker's folder.
+        rank: Of the worker. What is copied of others than the chief: all but event files.
     """
 
-    def __init__(self, files: TensorboardFiles) -> None:
+    def __init__(self, files: TensorboardFiles, rank: int = 0) -> None:
         self._files = files
+        self._rank = rank
         self._queue: queue.SimpleQueue[tuple[str, int, float, list[dict[str, Any]]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._writer: Any = None
@@ -213,7 +234,7 @@ class TensorboardSync:
                 self._writer.flush()
                 if not is_open:
                     self._writer.close()
-            self._files.upload_changed(self._copied)
+            self._files.upload_changed(self._copied, self._rank)
         except Exception as e:  # noqa: BLE001 - whatever it is, training goes on; the next time may work
             self._tell("copy", f"{type(e).__name__}: {e}")
 
@@ -226,6 +247,17 @@ class TensorboardSync:
 def sync_of(files: TensorboardFiles, mode: TensorboardMode, dist: DistributedContext) -> TensorboardSync | None:
     """What writes and copies in this mode; None for a worker whose files nobody copies."""
     return TensorboardSync(files) if mode is TensorboardMode.AUTO and dist.rank == 0 else None
+
+
+@contextlib.contextmanager
+def copied(files: TensorboardFiles, rank: int) -> Generator[None, None, None]:
+    """Copy during the block, and at its end, what a worker other than the chief has in its folder, but event files."""
+    sync = TensorboardSync(files, rank)
+    sync.start()
+    try:
+        yield
+    finally:
+        sync.close()
 
 
 class _Scalars:
