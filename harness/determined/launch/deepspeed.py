@@ -21,6 +21,8 @@ def main() -> None:
         *("--master_port", _gang.rendezvous_port(place)),
         *overrides,
         "--no_python",
+        # Else it comes before the arguments of the interpreter; each worker has LOCAL_RANK in its environment.
+        "--no_local_rank",
     ]
     env = {**os.environ, "DET_CHIEF_IP": place.chief_ip, "USE_DEEPSPEED": "1"}
     _gang.run([*launcher, *_gang.wrapped(command)], env, "deepspeed")
