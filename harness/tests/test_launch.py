@@ -161,7 +161,7 @@ def test_wrong_variables_are_named(container: Container) -> None:
         ({"DET_TRIAL_ID": "x"}, "DET_TRIAL_ID is 'x', but must be an integer"),
         ({"DET_HPARAMS": "{"}, "DET_HPARAMS is not valid JSON"),
         ({"DET_SLOT_IDS": "{}"}, "DET_SLOT_IDS must be a JSON list"),
-        ({"DET_TASK_TYPE": "NOTEBOOK"}, "this launcher starts trials only"),
+        ({"DET_TASK_TYPE": "BATCH"}, "this harness starts TRIAL, COMMAND, GENERIC, NOTEBOOK, SHELL, TENSORBOARD"),
     ):
         done = container.run(**env)
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
@@ -239,7 +239,7 @@ def test_an_unsafe_context_is_refused(container: Container) -> None:
     container.pack({"../evil": "x"})
     done = container.run()
     assert done.returncode == 1
-    assert "can't unpack the model directory of this experiment" in done.stderr
+    assert "can't unpack the files of this task" in done.stderr
     assert "'../evil'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (container.root / "evil").exists()

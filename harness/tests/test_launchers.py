@@ -433,7 +433,7 @@ def test_the_stall_limit_can_be_turned_off_and_is_checked(task: Task) -> None:
     ("launcher", "options"),
     [
         ("horovod", "-np 2 -H localhost:2 --start-timeout 1200 --gloo-timeout-seconds 240 --x"),
-        ("deepspeed", "--num_gpus 2 --master_port 29400 --x --no_python"),
+        ("deepspeed", "--num_gpus 2 --master_port 29400 --x --no_python --no_local_rank"),
         (
             "accelerate",
             "launch --num_processes 2 --num_machines 1 --machine_rank 0 --main_process_ip localhost "
