@@ -38,7 +38,7 @@ def main() -> None:
     try:
         cls = trial_class(sys.argv[1])
         _run(cls, info)
-    except errors.InvalidExperimentException as error:
+    except (errors.InvalidExperimentException, errors.InvalidDataTypeException) as error:
         fail(str(error))
     except ImportError as error:
         # What this package leaves out, or needs an extra for; the user's own module is missing with its place.
@@ -80,8 +80,11 @@ def trial_class(entrypoint: str) -> Any:
 
 def _run(cls: Any, info: ClusterInfo) -> None:
     # After the user's module, whose imports may say better what is missing.
-    from determined.pytorch import _legacy
-
+    keras = sys.modules.get("determined.keras")
+    if keras is not None and isinstance(cls, type) and issubclass(cls, keras.TFKerasTrial):
+        from determined.keras import _legacy
+    else:
+        from determined.pytorch import _legacy
     _legacy.run(cls, info)
 
 

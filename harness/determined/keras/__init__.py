@@ -1,4 +1,4 @@
-"""Keras 3 as a trial: `DeterminedCallback` in a plain `model.fit`, on any backend of Keras.
+"""Keras 3 as a trial, on any of its backends: `DeterminedCallback` in a plain `model.fit`, or a `TFKerasTrial`.
 
 Example::
 
@@ -27,27 +27,24 @@ except ImportError as e:
 
 from determined.keras import callbacks
 from determined.keras._callback import DeterminedCallback
+from determined.keras._context import TFKerasExperimentalContext, TFKerasTrialContext
+from determined.keras._inputs import InputData, SequenceAdapter
+from determined.keras._load import load_model_from_checkpoint_path
 from determined.keras._tensorboard import TensorBoard
+from determined.keras._trial import TFKerasTrial
 
-__all__ = ["DeterminedCallback", "TensorBoard", "callbacks"]
+#: As the published package calls that of `determined.keras.callbacks`.
+TFKerasTensorBoard = callbacks.TensorBoard
 
-# Not AttributeError: `from determined.keras import TFKerasTrial` would say no more than that there is no such name.
-_OF_TRIALS = (
+__all__ = [
+    "DeterminedCallback",
+    "InputData",
     "SequenceAdapter",
     "TFKerasExperimentalContext",
     "TFKerasTensorBoard",
     "TFKerasTrial",
     "TFKerasTrialContext",
+    "TensorBoard",
+    "callbacks",
     "load_model_from_checkpoint_path",
-)
-
-
-def __getattr__(name: str) -> object:
-    if name in _OF_TRIALS:
-        from determined._later import WITH_DETERMINED, gone
-
-        raise gone(
-            f"{__name__}.{name}",
-            f"use determined.keras.DeterminedCallback in model.fit of Keras 3, or {WITH_DETERMINED}",
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+]

@@ -81,6 +81,11 @@ def check_callback(callback: Any) -> None:
         _fields(callback)
 
 
+def has_state(callback: Any) -> bool:
+    """Whether it is known how far such a callback has come."""
+    return hasattr(callback, "get_state") or any(kind.__name__ in _FIELDS for kind in type(callback).__mro__)
+
+
 def _fields(callback: Any) -> tuple[str, ...]:
     for kind in type(callback).__mro__:
         if kind.__name__ in _FIELDS:

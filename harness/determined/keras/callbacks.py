@@ -15,7 +15,7 @@ __all__ = ["Callback", "EarlyStopping", "ReduceLROnPlateau", "TensorBoard"]
 
 
 class Callback(keras.callbacks.Callback):
-    """A callback of Keras with Determined's further events. Those of them that no trial calls do nothing."""
+    """A callback of Keras with Determined's further events, which a `TFKerasTrial` has."""
 
     def on_train_workload_begin(
         self, total_batches_trained: int, batches_requested: int | None, logs: dict[str, Any]
@@ -67,3 +67,7 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):
         if not args and "log_dir" not in kwargs:
             kwargs["log_dir"] = folder_of_this_process()
         keras.callbacks.TensorBoard.__init__(self, *args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+
+    def on_train_workload_end(self, total_batches_trained: int, logs: dict[str, Any]) -> None:
+        """Write the metrics, as Keras does at the end of an epoch."""
+        self.on_epoch_end(total_batches_trained, logs)  # pyright: ignore[reportUnknownMemberType]
