@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pytest
 
-os.environ["KERAS_BACKEND"] = "torch"  # before the first import of Keras, which looks at it once
+os.environ.setdefault("KERAS_BACKEND", "torch")  # before the first import of Keras, which looks at it once
 
 import keras
 
