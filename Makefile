@@ -8,7 +8,7 @@ UV := $(VENV)/bin/uv
 # Of the commits since 72 characters were agreed upon.
 LONG_SUBJECTS = git log --since=2026-11-24 --format=%s 2> /dev/null | grep -E '.{73}'
 
-.PHONY: demo test soak check bench bench-data install install-dev format docs site changelog clean
+.PHONY: demo test soak soak-versions check bench bench-data install install-dev format docs site changelog clean
 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
@@ -18,9 +18,13 @@ test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
 	@$(VENV)/bin/python -m tests.prepare
 	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder
 
-# The chaos tests in their long form, and what runs a platform on both engines: hours. UNDETERRED_CHAOS_SEED runs one again.
+# The chaos tests and killed runs of the Trainer in their long form, and what runs a platform on both engines: hours. UNDETERRED_CHAOS_SEED runs one again.
 soak: install-dev
-	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration
+	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration harness/tests/test_pytorch_resume.py
+
+# The lower ends of what the harness' extras take, and Keras on TensorFlow: environments of their own, 6 GB.
+soak-versions: install-dev
+	@$(VENV)/bin/python -m tests.versions
 
 check: install-dev
 	$(VENV)/bin/ruff format --check .
@@ -92,7 +96,7 @@ $(TRIAL)/.installed: $(UV) harness/pyproject.toml constraints.txt
 $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@echo "installing PyTorch into $(TORCH) (5 GB) …"
 	@$(PYTHON) -m venv --without-pip $(TORCH)
-	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[tensorboard,pytorch,transformers,lightning,keras]' scikit-learn pip
+	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[notebook,tensorboard,pytorch,deepspeed,transformers,lightning,keras]' scikit-learn pip
 	@touch $@
 
 # Determined's own clients as they were published, for tests/compat.
@@ -103,4 +107,4 @@ $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(TRIAL) $(TORCH) $(COMPAT) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TRIAL) $(TORCH) $(COMPAT) .venv-lowest .venv-tensorflow .pytest_cache .ruff_cache .hypothesis

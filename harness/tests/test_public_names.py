@@ -18,6 +18,7 @@ MODULES = [
     "determined.common.storage",
     "determined.common.experimental.session",
     "determined.pytorch",
+    "determined.pytorch.deepspeed",
     "determined.pytorch.experimental",
     "determined.pytorch.samplers",
     "determined.searcher",
@@ -44,7 +45,8 @@ def test_every_error_belongs_to_the_tree_that_its_module_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "library"), [("transformers", "transformers"), ("lightning", "lightning"), ("keras", "keras")]
+    ("module", "library"),
+    [(name, name) for name in ("transformers", "lightning", "keras", "accelerate")],
 )
 def test_missing_library_is_named_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch, module: str, library: str
@@ -59,10 +61,23 @@ def test_missing_library_is_named_with_what_installs_it(
     )
 
 
+def test_missing_deepspeed_is_named_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from determined.pytorch import deepspeed
+
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(ImportError) as raised, deepspeed.init():
+        pass
+    assert str(raised.value) == (
+        "determined.pytorch.deepspeed needs deepspeed, which is not installed here: pip install "
+        "'undeterred-harness[deepspeed]'"
+    )
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     import determined
     from determined.common import api
+    from determined.pytorch import deepspeed
 
-    for module in (determined, api):
+    for module in (determined, api, deepspeed):
         with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
             getattr(module, "nonsense")  # noqa: B009
