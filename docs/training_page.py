@@ -18,8 +18,14 @@ CLIENTS = ("0.38.1", "0.21.0")
 DIFFERS = {
     "determined.transformers.DetCallback": "preemption is asked for after each step; operations are followed",
     "determined.keras.DeterminedCallback": "Keras 3, on any backend; `callbacks=[…]` stores the states of others",
+    "determined.keras.TFKerasTensorBoard": "Keras 3",
+    "determined.keras.TFKerasTrial": "Keras 3, on any backend, and one slot",
+    "determined.keras.TFKerasTrialContext": "one slot: nothing is sharded",
     "determined.keras.callbacks.TensorBoard": "Keras 3",
+    "determined.keras.load_model_from_checkpoint_path": "weights of Keras 3, and HDF5 of Keras 2",
     "determined.keras.TensorBoard": "Keras 3",
+    "determined.pytorch.deepspeed.DeepSpeedTrial": "on CPUs too; "
+    "[what else](../training-deepspeed.md#what-differs-from-determineds)",
     "determined.launch.deepspeed": "one machine; on several `determined.launch.torch_distributed` starts its workers",
     "determined.launch.horovod": "one machine; on several use `determined.launch.torch_distributed`",
     "determined.tensorboard.metric_writers.pytorch.TorchWriter": "`writer` is PyTorch's own SummaryWriter",
@@ -34,14 +40,13 @@ NOT = {
     "determined.core.Dummy": _OFF_CLUSTER,
     "determined.core.SearcherContextMissing": _INTERNAL,
     "determined.pytorch": _INTERNAL,
-    "determined.pytorch.deepspeed": _OWN_PACKAGE,
-    "determined.pytorch.deepspeed.DeepSpeedTrialController": _INTERNAL,
+    "determined.pytorch.deepspeed": _INTERNAL,
     "determined.pytorch.lightning": "`determined.lightning.DeterminedCallback` in a `lightning.Trainer`",
-    "determined.keras": "`determined.keras.DeterminedCallback` in `model.fit`; as it was: " + _OWN_PACKAGE,
+    "determined.keras": _INTERNAL,
     "determined.keras.TFKerasTrialController": _INTERNAL,
     "determined.keras.TFKerasTrainConfig": _INTERNAL,
-    "determined.keras.get_rng_state": "internal there: `DeterminedCallback` stores random numbers",
-    "determined.keras.set_rng_state": "internal there: `DeterminedCallback` restores random numbers",
+    "determined.keras.get_rng_state": "internal there: checkpoints have the random numbers",
+    "determined.keras.set_rng_state": "internal there: checkpoints have the random numbers",
     "determined.estimator": "TensorFlow has removed estimators: use `determined.keras.DeterminedCallback`",
     "determined.tensorboard.metric_writers.tensorflow": "`keras.callbacks.TensorBoard`, or `tf.summary` with "
     "`core_context.train.get_tensorboard_path()`",
@@ -61,8 +66,8 @@ _MEMBERS_INTERNAL = {
 _HEAD = """# Training APIs, by name
 
 Generated from the names of `determined` 0.38.1 and 0.21.0 as published (`docs/training/`) and from the source of our
-harness. How to use what is here: [Train with transformers, Lightning and Keras](../training-libraries.md), and the
-[Core API](core.md).
+harness. How to use what is here: [Train with transformers, Lightning, Keras and accelerate](../training-libraries.md),
+and the [Core API](core.md).
 
 - **works**: the name is here, with all that its class offers there.
 - **differs**: it is here, and does something else as well, or less: the cell says what.
