@@ -1,8 +1,8 @@
 """Pages of the documentation as programs: their blocks are run in order, in one folder, as a reader would.
 
 A block of ```sh is run by bash; of ```python by one interpreter for the whole page; one with a `title="…"` is written to
-that file. A block of ```text after one that ran is what it printed: each of its lines is looked for, in this order, `…` for
-anything.
+that file; one of ```diff makes a file out of another, which it names. A block of ```text after one that ran is what it
+printed: each of its lines is looked for, in this order, `…` for anything.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def run_page(page: Path, folder: Path, environment: Mapping[str, str]) -> int:
             where = f"{page.name}, line {block.line}"
             if block.title:
                 (folder / block.title).write_text(block.text)
+            elif block.kind == "diff":
+                _change(block, folder, where)
             elif block.kind == "sh":
                 command = ["bash", "-eu", "-c", block.text]
                 done = subprocess.run(
@@ -93,6 +95,19 @@ def run_page(page: Path, folder: Path, environment: Mapping[str, str]) -> int:
             interpreter.kill()
             interpreter.communicate()
     return count
+
+
+def _change(block: Block, folder: Path, where: str) -> None:
+    """Apply a diff. Each part of it, between lines of `@@`, has enough lines around to be found without their numbers."""
+    head, *parts = re.split(r"^@@.*\n", block.text, flags=re.MULTILINE)
+    old, new = (line.split(maxsplit=1)[1] for line in head.splitlines())
+    text = (folder / old).read_text()
+    for part in parts:
+        lines = part.splitlines(keepends=True)
+        before, after = ("".join(line[1:] or "\n" for line in lines if line[0] in kept) for kept in (" -\n", " +\n"))
+        assert text.count(before) == 1, f"{where}: {old} does not have once:\n{before}"
+        text = text.replace(before, after)
+    (folder / new).write_text(text)
 
 
 def _interpret(interpreter: subprocess.Popen[str], block: Block, folder: Path) -> str:

@@ -17,12 +17,13 @@ from tests.docs.pages import Block, blocks
 from tests.kit.servers import REPOSITORY
 from workflows.config import experiment_config_json_schema
 from workflows.config.check import check_written
+from workflows.config.config_policies import ConfigPolicy, Workload, parse_policy
 
 PAGES = sorted(
     [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
 )
 #: Run by a test, looked into by one of this file, or drawn.
-KINDS = {"sh", "python", "yaml", "text", "console", "mermaid", ""}
+KINDS = {"sh", "python", "diff", "yaml", "text", "console", "mermaid", ""}
 _DET = re.compile(r"(?:^|[;|&(]\s*|until |\$ )det (.+)")
 MINIMAL = {"name": "x", "entrypoint": "python3 train.py", "searcher": {"name": "single", "metric": "loss"}}
 
@@ -88,5 +89,8 @@ def wrong(command: str) -> str:
 @pytest.mark.parametrize("block", [pytest.param(block, id=where(page, block)) for page, block in shown("yaml")])
 def test_configuration_is_accepted(block: Block) -> None:
     document = yaml.safe_load(block.text)
+    if document.keys() <= ConfigPolicy.model_fields.keys():
+        assert parse_policy(block.text, Workload.EXPERIMENT).written() == document
+        return
     assert document.keys() <= experiment_config_json_schema()["properties"].keys()
     assert not check_written(MINIMAL | document)

@@ -17,8 +17,8 @@ from tests.kit.embedded import TORCH_PYTHON, Embedded
 from tests.kit.servers import REPOSITORY, docker_engine, trial_image
 
 DOCS = REPOSITORY / "docs"
-CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed"]
-TOLD = ["coming-from-determined", "sdk", "organization", "old-cluster"]
+CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed", "pytorch-loop"]
+TOLD = ["coming-from-determined", "coming-from-trainers", "sdk", "organization", "old-cluster"]
 PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), *TOLD]
 #: What the reader of the page on the SDK has of their own: here it is the first chapter's configuration.
 OWN_FILES = ("my_config.yaml", "small.yaml", "large.yaml")

@@ -1,6 +1,6 @@
 """The PyTorch example as users run it: undisturbed, killed between a step and its checkpoint, preempted; on two workers.
 
-And the examples with transformers, Lightning and Keras.
+And the examples with FSDP2, transformers, Lightning, Keras and accelerate.
 
 All trials share one cluster. They run in `.venv-torch`, which `make test` makes.
 """
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.kit.embedded import Embedded, with_torch
 from tests.kit.servers import REPOSITORY
@@ -80,8 +82,20 @@ class Runs:
         ((uuid,),) = self.cluster.rows(
             f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {BATCHES}"
         )
-        (file,) = self.cluster.folder.rglob(f"{uuid}/state.pt")
+        file = self.cluster.folder / "checkpoints" / uuid / "state.pt"
         return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def sharded_weights(self, experiment: int) -> str:
+        """SHA-256 of the weights in its last checkpoint, of which each worker has written a part."""
+        ((uuid,),) = self.cluster.rows(
+            f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {BATCHES}"
+        )
+        (folder,) = (path for path in self.cluster.folder.rglob(uuid) if path.is_dir())
+        assert len(list(folder.glob("*.distcp"))) == 2
+        whole = self.cluster.folder / f"{uuid}.pt"
+        dcp_to_torch_save(folder, whole)
+        weights = torch.load(whole, weights_only=True)["network"]
+        return hashlib.sha256(b"".join(weights[name].numpy().tobytes() for name in sorted(weights))).hexdigest()
 
     def runs(self, experiment: int) -> tuple[int, int]:
         """How often its trial was started, and how many restarts were spent."""
@@ -137,7 +151,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, undisturbed:
     runs.pause(experiment)
     query = f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} ORDER BY steps_completed DESC LIMIT 2"
     (latest,), (before,) = runs.cluster.rows(query)
-    (file,) = runs.cluster.folder.rglob(f"{latest}/state.pt")
+    file = runs.cluster.folder / "checkpoints" / latest / "state.pt"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -149,14 +163,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, undisturbed:
 def test_two_workers_train_one_network(runs: Runs) -> None:
     experiment = runs.create("distributed.yaml")
     runs.until_trained(experiment, 100)
-    workers = [
-        int(entry.name)
-        for entry in Path("/proc").glob("[0-9]*")
-        if b"train.py" in _read(entry / "cmdline")
-        and b"\0RANK=1\0" in b"\0" + _read(entry / "environ")
-        and str(runs.cluster.folder).encode() in _read(entry / "environ")
-    ]
-    os.kill(workers[0], signal.SIGKILL)
+    os.kill(_worker(runs, 1), signal.SIGKILL)
     runs.until_state(experiment, "COMPLETED")
     assert runs.runs(experiment) == (2, 1)
     query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
@@ -164,17 +171,30 @@ def test_two_workers_train_one_network(runs: Runs) -> None:
     assert accuracy > 0.95
 
 
+def test_sharded_network_ends_with_the_same_bits_on_two_workers(runs: Runs) -> None:
+    """FSDP2: both workers write their shards into one checkpoint, and one of them is killed."""
+    fsdp2 = EXAMPLE.with_name("digits_fsdp2")
+    undisturbed = runs.create("const.yaml", fsdp2)
+    runs.until_state(undisturbed, "COMPLETED")
+    disturbed = runs.create("const.yaml", fsdp2)
+    runs.until_trained(disturbed, 60)
+    os.kill(_worker(runs, 1), signal.SIGKILL)
+    runs.until_state(disturbed, "COMPLETED")
+    assert (runs.runs(undisturbed), runs.runs(disturbed)) == ((1, 0), (2, 1))
+    assert runs.log(disturbed).count("resumed after") == 2, "each worker says so"
+    assert runs.sharded_weights(disturbed) == runs.sharded_weights(undisturbed)
+
+
 @pytest.fixture(scope="module")
 def libraries(runs: Runs) -> dict[str, int]:
-    """The experiments of the examples with a library's own loop, all at once; Lightning's is long enough to pause it."""
-    lengths = {"lightning": 20, "transformers": None, "keras": None}
-    return {
-        name: runs.create("const.yaml", EXAMPLE.with_name(f"digits_{name}"), epochs) for name, epochs in lengths.items()
-    }
+    """The experiments of the examples with a library, both at once."""
+    names = ("transformers", "keras")
+    return {name: runs.create("const.yaml", EXAMPLE.with_name(f"digits_{name}"), None) for name in names}
 
 
-def test_lightning_example_goes_on_after_a_pause(runs: Runs, libraries: dict[str, int]) -> None:
-    experiment = libraries["lightning"]
+@pytest.mark.parametrize("library", ["lightning", "accelerate"])
+def test_example_goes_on_after_a_pause(runs: Runs, library: str) -> None:
+    experiment = runs.create("const.yaml", EXAMPLE.with_name(f"digits_{library}"), 20)
     runs.until_trained(experiment, 60)
     assert runs.cluster.det("experiment", "pause", str(experiment)).returncode == 0
     runs.until_state(experiment, "PAUSED")
@@ -197,6 +217,31 @@ def test_example_with_a_library_learns(
     assert (accuracy > wanted, trained) == (True, steps)
     query = f"SELECT max(steps_completed) FROM checkpoints WHERE experiment_id = {experiment}"
     assert runs.cluster.rows(query) == [(steps,)]
+
+
+def test_keras_trial_goes_on_after_a_pause(runs: Runs) -> None:
+    experiment = runs.create("trial.yaml", EXAMPLE.with_name("digits_keras"), 20)
+    runs.until_trained(experiment, 60)
+    assert runs.cluster.det("experiment", "pause", str(experiment)).returncode == 0
+    runs.until_state(experiment, "PAUSED")
+    runs.finish(experiment)
+    assert runs.runs(experiment) == (2, 0)
+    assert "resuming after" in runs.log(experiment)
+    query = f"SELECT searcher_metric, total_batches FROM trials WHERE experiment_id = {experiment}"
+    ((accuracy, trained),) = runs.cluster.rows(query)
+    assert (accuracy > 0.9, trained) == (True, 20 * 45)
+
+
+def _worker(runs: Runs, rank: int) -> int:
+    """The process of a rank of the trial that trains."""
+    workers = [
+        int(entry.name)
+        for entry in Path("/proc").glob("[0-9]*")
+        if b"train.py" in _read(entry / "cmdline")
+        and f"\0RANK={rank}\0".encode() in b"\0" + _read(entry / "environ")
+        and str(runs.cluster.folder).encode() in _read(entry / "environ")
+    ]
+    return workers[0]
 
 
 def _read(path: Path) -> bytes:

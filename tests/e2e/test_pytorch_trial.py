@@ -6,6 +6,7 @@ All trials share one cluster. They run in `.venv-torch`, which `make test` makes
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils._pytree
 
-from tests.kit.embedded import Embedded, with_torch
+from tests.kit.embedded import PARTS, Embedded, with_torch
 from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_trial"
@@ -71,6 +73,19 @@ class Trials:
         (model,) = torch.load(file, map_location="cpu", weights_only=False)["models_state_dict"]
         return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.values())).hexdigest()
 
+    def tensors(self, experiment: int) -> str:
+        """SHA-256 of all tensors that DeepSpeed has in the last checkpoint: each rank's weights and optimizer."""
+        (uuid,) = self.one(
+            f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} ORDER BY steps_completed DESC LIMIT 1"
+        )
+        found = hashlib.sha256()
+        for file in sorted((self.cluster.folder / "checkpoints" / str(uuid) / "model0").glob("*_states.pt")):
+            state = torch.load(file, map_location="cpu", weights_only=False)
+            for leaf in torch.utils._pytree.tree_leaves(state):  # pyright: ignore[reportPrivateUsage]
+                if isinstance(leaf, torch.Tensor):
+                    found.update(leaf.detach().numpy().tobytes())
+        return found.hexdigest()
+
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
@@ -102,6 +117,47 @@ def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(
     assert accuracy > 0.9
     assert trials.log(disturbed).count("resuming after") == 1 + is_paused
     assert trials.weights(disturbed) == trials.weights(undisturbed)
+
+
+@pytest.mark.parametrize(("config", "batches"), [("const.yaml", 3 * 90), ("distributed.yaml", 3 * 45)])
+def test_deepspeed_example_goes_on_after_a_kill_as_if_nothing_had_happened(
+    trials: Trials, config: str, batches: int
+) -> None:
+    example = EXAMPLE.with_name("digits_deepspeed")
+    options = ("--config", "searcher.max_length.epochs=3")
+    undisturbed, disturbed = (trials.create(config, *options, folder=example) for _ in range(2))
+    trials.until_trained(disturbed, 60)
+    os.kill(_trainers(trials.cluster, disturbed)[-1], signal.SIGKILL)
+    for experiment in (undisturbed, disturbed):
+        trials.until_state(experiment, "COMPLETED")
+    query = "SELECT restarts, searcher_metric > 0.9, total_batches FROM trials WHERE experiment_id = "
+    assert trials.one(f"{query}{undisturbed}") == (0, True, batches)
+    assert trials.one(f"{query}{disturbed}") == (1, True, batches)
+    assert "resuming after" in trials.log(disturbed)
+    assert trials.tensors(disturbed) == trials.tensors(undisturbed)
+
+
+def test_trial_whose_cluster_is_killed_during_its_back_off_ends_with_the_same_weights(tmp_path: Path) -> None:
+    timing = json.dumps({"restart_backoff_s": 10.0})
+    with with_torch(tmp_path, UNDETERRED_TIMING=timing) as cluster:
+        trials = Trials(cluster)
+        longer = ("--config", f"searcher.max_length.epochs={EPOCHS}")
+        undisturbed, disturbed = trials.create("const.yaml", *longer), trials.create("const.yaml", *longer)
+        trials.until_trained(disturbed, 60)
+        (trainer,) = _trainers(cluster, disturbed)
+        os.kill(trainer, signal.SIGKILL)
+        progress = f"SELECT restarts, run_id FROM trials WHERE experiment_id = {disturbed}"
+        cluster.until(lambda: trials.one(progress) == (1, 1), 30, "the trial waits for its second run")
+        for part in PARTS:
+            os.kill(cluster.pid(part), signal.SIGKILL)
+        assert trials.one(progress) == (1, 1)
+        assert not _trainers(cluster, disturbed)
+        cluster.up()
+        for experiment in (undisturbed, disturbed):
+            trials.until_state(experiment, "COMPLETED")
+        assert trials.one(progress) == (1, 2)
+        assert trials.log(disturbed).count("resuming after") == 1
+        assert trials.weights(disturbed) == trials.weights(undisturbed)
 
 
 def test_script_trains_as_far_as_it_says_and_a_search_as_far_as_it_decides(trials: Trials) -> None:

@@ -38,6 +38,7 @@ class Embedded:
             "UNDETERRED_HOME": str(self.folder),
             "UNDETERRED_STORAGE_ROOTS": str(folder.parent),  # where pytest's folders are
             "UNDETERRED_PORT": str(free_port()),
+            "UNDETERRED_PROXY_PORT": str(free_port()),
             "UNDETERRED_TEMPORAL_PORT": str(free_port()),
             "UNDETERRED_TEMPORAL_UI_PORT": str(free_port()),
             "UNDETERRED_TRIAL_PYTHON": sys.executable,
@@ -120,8 +121,9 @@ class Embedded:
 
 
 @contextlib.contextmanager
-def with_torch(folder: Path) -> Generator[Embedded]:
+def with_torch(folder: Path, **environment: str) -> Generator[Embedded]:
     """A started cluster of two slots whose trials have PyTorch."""
     assert TORCH_PYTHON.exists(), f"{TORCH_PYTHON} is missing: run `make .venv-torch/.installed`"
-    with Embedded(folder, slots=2, environment={"UNDETERRED_TRIAL_PYTHON": str(TORCH_PYTHON)}).started() as cluster:
+    environment["UNDETERRED_TRIAL_PYTHON"] = str(TORCH_PYTHON)
+    with Embedded(folder, slots=2, environment=environment).started() as cluster:
         yield cluster
