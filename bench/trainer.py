@@ -1,4 +1,4 @@
-"""What the Trainer costs beside the same loop in plain PyTorch, what a checkpoint costs the training, and an import."""
+"""What the Trainer costs beside the same loop in plain PyTorch; what a checkpoint and an import cost."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ plain(), trained()
 print("TOLD", json.dumps([[plain(), trained()] for _ in range(RUNS)]))
 """
 _STALL = """
-from determined.pytorch import _loop
+from determined.pytorch import _training
 told = []
-checkpoint = _loop.TrainingLoop._checkpoint
+checkpoint = _training.TrainingLoop._checkpoint
 
 def timed(self, alone):
     began = time.perf_counter()
@@ -117,7 +117,7 @@ def timed(self, alone):
     self._writer.wait()
     told.append([stalled, time.perf_counter() - began])
 
-_loop.TrainingLoop._checkpoint = timed
+_training.TrainingLoop._checkpoint = timed
 
 def network():
     return nn.Sequential(*(nn.Linear(1600, 1600) for _ in range(20)))  # 200 MiB of weights
@@ -128,6 +128,15 @@ with pytorch.init(hparams={"global_batch_size": 64}) as context:
         max_length=pytorch.Batch(RUNS + 1), checkpoint_policy="none", checkpoint_period=pytorch.Batch(1)
     )
 print("TOLD", json.dumps(told[1:]))
+"""
+_PEAK = """
+def peak():
+    with open("/proc/self/status") as status:
+        (line,) = (line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+{train}()
+print("TOLD", json.dumps(peak()))
 """
 _IMPORT = """
 import json, sys, time
@@ -152,8 +161,17 @@ def figures() -> Iterator[Figure]:
     share = [100 * stalled / whole for stalled, whole in stalls]
     seconds = f"{sorted(whole for _, whole in stalls)[len(stalls) // 2]:.2f} s in all"
     yield Figure("stall of a checkpoint of 200 MiB, of the time until it is stored", share, "%", goal=10, note=seconds)
+    plain_peaks, peaks = _peaks(_MODEL, "plain"), _peaks(_MODEL + _OURS, "trained")
+    yield Figure("peak memory of a process that trains it in plain PyTorch (for comparison)", plain_peaks, "MiB")
+    beyond = [after - before for before, after in zip(plain_peaks, peaks, strict=True)]
+    yield Figure("what the Trainer adds to it, paired, outside of a cluster", beyond, "MiB")
     imports = [_told(sys.executable, _IMPORT)[0][0] * 1e3 for _ in range(_RUNS)]
     yield Figure("import determined.pytorch's Trainer, beyond torch", imports, "ms", goal=50)
+
+
+def _peaks(program: str, train: str) -> list[float]:
+    """MiB, of a process a run."""
+    return [_told(sys.executable, program + _PEAK.replace("{train}", train)) for _ in range(_RUNS)]
 
 
 def _of_peer() -> str:
@@ -165,7 +183,7 @@ def _of_peer() -> str:
     return f"{told[len(told) // 2]:.0f} µs"
 
 
-def _told(python: str, program: str) -> list[Any]:
+def _told(python: str, program: str) -> Any:
     # Apart: the published package copies the current folder into checkpoints, and would copy them into themselves.
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
