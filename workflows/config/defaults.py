@@ -82,13 +82,13 @@ def field_defaults(seed: int) -> JsonMap:
     }
 
 
-def default_name(seed: int) -> str:
+def default_name(seed: int, what: str = "Experiment") -> str:
     """A name that people can remember and say, always the same for a seed."""
     digest = hashlib.sha256(str(seed).encode()).digest()
     words = [
         words.split()[byte % len(words.split())] for words, byte in zip((_HOW, _WHICH, _WHO), digest, strict=False)
     ]
-    return f"Experiment ({'-'.join(words)})"
+    return f"{what} ({'-'.join(words)})"
 
 
 _HOW = (

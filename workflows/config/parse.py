@@ -21,6 +21,7 @@ def parse_experiment_config(
     text_or_map: str | Mapping[str, Any] | Document,
     *,
     template: Mapping[str, Any] | None = None,
+    policy: Mapping[str, Any] | None = None,
     cluster: ClusterDefaults | None = None,
     seed: int,
     managed: bool = True,
@@ -31,8 +32,8 @@ def parse_experiment_config(
         text_or_map: YAML or JSON text, the same as :func:`parse_text` read it, or as data. Only text gives problems
             a line.
         template: What fills the config up before the defaults do; it was checked (:func:`check_written`).
-        cluster: What pool, workspace and cluster add. A policy is merged by the caller beforehand, with
-            :func:`merge_configs`.
+        policy: What an administrator sets for all configurations, over what users say; checked, too.
+        cluster: What pool, workspace and cluster add.
         seed: Seed of the experiment if the config has none, and of its name; usually the time.
         managed: Whether the platform runs the trials; if so, an entrypoint is needed.
 
@@ -46,6 +47,7 @@ def parse_experiment_config(
     findings = _check_read(document, config)
     # Merging tells what is missing even while something else is wrong, so both are reported in one go.
     filled = merge_configs(config, dict(template)) if template else config
+    filled = merge_configs(dict(policy), filled) if policy else filled
     merged = _merge_defaults(filled, cluster, seed)
     complete = check_merged(merged)
     if findings:

@@ -51,14 +51,19 @@ def check_rules(config: JsonMap, *, managed: bool, known_bad: list[Path]) -> lis
         *_top_level(config, managed),
         *_searcher(config),
         *_hyperparameters(config, known_bad),
-        *_resources(_map(config.get("resources"))),
-        *_mounts(config.get("bind_mounts")),
-        *_environment(_map(config.get("environment"))),
+        *container_rules(config),
         *_storage(_map(config.get("checkpoint_storage"))),
         *_log_policies(config.get("log_policies")),
         *_profiling(_map(config.get("profiling"))),
     ]
     return [f for f in findings if not any(f.path[: len(bad)] == bad for bad in known_bad if bad)]
+
+
+def container_rules(config: JsonMap) -> Iterator[Finding]:
+    """Findings about what a container runs on and in, which configurations of all kinds of tasks have."""
+    yield from _resources(_map(config.get("resources")))
+    yield from _mounts(config.get("bind_mounts"))
+    yield from _environment(_map(config.get("environment")))
 
 
 def _map(value: Any) -> JsonMap:
