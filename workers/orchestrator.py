@@ -34,6 +34,7 @@ from workflows.converter import RUNNER
 from workflows.experiment import Experiment
 from workflows.names import ORCHESTRATOR_QUEUE
 from workflows.resource_pool import ResourcePool
+from workflows.task import Task
 from workflows.trial import Trial
 from workflows.webhooks import WebhookDelivery
 
@@ -42,6 +43,7 @@ log = structlog.get_logger()
 WORKFLOWS = [
     Experiment,
     Trial,
+    Task,
     ResourcePool,
     Agent,
     Autoscaler,
@@ -65,6 +67,8 @@ def record_activities(
         Sampling().suggest,
         records.record_experiment,
         records.record_trial,
+        records.record_task,
+        records.task_use,
         records.open_allocation,
         records.request_preemption,
         records.close_allocation,

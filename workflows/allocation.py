@@ -127,6 +127,11 @@ class AllocationRun:
         self._next_kill: datetime | None = None
         self._changes = 0  # counts messages and container ends, so that a wait can see that something happened
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether its containers are started, run, or have ended."""
+        return bool(self._containers)
+
     # -- messages --------------------------------------------------------------------------------------------------
 
     def assigned(self, assignment: Assignment) -> None:

@@ -45,6 +45,17 @@ def search_attributes(
     return TypedSearchAttributes(pairs)
 
 
+def task_attributes(pool: str, owner: str, state: str) -> TypedSearchAttributes:
+    """The attributes of the workflow of a task that is no trial."""
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(_POOL_KEY, pool),
+            SearchAttributePair(_USER_KEY, owner),
+            SearchAttributePair(_STATE_KEY, state),
+        ]
+    )
+
+
 def note_pool(pool: str) -> None:
     """Keep the searchable pool of the calling workflow true."""
     update: SearchAttributeUpdate[str] = _POOL_KEY.value_set(pool)

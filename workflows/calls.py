@@ -29,10 +29,12 @@ from workflows.messages import (
     ProviderOutcome,
     RecordAgent,
     RecordExperiment,
+    RecordTask,
     RecordTrial,
     RemovedFiles,
     RemoveFiles,
     RunContainer,
+    TaskUse,
 )
 from workflows.searchers.study import Suggestion, SuggestOrder
 
@@ -52,6 +54,18 @@ def suggest(order: SuggestOrder) -> Suggestion:
 @activity.defn
 def record_trial(record: RecordTrial) -> None:
     """Write a trial's state."""
+    raise NotImplementedError
+
+
+@activity.defn
+def record_task(record: RecordTask) -> None:
+    """Write the state of a task that is no trial."""
+    raise NotImplementedError
+
+
+@activity.defn
+def task_use(ref: AllocationRef) -> TaskUse:
+    """How long the task of an allocation has not been used."""
     raise NotImplementedError
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.lifecycle.trial import TrialState
 from workflows.scheduling.autoscaler import Demand, Node
 from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot
@@ -215,6 +216,48 @@ class TrialRun(BaseModel):
     same_failures: int = 0  # how often in a row
     message: str = ""
     revision: int = 0
+
+
+# -- other tasks ---------------------------------------------------------------------------------------------------
+
+
+class TaskRun(BaseModel):
+    """Input and state of the Task workflow: a command, a notebook and the like."""
+
+    task_id: str
+    kind: TaskKind
+    name: str
+    owner: str
+    workspace: str
+    job_id: str
+    pool: str
+    slots: int
+    claim: Claim = Claim()
+    goes_on: bool = False  # interrupted, it is started again: it does then what it did before
+    max_restarts: int = 0
+    timing: Timing = Field(default_factory=Timing)
+    state: TaskState = TaskState.ACTIVE
+    run_id: int = 0
+    restarts: int = 0
+    system_failures: int = 0
+    message: str = ""
+    revision: int = 0
+    newest_wish: int = 0  # the number of the latest, see TaskWish
+    idle_timeout_s: float | None = None  # after so long without use it is ended
+    ended_because: str = ""  # it is ended for this, and not because a user wanted it
+
+
+class TaskUse(BaseModel):
+    """How long a task has not been used. None: it is not ready yet, so that nobody can."""
+
+    idle_s: float | None = None
+
+
+class TaskWish(BaseModel):
+    """What a user wants of a task. `number` grows from wish to wish of one task: an earlier one is out of date."""
+
+    number: int
+    state: TaskState  # ACTIVE, STOPPING_PAUSED or STOPPING_CANCELED
 
 
 class Assignment(BaseModel):
@@ -422,6 +465,18 @@ class RecordTrial(BaseModel):
     end: AllocationEnd | None = None
     next_run_at: datetime | None = None  # end of the back-off that it is in
     continued_after: int = 0  # as in TrialRun
+
+
+class RecordTask(BaseModel):
+    """The state of a task that is no trial. An upsert keyed by its id; `revision` as for experiments."""
+
+    task_id: str
+    revision: int
+    state: TaskState
+    restarts: int = 0
+    message: str = ""
+    allocation_id: str = ""  # the latest one
+    end: AllocationEnd | None = None  # of that
 
 
 class OpenAllocation(BaseModel):

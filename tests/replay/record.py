@@ -3,7 +3,7 @@
 Experiments are run on a real platform: one that finishes, one that is paused and resumed, one whose trial fails and
 restarts. Kept are the histories of the experiment, its trials and the pool; of one search of each other method, of a fork
 and of a search that continued as new those of the experiment; of a pool that grows and shrinks those of the pool, its nodes and
-their agent.
+their agent; and those of generic tasks.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ import asyncio
 import json
 import shutil
 import tempfile
+import unittest.mock
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from temporalio.client import WorkflowHistory
 
+from database.models import Allocation
+from database.types import utc_now
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import EPOCHS, ONCE, TRAIN, config
 from tests.kit.servers import temporal_server
 from tests.kit.simulated import SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
+from workflows.lifecycle.task import TaskKind
 from workflows.trial import Trial
 
 FOLDER = Path(__file__).parent / "histories" / version("undeterred")
@@ -219,11 +223,56 @@ async def elastic() -> None:
                 await _keep(running, workflow_id, f"elastic_{workflow_id.partition('-')[0]}", str(folder))
 
 
+async def tasks() -> None:
+    """Tasks: one fails and is started again, one pauses while it runs, one is killed while it waits, one ends unused."""
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
+        folder = Path(name)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default"
+        ) as running:
+            await running.start_agent(slots=1)
+            failing = await _task(running, "exit 3", max_restarts=1)
+            await _until_task(running, failing, "ERROR")
+            paused = await _task(running, "exec sleep 2")
+            await _until_task(running, paused, "ACTIVE", runs=1)
+            waiting = await _task(running, "true")
+            await running.post(f"/api/v1/tasks/{waiting}/kill", {})
+            await running.post(f"/api/v1/tasks/{paused}/pause")
+            await _until_task(running, paused, "PAUSED")
+            await running.post(f"/api/v1/tasks/{paused}/unpause")
+            await _until_task(running, paused, "COMPLETED")
+            await _until_task(running, waiting, "CANCELED")
+            with unittest.mock.patch("api.services.tasks.ENDS_IDLE", {TaskKind.GENERIC}):
+                unused = await _task(running, "exec sleep 300", idle_timeout="1s")
+            await _until_task(running, unused, "ACTIVE", runs=1)
+            await asyncio.sleep(2)  # it is asked about before it is ready
+            with running.database.write() as session:
+                session.get_one(Allocation, f"{unused}.1").ready_at = utc_now()
+            await _until_task(running, unused, "CANCELED")
+            for kind, task_id in (("failing", failing), ("paused", paused), ("waiting", waiting), ("unused", unused)):
+                await _keep(running, f"task-{task_id}", f"task_{kind}", str(folder))
+
+
+async def _task(running: Platform, line: str, **config: Any) -> str:
+    body = {"config": json.dumps({"entrypoint": [line], **config})}
+    return (await running.post("/api/v1/generic-tasks", body))["taskId"]
+
+
+async def _until_task(running: Platform, task_id: str, state: str, *, runs: int = 0) -> None:
+    async def is_there() -> bool:
+        task = (await running.get(f"/api/v1/tasks/{task_id}"))["task"]
+        has_run = [each for each in task["allocations"] if each["state"] == "STATE_RUNNING" or each["endTime"]]
+        return task["taskState"] == f"GENERIC_TASK_STATE_{state}" and len(has_run) >= runs
+
+    await running.until(is_there)
+
+
 async def main() -> None:
     """Run the scenarios and write their histories. What was there before was recorded of code that is gone."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     await continued()
     await elastic()
+    await tasks()
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
         folder = Path(name)
         async with platform(

@@ -26,7 +26,19 @@ def test_every_scenario_is_recorded() -> None:
     methods = {"random", "grid", "stop-once", "stopping", "pbt", "optuna", "custom"}
     assert (
         kinds
-        == {"finished", "preempted", "shared", "failed", "fork", "continued", "pool", "agent", "elastic", "moved"}
+        == {
+            "finished",
+            "preempted",
+            "shared",
+            "failed",
+            "fork",
+            "continued",
+            "pool",
+            "agent",
+            "elastic",
+            "moved",
+            "task",
+        }
         | methods
     )
 
