@@ -11,14 +11,16 @@ from temporalio import activity
 
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
-from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskLog, Trial
+from database.log_lines import ASSIGNED, note_line
+from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskSecret, Trial
+from database.organization import drop_workspace_if_empty
 from database.session import Database
 from database.tasks import end_trial_task
 from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
-from workflows.lifecycle.allocation import AllocationState, ExitKind
+from workflows.lifecycle.allocation import AllocationEnd, AllocationState, ExitKind
 from workflows.lifecycle.experiment import TERMINAL
 from workflows.messages import (
     AllocationFacts,
@@ -30,7 +32,9 @@ from workflows.messages import (
     OpenAllocation,
     RecordAgent,
     RecordExperiment,
+    RecordTask,
     RecordTrial,
+    TaskUse,
     TrialStanding,
 )
 
@@ -86,33 +90,50 @@ class Records:
             if record.end is None or record.allocation_id is None:
                 return
             end = record.end
-            session.execute(
-                update(Allocation)
-                .where(Allocation.id == record.allocation_id)
-                .values(end_kind=end.kind.value, end_cause=end.cause.value, end_message=end.message, exit_code=end.code)
-            )
-            task_id = session.scalar(select(Trial.task_id).where(Trial.id == record.trial_id))  # its newest
+            task_id = session.scalars(select(Trial.task_id).where(Trial.id == record.trial_id)).one()  # its newest
             text = f"{record.allocation_id} ended: {end.message} ({end.cause.value})."
             if record.message and record.message != end.message:
                 text += f" {record.message[:1].upper()}{record.message[1:]}."
             is_given_up = record.is_terminal and end.kind is ExitKind.FAILED
             if is_given_up and actions_of_log_policies(session, record.trial_id).get("retries_canceled"):
                 text += " (trial failed and matched logs to a don't retry policy)"  # what tools look for
-            session.execute(
-                insert(session, TaskLog)
-                .values(
-                    task_id=task_id,
-                    allocation_id=record.allocation_id,
-                    container_id=f"master {record.allocation_id}",
-                    line_offset=0,
-                    timestamp=now,
-                    level="INFO" if end.kind.value in ("clean", "finished") else "ERROR",
-                    source="master",
-                    stdtype="stdout",
-                    log=text,
-                )
-                .on_conflict_do_nothing()
+            _note_end(session, task_id, record.allocation_id, end, text)
+
+    @activity.defn
+    def record_task(self, record: RecordTask) -> None:
+        """Write the state of a task that is no trial, and how its latest allocation ended."""
+        now = utc_now()
+        with self._database.write() as session:
+            row = session.get(Task, record.task_id, with_for_update=True)
+            if row is None or row.revision > record.revision:
+                return
+            row.state, row.message = record.state.value, record.message
+            row.restarts, row.revision = record.restarts, record.revision
+            if record.state.is_terminal:
+                row.ended_at = row.ended_at or now
+                session.flush()
+                session.execute(delete(TaskSecret).where(TaskSecret.task_id == row.id))
+            if record.end is not None:
+                text = f"{row.name} was terminated: {record.end.message}"
+                _note_end(session, row.id, record.allocation_id, record.end, text)
+            if record.state.is_terminal and row.workspace_id is not None:
+                drop_workspace_if_empty(session, row.workspace_id)
+
+    @activity.defn
+    def task_use(self, ref: AllocationRef) -> TaskUse:
+        """How long the task of an allocation has not been used; it counts from when it was ready."""
+        with self._database.read() as session:
+            times = (
+                select(Allocation.ready_at, Task.last_used_at)
+                .join(Task, Task.id == Allocation.task_id)
+                .where(Allocation.id == ref.allocation_id)
             )
+            found = session.execute(times).tuples().one_or_none()
+        if found is None or found[0] is None:
+            return TaskUse()
+        ready_at, used_at = found[0], found[1] or found[0]
+        since = max(ready_at, used_at)
+        return TaskUse(idle_s=max(0.0, (utc_now() - since).total_seconds()))
 
     @activity.defn
     def open_allocation(self, order: OpenAllocation) -> None:
@@ -132,7 +153,11 @@ class Records:
                 )
                 .on_conflict_do_nothing()
             )
-            if order.trial_id is not None:
+            if order.trial_id is None:
+                name = session.get_one(Task, order.task_id).name
+                line = f"{name} was assigned to an agent"
+                note_line(session, order.task_id, line, allocation_id=order.allocation_id, place=ASSIGNED)
+            else:
                 is_later = Trial.id == order.trial_id, Trial.run_id < order.run_id
                 session.execute(update(Trial).where(*is_later).values(run_id=order.run_id))
 
@@ -227,6 +252,17 @@ class Records:
         """Remove the record of an agent whose host is gone for good."""
         with self._database.write() as session:
             session.execute(delete(Agent).where(Agent.id == agent_id, ~Agent.is_connected))
+
+
+def _note_end(session: Session, task_id: str, allocation_id: str, end: AllocationEnd, text: str) -> None:
+    """Write how an allocation ended, and a line of it into the task's log."""
+    session.execute(
+        update(Allocation)
+        .where(Allocation.id == allocation_id)
+        .values(end_kind=end.kind.value, end_cause=end.cause.value, end_message=end.message, exit_code=end.code)
+    )
+    is_good = end.kind in (ExitKind.CLEAN, ExitKind.FINISHED)
+    note_line(session, task_id, text, allocation_id=allocation_id, level="INFO" if is_good else "ERROR")
 
 
 def _update_experiment(session: Session, record: RecordExperiment) -> bool:

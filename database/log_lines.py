@@ -11,7 +11,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from database.models import TaskLog
+from database.types import utc_now
 from database.upsert import insert
+
+#: Places of the lines about one allocation of a task; that of its end is the first.
+READY, ASSIGNED, STARTED = 1, 2, 3
 
 
 class LogLine(TypedDict):
@@ -49,3 +53,32 @@ def insert_lines(session: Session, lines: Sequence[LogLine]) -> None:
         session.execute(_AT_ONCE, {"lines": orjson.dumps(lines).decode()})
     else:
         session.execute(insert(session, TaskLog).on_conflict_do_nothing(), list(lines))
+
+
+def note_line(
+    session: Session, task_id: str, line: str, *, allocation_id: str | None = None, place: int = 0, level: str = "INFO"
+) -> None:
+    """Write a line; one that is written already stays as it is.
+
+    Args:
+        session: Of a transaction that writes.
+        task_id: Whose log.
+        line: Without a newline.
+        allocation_id: Which it is about; None: the task itself.
+        place: Tells the lines about one allocation apart.
+        level: How bad it is.
+    """
+    written = LogLine(
+        task_id=task_id,
+        allocation_id=allocation_id,
+        agent_id=None,
+        container_id=f"master {allocation_id or task_id}",
+        line_offset=place,
+        rank_id=None,
+        timestamp=utc_now(),
+        level=level,
+        source="master",
+        stdtype="stdout",
+        log=line,
+    )
+    insert_lines(session, [written])

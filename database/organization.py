@@ -1,11 +1,11 @@
-"""Deletion of a project or workspace, whose experiments are deleted one by one."""
+"""Deletion of a project or workspace, whose experiments are deleted one by one, and whose tasks end."""
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from database.models import Experiment, Model, Project, Workspace
+from database.models import Experiment, Model, Project, Task, TaskLog, Workspace
 
 
 def hold_project(session: Session, experiment_id: int) -> int | None:
@@ -23,12 +23,29 @@ def drop_if_empty(session: Session, project_id: int) -> None:
     workspace_id = session.scalar(select(Project.workspace_id).where(Project.id == project_id))
     is_used = select(Experiment.id).where(Experiment.project_id == project_id).exists()
     session.execute(delete(Project).where(Project.id == project_id, Project.state != "", ~is_used))
+    if workspace_id is not None:
+        drop_workspace_if_empty(session, workspace_id)
+
+
+def drop_workspace_if_empty(session: Session, workspace_id: int) -> None:
+    """Delete a workspace that is to be deleted, once nothing of it is left but tasks that have ended."""
     statement = select(Workspace.id).where(Workspace.id == workspace_id, Workspace.state != "").with_for_update()
     if session.scalar(statement) is None:
         return
     has_projects = select(Project.id).where(Project.workspace_id == workspace_id).exists()
     has_models = select(Model.id).where(Model.workspace_id == workspace_id).exists()
-    session.execute(delete(Workspace).where(Workspace.id == workspace_id, ~has_projects, ~has_models))
+    has_tasks = select(Task.id).where(Task.workspace_id == workspace_id, Task.ended_at.is_(None)).exists()
+    if session.scalar(select(or_(has_projects, has_models, has_tasks))):
+        return
+    erase_tasks(session, workspace_id)
+    session.execute(delete(Workspace).where(Workspace.id == workspace_id))
+
+
+def erase_tasks(session: Session, workspace_id: int) -> None:
+    """Delete the tasks of a workspace, which have all ended, with their logs."""
+    tasks = select(Task.id).where(Task.workspace_id == workspace_id)
+    session.execute(delete(TaskLog).where(TaskLog.task_id.in_(tasks)))
+    session.execute(delete(Task).where(Task.workspace_id == workspace_id))
 
 
 def note_failure(session: Session, experiment_id: int, reason: str) -> None:

@@ -21,7 +21,8 @@ from api.schemas.parameters import AgentId, AllocationId
 from api.services import enrollment
 from api.services.checkpoint_files import removal_order
 from api.services.launches import launch_order
-from database.models import Allocation
+from database.log_lines import STARTED, note_line
+from database.models import Allocation, Task
 from workflows import names
 from workflows.lifecycle.allocation import AllocationState, before
 from workflows.messages import AgentRun, AgentSeen
@@ -88,6 +89,8 @@ async def progressed(
                 .where(Allocation.id == allocation_id, Allocation.state.in_(before(state)))
                 .values(state=state.value)
             )
+            if state is AllocationState.RUNNING:
+                _note_started(session, allocation_id)
 
     await run_in_threadpool(note)
     return answer()
@@ -117,6 +120,15 @@ async def removal(agent_id: AgentId, removal_id: str, parts: PartsDep, agent: Ag
             return removal_order(session, removal_id, agent, parts.settings.roots)
 
     return answer(await run_in_threadpool(order))
+
+
+def _note_started(session: Session, allocation_id: str) -> None:
+    """Write into the log of a task that is no trial that its containers run; written already, it stays."""
+    of_task = select(Task).join(Allocation, Allocation.task_id == Task.id)
+    task = session.scalar(of_task.where(Allocation.id == allocation_id, Task.trial_id.is_(None)))
+    if task is not None:
+        line = f"Resources for {task.name} have started"
+        note_line(session, task.id, line, allocation_id=allocation_id, place=STARTED)
 
 
 def _own_container(session: Session, agent: AgentPrincipal, allocation_id: str, rank: int) -> None:

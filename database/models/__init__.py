@@ -8,7 +8,7 @@ from database.models.audit import AuditEntry
 from database.models.base import Base, BigId
 from database.models.cluster import Agent, AgentJoinToken, Cluster, ClusterMessage, HeldStart, Outbox, ResourcePool
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
-from database.models.organization import PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
+from database.models.organization import ConfigPolicy, PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
 from database.models.people import (
     AnsweredRequest,
     Group,
@@ -20,7 +20,7 @@ from database.models.people import (
     UserToken,
 )
 from database.models.registry import Model, ModelVersion, Template, TrialSource
-from database.models.tasks import Allocation, AllocationContainer, Task
+from database.models.tasks import Allocation, AllocationContainer, Task, TaskContext, TaskSecret
 from database.models.trials import (
     Checkpoint,
     LogPolicyMatch,
@@ -43,6 +43,7 @@ __all__ = [
     "Checkpoint",
     "Cluster",
     "ClusterMessage",
+    "ConfigPolicy",
     "Experiment",
     "Group",
     "GroupMember",
@@ -62,7 +63,9 @@ __all__ = [
     "SearchDecision",
     "StorageRemoval",
     "Task",
+    "TaskContext",
     "TaskLog",
+    "TaskSecret",
     "Template",
     "Trial",
     "TrialSource",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -76,6 +76,33 @@ class ProjectVisit(Base):
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True, index=True)
     visited_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
+class ConfigPolicy(Base):
+    """What administrators set or limit in configurations, of a workspace or, without one, of the cluster.
+
+    `workload`: a `workflows.config.config_policies.Workload`; `content`: its `ConfigPolicy` as written.
+    """
+
+    __tablename__ = "config_policies"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"))
+    workload: Mapped[str] = mapped_column(String(24))
+    content: Mapped[dict[str, Any]] = mapped_column(Document)
+    changed_by: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    changed_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+    __table_args__ = (
+        UniqueConstraint("workspace_id", "workload"),
+        Index(
+            "uq_config_policies_cluster",
+            "workload",
+            unique=True,
+            sqlite_where=workspace_id.is_(None),
+            postgresql_where=workspace_id.is_(None),
+        ),
+    )
 
 
 class PoolBinding(Base):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -32,6 +32,40 @@ class Task(Base):
     state: Mapped[str] = mapped_column(String(24))
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    # of a task that is no trial
+    name: Mapped[str | None] = mapped_column(Text)
+    pool: Mapped[str | None] = mapped_column(String(120))
+    slots: Mapped[int | None]
+    queue_position: Mapped[int | None] = mapped_column(BigInteger)  # in its priority; None: by its start
+    written: Mapped[str | None] = mapped_column(Text)  # a generic task's configuration as its user wrote it
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id"), index=True)
+    forked_from: Mapped[str | None] = mapped_column(String(80))
+    is_pausable: Mapped[bool | None]
+    message: Mapped[str | None] = mapped_column(Text)  # why it is in its state
+    restarts: Mapped[int] = mapped_column(default=0, server_default="0")
+    wishes: Mapped[int] = mapped_column(default=0, server_default="0")  # of users, counted for its workflow
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcTime)  # through its services, or as it reported itself
+    sources: Mapped[dict[str, Any] | None] = mapped_column(Document)  # a TensorBoard's: ids of experiments and trials
+
+
+class TaskSecret(Base):
+    """What only a task's own containers, its owner and administrators may know: a key, a token. Gone when it ends."""
+
+    __tablename__ = "task_secrets"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
+class TaskContext(Base):
+    """The packed files that a task which is no trial was created with. A trial's are its experiment's."""
+
+    __tablename__ = "task_contexts"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class Allocation(Base):

@@ -295,6 +295,21 @@ def upgrade() -> None:
         batch_op.create_index('ix_role_assignments_holder', ['user_id', 'group_id', 'workspace_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_role_assignments_workspace_id'), ['workspace_id'], unique=False)
 
+    op.create_table('config_policies',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.Column('workload', sa.String(length=24), nullable=False),
+    sa.Column('content', Document, nullable=False),
+    sa.Column('changed_by', sa.Integer(), nullable=False),
+    sa.Column('changed_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['changed_by'], ['users.id'], name=op.f('fk_config_policies_changed_by')),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_config_policies_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_config_policies')),
+    sa.UniqueConstraint('workspace_id', 'workload', name=op.f('uq_config_policies_workspace_id_workload'))
+    )
+    with op.batch_alter_table('config_policies', schema=None) as batch_op:
+        batch_op.create_index('uq_config_policies_cluster', ['workload'], unique=True, sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
+
     op.create_table('templates',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('name', sa.String(length=80), nullable=False),
@@ -512,15 +527,44 @@ def upgrade() -> None:
     sa.Column('state', sa.String(length=24), nullable=False),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.Column('name', sa.Text(), nullable=True),
+    sa.Column('pool', sa.String(length=120), nullable=True),
+    sa.Column('slots', sa.Integer(), nullable=True),
+    sa.Column('queue_position', sa.BigInteger(), nullable=True),
+    sa.Column('written', sa.Text(), nullable=True),
+    sa.Column('parent_id', sa.String(length=80), nullable=True),
+    sa.Column('forked_from', sa.String(length=80), nullable=True),
+    sa.Column('is_pausable', sa.Boolean(), nullable=True),
+    sa.Column('message', sa.Text(), nullable=True),
+    sa.Column('restarts', sa.Integer(), server_default='0', nullable=False),
+    sa.Column('wishes', sa.Integer(), server_default='0', nullable=False),
+    sa.Column('revision', sa.Integer(), server_default='0', nullable=False),
+    sa.Column('last_used_at', UtcTime(), nullable=True),
+    sa.Column('sources', Document, nullable=True),
     sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_tasks_owner_id')),
+    sa.ForeignKeyConstraint(['parent_id'], ['tasks.id'], name=op.f('fk_tasks_parent_id')),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_tasks_trial_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_tasks_workspace_id')),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_tasks'))
     )
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_tasks_job_id'), ['job_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_tasks_parent_id'), ['parent_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_trial_id'), ['trial_id'], unique=False)
 
+    op.create_table('task_secrets',
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('name', sa.String(length=40), nullable=False),
+    sa.Column('value', sa.Text(), nullable=False),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_secrets_task_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('task_id', 'name', name=op.f('pk_task_secrets'))
+    )
+    op.create_table('task_contexts',
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_contexts_task_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('task_id', name=op.f('pk_task_contexts'))
+    )
     op.create_table('allocations',
     sa.Column('id', sa.String(length=100), nullable=False),
     sa.Column('task_id', sa.String(length=80), nullable=False),
@@ -707,8 +751,11 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_allocations_task_id'))
 
     op.drop_table('allocations')
+    op.drop_table('task_secrets')
+    op.drop_table('task_contexts')
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_tasks_trial_id'))
+        batch_op.drop_index(batch_op.f('ix_tasks_parent_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_job_id'))
 
     op.drop_table('tasks')
@@ -748,6 +795,10 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_templates_workspace_id'))
 
     op.drop_table('templates')
+    with op.batch_alter_table('config_policies', schema=None) as batch_op:
+        batch_op.drop_index('uq_config_policies_cluster')
+
+    op.drop_table('config_policies')
     with op.batch_alter_table('role_assignments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_role_assignments_workspace_id'))
         batch_op.drop_index('ix_role_assignments_holder')
