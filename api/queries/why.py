@@ -1,4 +1,4 @@
-"""The recorded facts that explain the state of a trial or an experiment. `lifecycle/explain.py` words them."""
+"""The recorded facts that explain the state of a trial, an experiment or a task. `workflows.lifecycle` words them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
-from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, TaskLog, Trial
+from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Task, TaskLog, Trial
 from workflows.lifecycle.allocation import backoff_s
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TrialFacts
+from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TaskFacts, TrialFacts
+from workflows.lifecycle.task import TaskState
 from workflows.lifecycle.trial import FINAL_STATE, TrialState
 from workflows.messages import Timing
 
@@ -60,6 +61,25 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
         open=_facts(session, experiment, session.scalars(statement).all(), timing),
     )
     return facts, experiment.resource_pool
+
+
+def of_task(session: Session, task: Task) -> TaskFacts:
+    """All facts of a task that is no trial, but its place in the queue."""
+    config = task.config or {}
+    away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
+    grace = timedelta(seconds=config.get("preemption_timeout") or 0)
+    rows = session.scalars(select(Allocation).where(Allocation.task_id == task.id).order_by(Allocation.run_id))
+    return TaskFacts(
+        task_id=task.id,
+        kind=task.kind,
+        state=TaskState(task.state),
+        message=task.message or "",
+        restarts=task.restarts,
+        max_restarts=config.get("max_restarts") or 0,
+        goes_on=bool(task.is_pausable),
+        ended_at=task.ended_at,
+        runs=[_run(row, [], away, grace) for row in rows],
+    )
 
 
 def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], timing: Timing) -> list[TrialFacts]:

@@ -1,25 +1,26 @@
-"""Explains the state of a trial or an experiment, by the records, and by the pool's queue if Temporal answers."""
+"""Explains the state of a trial, an experiment or a task, by the records, and by its pool if Temporal answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth.authorization import readable, readable_trial
+from api.auth.authorization import readable, readable_task, readable_trial
 from api.deps import PartsDep, UserDep
 from api.errors import Unavailable
 from api.parts import Parts
 from api.queries import why
 from api.routing import Route
 from api.schemas.base import answer
-from api.schemas.parameters import ExperimentId, TrialId
+from api.schemas.parameters import ExperimentId, TaskId, TrialId
 from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
-from workflows.lifecycle.facts import ExperimentFacts, TrialFacts
+from workflows.lifecycle.explain_task import explain_task, waits_for_slots
+from workflows.lifecycle.facts import ExperimentFacts, TaskFacts, TrialFacts
 from workflows.scheduling.explain import stand
 from workflows.scheduling.pool import Pool
 
@@ -56,18 +57,41 @@ async def why_experiment(experiment_id: ExperimentId, parts: PartsDep, user: Use
     )
 
 
+@router.get("/api/v1/undeterred/tasks/{task_id}/why")
+async def why_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
+    """What a task waits for, how its runs ended, what is left of its budget and what comes next."""
+
+    def gather() -> tuple[TaskFacts | int, str]:
+        with parts.database.read() as session:
+            task = readable_task(session, task_id, user)
+            if task.trial_id is not None:
+                return task.trial_id, ""
+            return why.of_task(session, task), task.pool or ""
+
+    facts, pool = await run_in_threadpool(gather)
+    if isinstance(facts, int):
+        return await why_trial(facts, parts, user)
+    if waits_for_slots(facts):
+        await _ask(parts, pool, {names.task_workflow(task_id): facts})
+    return answer({"sentences": explain_task(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)})
+
+
 async def _ask_pool(parts: Parts, pool: str, trials: Sequence[TrialFacts]) -> None:
     """Where those stand in the queue that wait for slots. While Temporal is away, the facts say that instead."""
     now = utc_now()
     waiting = [trial for trial in trials if phase(trial, now) is Phase.WAITS_FOR_SLOTS]
-    if not waiting:
-        return
+    if waiting:
+        await _ask(parts, pool, {names.trial_workflow(trial.trial_id): trial for trial in waiting})
+
+
+async def _ask(parts: Parts, pool: str, waiting: Mapping[str, TrialFacts | TaskFacts]) -> None:
+    """Where the holders of these workflows stand in the queue of a pool."""
     try:
         known = await parts.commands.pool(pool)
     except Unavailable as error:
-        for trial in waiting:
-            trial.queue_error = error.message
+        for each in waiting.values():
+            each.queue_error = error.message
         return
     state = Pool(known.snapshot, known.settings)
-    for trial in waiting:
-        trial.queue = stand(pool, state, known.lost.values(), names.trial_workflow(trial.trial_id))
+    for holder, each in waiting.items():
+        each.queue = stand(pool, state, known.lost.values(), holder)

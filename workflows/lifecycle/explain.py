@@ -6,13 +6,13 @@ Facts in, sentences out; `workflows/searchers/explain.py` explains the decisions
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from workflows.lifecycle.allocation import EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.facts import Commanded, ExperimentFacts, QueueFacts, RunFacts, TrialFacts
+from workflows.lifecycle.facts import Commanded, ExperimentFacts, QueueFacts, RunFacts, TaskFacts, TrialFacts
 from workflows.lifecycle.trial import TrialState
 
 _MOST_RUNS = 10
@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 def phase(facts: TrialFacts, now: datetime) -> Phase:
     """What the trial does at present."""
-    run = _open_run(facts)
+    run = open_run(facts)
     if facts.state.is_terminal:
         return Phase.ENDED
     if facts.state.is_stopping:
@@ -63,8 +63,8 @@ def explain_trial(facts: TrialFacts, now: datetime) -> list[str]:
     """How a trial stands and why, what comes next, its runs and what is left of its budget. Times are UTC."""
     sentences = [f"trial {facts.trial_id} {_headline(facts, now)}"]
     sentences += _next(facts, now)
-    sentences += _runs(facts, now)
-    sentences.append(_budget(facts))
+    sentences += how_runs_ended(facts.runs, now, f"det trial logs {facts.trial_id}")
+    sentences.append(budget(facts))
     sentences += [f"never runs on {agent} again: {reason}" for agent, reason in sorted(facts.excluded.items())]
     return sentences
 
@@ -93,7 +93,7 @@ def explain_experiment(facts: ExperimentFacts, now: datetime) -> list[str]:
 
 def _headline(facts: TrialFacts, now: datetime) -> str:
     where = phase(facts, now)
-    run = _open_run(facts)
+    run = open_run(facts)
     if where is Phase.ENDED:
         return _end(facts, now)
     if where is Phase.ENDS:
@@ -108,14 +108,14 @@ def _headline(facts: TrialFacts, now: datetime) -> str:
     if where is Phase.BACKS_OFF and facts.next_run_at is not None:
         left_s = (facts.next_run_at - now).total_seconds()
         why = f": {facts.message}" if facts.message else ""
-        return f"waits until {_at(facts.next_run_at, now)} ({left_s:.0f} s) before it runs again{why}"
+        return f"waits until {clock(facts.next_run_at, now)} ({left_s:.0f} s) before it runs again{why}"
     if facts.queue is None:
         return f"has no slots; whether it waits for some is not known: {facts.queue_error or 'its pool was not asked'}"
     return why_queued(facts.queue)
 
 
 def _end(facts: TrialFacts, now: datetime) -> str:
-    text = f"ended as {facts.state}{_since(facts.ended_at, now)}"
+    text = f"ended as {facts.state}{since(facts.ended_at, now)}"
     last = facts.runs[-1] if facts.runs else None
     if facts.message:
         return f"{text}: {facts.message}"
@@ -137,14 +137,9 @@ def _reported_in(run: RunFacts, facts: TrialFacts) -> bool:
 
 def _open(run: RunFacts, now: datetime, *, has_reached_core: bool) -> str:
     where = ", ".join(run.agents) or "no agent"
-    since = _at(run.started_at, now)
-    if run.asked_to_leave_at is not None:
-        because = f", since {run.asked_to_leave_because}" if run.asked_to_leave_because else ""
-        return f"was asked to leave {where} at {_at(run.asked_to_leave_at, now)}{because}{_leaving(run, now)}"
-    if run.state == "PULLING":
-        text = f"waits for its image on {where}, since {since}"
-    elif run.state != "RUNNING":
-        text = f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
+    since = clock(run.started_at, now)
+    if run.asked_to_leave_at is not None or run.state != "RUNNING":
+        text = before_its_code(run, now)
     elif run.ready_at is None and has_reached_core:
         text = (
             f"runs on {where} since {since} (run {run.run_id}), without `with` around its `core.init()`: nobody tells "
@@ -154,26 +149,44 @@ def _open(run: RunFacts, now: datetime, *, has_reached_core: bool) -> str:
         text = f"has its container on {where} since {since}, but its code did not come to `determined.core` yet"
     else:
         text = f"runs on {where} since {since} (run {run.run_id})"
+    if run.asked_to_leave_at is not None:
+        return text
     if run.missing:
         text += f"; its other containers wait for {', '.join(run.missing)}"
-    if run.away:
-        text += f"; {', '.join(run.away)} is out of reach: what runs there goes on, and is taken up again"
-    return text
+    return text + out_of_reach(run)
+
+
+def before_its_code(run: RunFacts, now: datetime) -> str:
+    """How an open run stands that does not run yet, or was asked to leave; to be read behind a name."""
+    where, since = ", ".join(run.agents) or "no agent", clock(run.started_at, now)
+    if run.asked_to_leave_at is not None:
+        because = f", since {run.asked_to_leave_because}" if run.asked_to_leave_because else ""
+        return f"was asked to leave {where} at {clock(run.asked_to_leave_at, now)}{because}{_leaving(run, now)}"
+    if run.state == "PULLING":
+        return f"waits for its image on {where}, since {since}"
+    return f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
+
+
+def out_of_reach(run: RunFacts) -> str:
+    """What is to be known of agents that are silent; empty if none is."""
+    if not run.away:
+        return ""
+    return f"; {', '.join(run.away)} is out of reach: what runs there goes on, and is taken up again"
 
 
 def _leaving(run: RunFacts | None, now: datetime) -> str:
     if run is None or run.asked_to_leave_at is None:
         return ""
     if run.acknowledged_at is not None:
-        said = f"; it answered at {_at(run.acknowledged_at, now)}"
+        said = f"; it answered at {clock(run.acknowledged_at, now)}"
     else:
         said = "; it did not answer yet"
-    killed = f", and is killed at {_at(run.killed_at, now)} if it is still there" if run.killed_at else ""
+    killed = f", and is killed at {clock(run.killed_at, now)} if it is still there" if run.killed_at else ""
     return said + killed
 
 
-def why_queued(queue: QueueFacts) -> str:
-    """Why a request waits, to be read behind the name of who made it."""
+def why_queued(queue: QueueFacts, job: str = "experiment") -> str:
+    """Why a request waits, to be read behind the name of who made it; `job` is whose slots are counted together."""
     if queue.is_granted:
         return f"was given {_many(queue.slots, 'slot')} of pool `{queue.pool}` this moment"
     if not queue.is_queued:
@@ -188,7 +201,7 @@ def why_queued(queue: QueueFacts) -> str:
     if queue.agents == 0:
         return f"{text}; the pool has no agents: {provided}" if queue.is_provided else f"{text}; the pool has no agents"
     if queue.is_capped:
-        return f"{text}; its experiment holds all that `max_slots` lets it"
+        return f"{text}; its {job} holds all that `max_slots` lets it"
     if not queue.fits_ever and queue.is_provided:
         return f"{text}; the pool's agents could not hold it: {provided}"
     if not queue.fits_ever and queue.fits_lost:
@@ -203,7 +216,7 @@ def why_queued(queue: QueueFacts) -> str:
     if queue.leaving:
         text += f"; the holders of {_many(queue.leaving, 'slot')} were asked to leave"
     if queue.policy == "fair_share":
-        text += f"; slots are shared by weight, and its experiment holds {queue.job_slots}"
+        text += f"; slots are shared by weight, and its {job} holds {queue.job_slots}"
     elif queue.behind and queue.free >= queue.slots:
         first = f"its priority is {queue.behind_priority}" if queue.behind_priority != queue.priority else "it is older"
         return f"{text}; {queue.behind} comes first, since {first}, and needs {_many(queue.behind_slots, 'slot')}"
@@ -237,7 +250,7 @@ def _experiment(facts: ExperimentFacts, now: datetime) -> str:
     if not state.is_terminal:
         by = _by(facts.commanded, now, "cancel", "kill") if state.is_stopping else ""
         return f"is {state}" + (f":{by}" if by else "")
-    text = f"ended as {state}{_since(facts.ended_at, now)}"
+    text = f"ended as {state}{since(facts.ended_at, now)}"
     if facts.error:
         return f"{text}: {facts.error}"
     by = _by(facts.commanded, now, "cancel", "kill") if state is ExperimentState.CANCELED else ""
@@ -263,11 +276,13 @@ def _next(facts: TrialFacts, now: datetime) -> Iterator[str]:
     if where is Phase.WAITS_FOR_SEARCH:
         return
     heard = [("report", facts.last_report_at), ("line of output", facts.last_line_at)]
-    news = " and ".join(f"its latest {what} came at {_at(moment, now)}" for what, moment in heard if moment is not None)
+    news = " and ".join(
+        f"its latest {what} came at {clock(moment, now)}" for what, moment in heard if moment is not None
+    )
     if news and where in (Phase.TRAINS, Phase.STARTS):
         yield news
     heard_at = [moment for _, moment in heard if moment is not None]
-    run = _open_run(facts)
+    run = open_run(facts)
     since = max([*heard_at, run.started_at]) if run is not None and run.state == "RUNNING" else None
     if where in (Phase.TRAINS, Phase.STARTS) and since is not None and (now - since).total_seconds() > _SILENT_S:
         yield (
@@ -290,23 +305,23 @@ def _if_it_fails(facts: TrialFacts) -> str:
     return f"if it fails, it starts again{pause}: restart {facts.restarts + 1} of {facts.max_restarts}"
 
 
-def _runs(facts: TrialFacts, now: datetime) -> Iterator[str]:
-    hidden = len(facts.runs) - _MOST_RUNS
+def how_runs_ended(runs: Sequence[RunFacts], now: datetime, log: str) -> Iterator[str]:
+    """A sentence of each of the last runs that has ended; `log` is the command that shows the others."""
+    hidden = len(runs) - _MOST_RUNS
     if hidden > 0:
-        yield f"{_many(hidden, 'earlier run')}: see `det trial logs {facts.trial_id}`"
-    for run in facts.runs[-_MOST_RUNS:]:
+        yield f"{_many(hidden, 'earlier run')}: see `{log}`"
+    for run in runs[-_MOST_RUNS:]:
         if run.ended_at is not None:
             code = "" if run.code is None or f"{run.code}" in run.message else f", code {run.code}"
             how = f"{run.message} ({run.cause}{code})" if run.cause else "its end is being judged"
-            yield (
-                f"run {run.run_id} on {', '.join(run.agents)}, {_at(run.started_at, now)} to {_at(run.ended_at, now)}: "
-                f"{how}"
-            )
+            span = f"{clock(run.started_at, now)} to {clock(run.ended_at, now)}"
+            yield f"run {run.run_id} on {', '.join(run.agents)}, {span}: {how}"
         for match in run.matches:
             yield f"in run {run.run_id}, {match}"
 
 
-def _budget(facts: TrialFacts) -> str:
+def budget(facts: TrialFacts | TaskFacts) -> str:
+    """What is left of the restarts."""
     text = f"{facts.restarts} of {_many(facts.max_restarts, 'restart')} spent"
     free = sum(run.kind == ExitKind.SYSTEM for run in facts.runs)
     return f"{text}; {_many(free, 'failure')} of the cluster cost nothing" if free else text
@@ -315,7 +330,8 @@ def _budget(facts: TrialFacts) -> str:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _open_run(facts: TrialFacts) -> RunFacts | None:
+def open_run(facts: TrialFacts | TaskFacts) -> RunFacts | None:
+    """The run that has not ended."""
     return facts.runs[-1] if facts.runs and facts.runs[-1].ended_at is None else None
 
 
@@ -324,14 +340,15 @@ def _by(commanded: Commanded | None, now: datetime, *commands: str) -> str:
     if commanded is None or commanded.command not in commands:
         return " since it was created" if commands == ("pause",) and commanded is None else ""
     done = "" if commands == ("pause",) else f" {_PAST[commanded.command]}"
-    return f"{done} by {commanded.by} at {_at(commanded.at, now)}"
+    return f"{done} by {commanded.by} at {clock(commanded.at, now)}"
 
 
-def _since(moment: datetime | None, now: datetime) -> str:
-    return "" if moment is None else f" at {_at(moment, now)}"
+def since(moment: datetime | None, now: datetime) -> str:
+    """` at 10:00:00`; empty without a time."""
+    return "" if moment is None else f" at {clock(moment, now)}"
 
 
-def _at(moment: datetime, now: datetime) -> str:
+def clock(moment: datetime, now: datetime) -> str:
     """A time of today, or with its date."""
     return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
 

@@ -1,4 +1,7 @@
-"""The facts that explain the state of a trial or an experiment: gathered by the API, put into words by `explain.py`."""
+"""The facts that explain the state of a trial, an experiment or a task: gathered by the API, put into words by others.
+
+`explain.py` has those of trials and experiments, `explain_task.py` those of all other tasks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.task import TaskState
 from workflows.lifecycle.trial import TrialState
 
 
@@ -104,6 +108,22 @@ class TrialFacts(Facts):
     queue: QueueFacts | None = None
     queue_error: str = ""  # why the queue is not known
     commanded: Commanded | None = None
+
+
+class TaskFacts(Facts):
+    """Everything about a task that is no trial. Runs in order, the oldest first."""
+
+    task_id: str
+    kind: str  # TaskKind
+    state: TaskState
+    message: str = ""
+    restarts: int = 0
+    max_restarts: int = 0
+    goes_on: bool = False  # it does its work again when it is interrupted
+    ended_at: datetime | None = None
+    runs: list[RunFacts] = Field(default_factory=list[RunFacts])
+    queue: QueueFacts | None = None
+    queue_error: str = ""  # why the queue is not known
 
 
 class ExperimentFacts(Facts):
