@@ -1,78 +1,107 @@
-"""Policies for configurations, by workspace and kind of work. None are enforced, so none are accepted."""
+"""Config policies: what administrators set or limit in configurations, by workspace and kind of work."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from api.auth import config_secrets
 from api.auth.authorization import Role, require_role
 from api.deps import AdminDep, PartsDep, UserDep
-from api.errors import BadRequest, Unsupported
-from api.parts import Parts
+from api.errors import BadRequest
 from api.routing import Route
+from api.schemas import config_policies as wire
 from api.schemas.base import answer
 from api.schemas.parameters import WorkspaceId
+from api.services import config_policies as service
+from workflows.config.config_policies import Workload
 
 router = APIRouter(route_class=Route, tags=["config policies"])
 
-_WORKLOADS = ("EXPERIMENT", "NTSC")
-_REFUSAL = (
-    "config policies are not enforced by this release, so none can be set: use templates and job queue priorities"
-)
+WorkloadType = Annotated[str, Path(description="EXPERIMENT, or NTSC (also TASKS): all that is no experiment.")]
+_GLOBAL = "/api/v1/config-policies/global/{workload_type}"
+_OF_WORKSPACE = "/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}"
 
 
-def _check_workload(workload_type: str) -> None:
-    if workload_type.upper() not in (*_WORKLOADS, "TASKS"):
-        raise BadRequest(f"workloadType: {workload_type[:40]!r}: expected one of {', '.join(_WORKLOADS)}")
-
-
-@router.get("/api/v1/config-policies/global/{workload_type}")
-def global_policies(workload_type: str, parts: PartsDep, user: UserDep) -> Response:
-    """There are none."""
-    _check_workload(workload_type)
-    return answer({"configPolicies": {}})
-
-
-@router.put("/api/v1/config-policies/global/{workload_type}")
-def put_global_policies(workload_type: str, parts: PartsDep, admin: AdminDep) -> Response:
-    """Refused (administrators only)."""
-    _check_workload(workload_type)
-    raise Unsupported(_REFUSAL)
-
-
-@router.delete("/api/v1/config-policies/global/{workload_type}")
-def delete_global_policies(workload_type: str, parts: PartsDep, admin: AdminDep) -> Response:
-    """There are none (administrators only)."""
-    _check_workload(workload_type)
-    return answer()
-
-
-@router.get("/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}")
-def workspace_policies(workspace_id: WorkspaceId, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
-    """There are none."""
-    _check_workload(workload_type)
-    _require(parts, user, workspace_id, Role.VIEWER)
-    return answer({"configPolicies": {}})
-
-
-@router.put("/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}")
-def put_workspace_policies(workspace_id: WorkspaceId, workload_type: str, parts: PartsDep, user: UserDep) -> Response:
-    """Refused (administrators of the workspace only)."""
-    _check_workload(workload_type)
-    _require(parts, user, workspace_id, Role.ADMIN)
-    raise Unsupported(_REFUSAL)
-
-
-@router.delete("/api/v1/config-policies/workspaces/{workspace_id}/{workload_type}")
-def delete_workspace_policies(
-    workspace_id: WorkspaceId, workload_type: str, parts: PartsDep, user: UserDep
-) -> Response:
-    """There are none (administrators of the workspace only)."""
-    _check_workload(workload_type)
-    _require(parts, user, workspace_id, Role.ADMIN)
-    return answer()
-
-
-def _require(parts: Parts, user: UserDep, workspace_id: int, least: Role) -> None:
+@router.get(_GLOBAL, response_model=wire.ConfigPoliciesResponse)
+def global_policies(workload_type: WorkloadType, parts: PartsDep, user: UserDep) -> Response:
+    """What holds in all workspaces, before their own policies."""
+    workload = _workload(workload_type)
     with parts.database.read() as session:
-        require_role(session, user, workspace_id, least)
+        return _answer(service.find(session, None, workload))
+
+
+@router.put(_GLOBAL, response_model=wire.ConfigPoliciesResponse)
+def put_global_policies(
+    workload_type: WorkloadType, parts: PartsDep, admin: AdminDep, wanted: wire.PutConfigPolicies
+) -> Response:
+    """Replace what holds in all workspaces (administrators only). What is there already stays as it is."""
+    workload = _workload(workload_type)
+    with parts.database.write() as session:
+        return _answer(service.put(session, None, workload, wanted.text(), admin))
+
+
+@router.delete(_GLOBAL)
+def delete_global_policies(workload_type: WorkloadType, parts: PartsDep, admin: AdminDep) -> Response:
+    """Remove what holds in all workspaces (administrators only)."""
+    workload = _workload(workload_type)
+    with parts.database.write() as session:
+        service.remove(session, None, workload)
+    return answer()
+
+
+@router.get(_OF_WORKSPACE, response_model=wire.ConfigPoliciesResponse)
+def workspace_policies(
+    workspace_id: WorkspaceId, workload_type: WorkloadType, parts: PartsDep, user: UserDep
+) -> Response:
+    """What holds in one workspace, where the cluster's policy says nothing."""
+    workload = _workload(workload_type)
+    with parts.database.read() as session:
+        require_role(session, user, workspace_id, Role.VIEWER)
+        return _answer(service.find(session, workspace_id, workload))
+
+
+@router.put(_OF_WORKSPACE, response_model=wire.ConfigPoliciesResponse)
+def put_workspace_policies(
+    workspace_id: WorkspaceId,
+    workload_type: WorkloadType,
+    parts: PartsDep,
+    user: UserDep,
+    wanted: wire.PutConfigPolicies,
+) -> Response:
+    """Replace what holds in one workspace (its administrators only). What is there already stays as it is."""
+    workload = _workload(workload_type)
+    with parts.database.write() as session:
+        _require_admin(session, user, workspace_id)
+        return _answer(service.put(session, workspace_id, workload, wanted.text(), user))
+
+
+@router.delete(_OF_WORKSPACE)
+def delete_workspace_policies(
+    workspace_id: WorkspaceId, workload_type: WorkloadType, parts: PartsDep, user: UserDep
+) -> Response:
+    """Remove what holds in one workspace (its administrators only)."""
+    workload = _workload(workload_type)
+    with parts.database.write() as session:
+        _require_admin(session, user, workspace_id)
+        service.remove(session, workspace_id, workload)
+    return answer()
+
+
+def _workload(name: str) -> Workload:
+    found = {"EXPERIMENT": Workload.EXPERIMENT, "NTSC": Workload.NTSC, "TASKS": Workload.NTSC}.get(name.upper())
+    if found is None:
+        raise BadRequest(f"workloadType: {name[:40]!r}: expected one of EXPERIMENT, NTSC")
+    return found
+
+
+def _require_admin(session: Session, user: UserDep, workspace_id: int) -> None:
+    require_role(session, user, workspace_id, Role.ADMIN)
+
+
+def _answer(content: dict[str, Any]) -> Response:
+    config = content.get("invariant_config")
+    return answer({"configPolicies": content | ({"invariant_config": config_secrets.shown(config)} if config else {})})
