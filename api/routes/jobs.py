@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import changeable
+from api.auth.authorization import changeable, changeable_task
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.parts import Parts
@@ -20,9 +21,10 @@ from api.routing import Route
 from api.schemas import jobs as wire
 from api.schemas.base import answer
 from api.schemas.parameters import STATES
+from api.services import config_policies
 from api.services import jobs as service
 from api.services import pools as pool_service
-from database.models import ResourcePool
+from database.models import ResourcePool, Task
 from workflows.messages import JobMove, PoolRun
 
 router = APIRouter(route_class=Route, tags=["cluster"])
@@ -53,7 +55,7 @@ async def _jobs(
             visible = jobs.visible(session, found, user)
         if wanted:
             found = [job for job in found if job.state in wanted]
-        return [(job, job.experiment.id in visible) for job in found]
+        return [(job, job.of.job_id in visible) for job in found]
 
     return await run_in_threadpool(read)
 
@@ -141,17 +143,23 @@ async def update(parts: PartsDep, user: UserDep, wanted: wire.UpdateJobQueue) ->
 
 
 def _update(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
-    if control.resource_pool:
-        with parts.database.write() as session:
-            row = changeable(session, jobs.find(session, control.job_id, user).id, user)
-            pool_service.move(session, row, control.resource_pool, user.username)
-        return
-    if control.priority is None and control.weight is None:
+    if not control.resource_pool and control.priority is None and control.weight is None:
         raise BadRequest(f"job {control.job_id}: expected one of priority, weight, aheadOf, behindOf, resourcePool")
+    changes = wire.PatchResources(priority=control.priority, weight=control.weight)
     with parts.database.write() as session:
-        row = changeable(session, jobs.find(session, control.job_id, user).id, user)
-        changes = wire.PatchResources(priority=control.priority, weight=control.weight)
-        service.change(session, row, changes)
+        row = _changeable(session, control.job_id, user)
+        if not control.resource_pool:
+            service.change(session, row, changes)
+        elif isinstance(row, Task):
+            raise FailedPrecondition(f"job {control.job_id}: only experiments can be moved to another pool")
+        else:
+            pool_service.move(session, row, control.resource_pool, user.username)
+
+
+def _changeable(session: Session, job_id: str, user: UserPrincipal) -> jobs.Claimant:
+    """What a job is of, if the user may change it. Raises: NotFound, Forbidden."""
+    row = jobs.find(session, job_id, user)
+    return changeable_task(session, row.id, user) if isinstance(row, Task) else changeable(session, row.id, user)
 
 
 async def _move(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> None:
@@ -161,20 +169,20 @@ async def _move(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -
 
     def read() -> tuple[str, JobMove]:
         with parts.database.read() as session:
-            row = changeable(session, jobs.find(session, control.job_id, user).id, user)
+            row = _changeable(session, control.job_id, user)
             anchor = jobs.find(session, control.ahead_of or control.behind_of or "", user)
-            if anchor.resource_pool != row.resource_pool:
-                raise BadRequest(
-                    f"job {anchor.job_id} is in pool {anchor.resource_pool}, job {row.job_id} in {row.resource_pool}"
-                )
+            pool, other = service.pool_of(row), service.pool_of(anchor)
+            if other != pool:
+                raise BadRequest(f"job {anchor.job_id} is in pool {other}, job {row.job_id} in {pool}")
+            config_policies.check_move(session, row, anchor, pool)
             move = JobMove(job=service.claim_of(row), anchor=service.claim_of(anchor), is_ahead=bool(control.ahead_of))
-            return row.resource_pool, move
+            return pool, move
 
     pool, move = await run_in_threadpool(read)
     claim = await parts.commands.move_job(pool, move)
 
     def write() -> None:
         with parts.database.write() as session:
-            service.note_move(changeable(session, jobs.find(session, control.job_id, user).id, user), claim)
+            service.note_move(_changeable(session, control.job_id, user), claim)
 
     await run_in_threadpool(write)

@@ -22,6 +22,8 @@ from api.schemas.allocations import Accelerators
 from api.schemas.base import answer, plain, rfc3339
 from api.schemas.parameters import AllocationId, TaskId
 from database.models import Agent, Allocation, Experiment, Task
+from workflows.lifecycle.services import Protocol, Service, services_of
+from workflows.lifecycle.task import TaskKind
 from workflows.scheduling.settings import DEFAULT_PRIORITY
 
 router = APIRouter(route_class=Route, tags=["tasks"])
@@ -39,14 +41,23 @@ class _Running:
     def name(self) -> str:
         """What people read."""
         if self.experiment is None:
-            return f"{self.task.kind.capitalize()} {self.task.id}"
+            return self.task.name or f"{self.task.kind.capitalize()} {self.task.id}"
         return f"Trial {self.task.trial_id} (Experiment {self.experiment.id})"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its own, or its experiment's."""
+        return (self.task.config if self.experiment is None else self.experiment.config) or {}
+
+    @property
+    def services(self) -> list[Service]:
+        """What of it is reached through the server; port 0: a free one, which its container chooses."""
+        return services_of(TaskKind(self.task.kind), self.task.id, self.config)
 
     @property
     def priority(self) -> int:
         """In its pool's queue."""
-        config = self.task.config if self.experiment is None else self.experiment.config
-        resources: dict[str, Any] = (config or {}).get("resources") or {}
+        resources: dict[str, Any] = self.config.get("resources") or {}
         return resources.get("priority") or DEFAULT_PRIORITY
 
 
@@ -90,7 +101,15 @@ def _listed(each: _Running, hosts: dict[str, Agent]) -> dict[str, Any]:
         "priority": each.priority,
         "schedulerType": "priority",
         "resourcePool": allocation.pool,
-        "proxyPorts": [],
+        "proxyPorts": [
+            {
+                "serviceId": service.name,
+                "port": service.port,
+                "proxyTcp": service.protocol is Protocol.TCP,
+                "unauthenticated": service.is_open,
+            }
+            for service in each.services
+        ],
         "resources": [
             {
                 "resourcesId": f"{allocation.id}-{place['rank']}",
@@ -118,7 +137,15 @@ def _listed_of_old(each: _Running, hosts: dict[str, Agent]) -> dict[str, Any]:
         "priority": each.priority,
         "scheduler_type": "priority",
         "resource_pool": allocation.pool,
-        "proxy_ports": [],
+        "proxy_ports": [
+            {
+                "service_id": service.name,
+                "port": service.port,
+                "proxy_tcp": service.protocol is Protocol.TCP,
+                "unauthenticated": service.is_open,
+            }
+            for service in each.services
+        ],
         "resources": [
             {
                 "container_id": f"{allocation.id}-{place['rank']}",
@@ -135,9 +162,11 @@ def _devices(hosts: dict[str, Agent], place: dict[str, Any]) -> list[dict[str, A
 
 
 @router.get("/api/v1/tasks/count")
-def count_tasks(user: UserDep) -> Response:
-    """How many interactive tasks run: none, this release has no such tasks."""
-    return answer({"commands": 0, "notebooks": 0, "shells": 0, "tensorboards": 0})
+def count_tasks(parts: PartsDep, user: UserDep) -> Response:
+    """How many tasks of each kind run that the caller may see."""
+    with parts.database.read() as session:
+        kinds = [each.task.kind for each in _running(session, user)]
+    return answer({f"{kind.lower()}s": kinds.count(kind) for kind in ("COMMAND", "NOTEBOOK", "SHELL", "TENSORBOARD")})
 
 
 @router.get("/api/v1/allocations/{allocation_id}")

@@ -20,6 +20,7 @@ from api.errors import BadRequest, NotFound
 from api.parts import Parts
 from api.queries import logs
 from api.queries.paging import Window
+from api.queries.tasks import of_generic
 from api.routes.task_lists import allocation
 from api.routing import Route
 from api.schemas import logs as wire
@@ -27,7 +28,7 @@ from api.schemas.base import Instant, answer, encode
 from api.schemas.contexts import ContextResponse
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
-from database.models import Allocation, LogPolicyMatch, ModelDefinition, Task, Trial
+from database.models import Allocation, LogPolicyMatch, ModelDefinition, Task, TaskContext, Trial
 from database.tasks import tasks_of_trials
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.lifecycle.task import TaskKind
@@ -66,7 +67,7 @@ def get_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
         "startTime": task.started_at,
         "endTime": task.ended_at,
         "allocations": allocations,
-    }
+    } | of_generic(task)
     return answer({"task": found})
 
 
@@ -76,7 +77,9 @@ def context_directory(task_id: TaskId, parts: PartsDep, caller: PrincipalDep) ->
     if not isinstance(caller, AllocationPrincipal) or caller.task_id != task_id:
         raise NotFound(f"task {task_id} not found")
     with parts.database.read() as session:
-        content = session.scalar(_context_of(task_id))
+        is_trial = caller.kind is TaskKind.TRIAL
+        own = select(TaskContext.content).where(TaskContext.task_id == task_id)
+        content = session.scalar(_context_of(task_id) if is_trial else own)
     return answer({"b64Tgz": base64.b64encode(content or b"").decode()})
 
 

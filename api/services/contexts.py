@@ -1,4 +1,4 @@
-"""The packed context of an experiment, as clients send it and containers get it: a tar.gz."""
+"""The packed context of an experiment or a task, as clients send it and containers get it: a tar.gz."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ADVICE = "Leave files out with a .detignore file."
 _FILE_TYPES = (ord("0"), 0, _DIRECTORY)
 
 
-def pack(files: Sequence[File]) -> bytes:
-    """The tar.gz of these files.
+def pack(files: Sequence[File], field: str = "model_definition") -> bytes:
+    """The tar.gz of these files, which came in this field of a message.
 
     Raises:
         TooLarge: over 95 MiB, which names the largest files; too many files.
@@ -35,16 +35,16 @@ def pack(files: Sequence[File]) -> bytes:
     contents: list[tuple[File, str, bytes]] = []
     known: dict[str, tuple[File, str]] = {}
     for file in files:
-        path = _checked_path(file)
+        path = _checked_path(file, field)
         if file.type not in _FILE_TYPES:
-            raise BadRequest(f"model_definition: {file.path!r} is neither a file nor a directory (type {file.type})")
-        _check_clash(known, file, path)
+            raise BadRequest(f"{field}: {file.path!r} is neither a file nor a directory (type {file.type})")
+        _check_clash(known, file, path, field)
         if not 0 <= file.mtime < _MOST_MTIME:
-            raise BadRequest(f"model_definition: {file.path!r} has the mtime {file.mtime}: expected seconds since 1970")
+            raise BadRequest(f"{field}: {file.path!r} has the mtime {file.mtime}: expected seconds since 1970")
         try:
             contents.append((file, path, base64.b64decode(file.content, validate=True)))
         except ValueError as error:  # binascii.Error, or a character that is not ASCII
-            raise BadRequest(f"model_definition: content of {file.path!r} is no base64: {error}") from None
+            raise BadRequest(f"{field}: content of {file.path!r} is no base64: {error}") from None
     total = sum(len(content) for _, _, content in contents)
     if total > LIMIT_BYTES:
         largest = sorted(contents, key=lambda item: -len(item[2]))[:5]
@@ -52,7 +52,7 @@ def pack(files: Sequence[File]) -> bytes:
         raise TooLarge(
             f"the context has {total / 2**20:.1f} MiB, the limit is 95 MiB; the largest files are {named}. {_ADVICE}"
         )
-    _check_folders(known)
+    _check_folders(known, field)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for file, path, content in contents:
@@ -65,38 +65,38 @@ def pack(files: Sequence[File]) -> bytes:
     return buffer.getvalue()
 
 
-def _checked_path(file: File) -> str:
+def _checked_path(file: File, field: str) -> str:
     """The path of a file in the form that is packed. Raises: BadRequest."""
     shown = file.path if len(file.path) <= 200 else f"{file.path[:200]}…"
     size = len(file.path.encode("utf-8", "surrogatepass"))
     if size > _LONGEST_PATH:  # before it is taken apart
-        raise BadRequest(f"model_definition: path {shown!r} has {size} bytes, the limit is {_LONGEST_PATH}")
+        raise BadRequest(f"{field}: path {shown!r} has {size} bytes, the limit is {_LONGEST_PATH}")
     path = PurePosixPath(file.path)
     if path.is_absolute() or ".." in path.parts or "\x00" in file.path or not path.parts:
-        raise BadRequest(f"model_definition: path {shown!r} leaves the context folder")
+        raise BadRequest(f"{field}: path {shown!r} leaves the context folder")
     if len(path.parts) > _DEEPEST:
-        raise BadRequest(f"model_definition: path {shown!r} is {len(path.parts)} folders deep, the limit is {_DEEPEST}")
+        raise BadRequest(f"{field}: path {shown!r} is {len(path.parts)} folders deep, the limit is {_DEEPEST}")
     if any(len(part.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for part in path.parts):
-        raise BadRequest(f"model_definition: a name in path {shown!r} has more than {_LONGEST_NAME} bytes")
+        raise BadRequest(f"{field}: a name in path {shown!r} has more than {_LONGEST_NAME} bytes")
     return str(path)
 
 
-def _check_clash(known: dict[str, tuple[File, str]], file: File, path: str) -> None:
+def _check_clash(known: dict[str, tuple[File, str]], file: File, path: str, field: str) -> None:
     """A folder may come twice, spelt alike. Anything else that comes twice would be lost, on some file systems."""
     key = unicodedata.normalize("NFC", path).casefold()
     earlier, its_path = known.setdefault(key, (file, path))
     if earlier is file or (earlier.type == file.type == _DIRECTORY and its_path == path):
         return
-    raise BadRequest(f"model_definition: {file.path!r} and {earlier.path!r} are the same where case does not count")
+    raise BadRequest(f"{field}: {file.path!r} and {earlier.path!r} are the same where case does not count")
 
 
-def _check_folders(known: dict[str, tuple[File, str]]) -> None:
+def _check_folders(known: dict[str, tuple[File, str]], field: str) -> None:
     seen: set[str] = set()
     for key, (file, _) in known.items():
         parent = key.rpartition("/")[0]
         while parent and parent not in seen:  # what is above a folder was looked at with that folder
             above = known.get(parent)
             if above is not None and above[0].type != _DIRECTORY:
-                raise BadRequest(f"model_definition: {above[0].path!r} is a file, and {file.path!r} would be within it")
+                raise BadRequest(f"{field}: {above[0].path!r} is a file, and {file.path!r} would be within it")
             seen.add(parent)
             parent = parent.rpartition("/")[0]

@@ -163,6 +163,12 @@ def check_available(session: Session, name: str, workspace_id: int, field: str) 
         )
 
 
+def capacity_warnings(session: Session, pool: str, slots: int) -> list[str]:
+    """What to tell of a task that needs more slots than the pool's agents offer at present."""
+    offered = session.scalars(select(Agent.slot_ids).where(Agent.pool == pool, Agent.is_connected))
+    return ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if slots > sum(len(ids) for ids in offered) else []
+
+
 def _check_fits(session: Session, name: str, row: Experiment) -> None:
     """Refuse a pool whose agents, all of them that are known, could never hold a trial. Raises: BadRequest."""
     settings = PoolSettings.model_validate(session.get_one(ResourcePool, name).settings)

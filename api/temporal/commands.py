@@ -16,7 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from api.errors import FailedPrecondition, Unavailable
 from api.temporal.completions import Completions
 from workflows import names
-from workflows.attributes import FIRST, STEP_LIMIT, search_attributes
+from workflows.attributes import FIRST, ORDINARY, STEP_LIMIT, search_attributes, task_attributes
 from workflows.converter import CONVERTER
 from workflows.lifecycle.experiment import Command
 from workflows.lifecycle.trial import TrialState
@@ -34,6 +34,7 @@ from workflows.messages import (
     OperationReports,
     PoolRun,
     ProviderChange,
+    TaskRun,
     Timing,
 )
 from workflows.scheduling.model import Claim
@@ -109,6 +110,26 @@ class Commands:
             if run.continuation and not await self._went_on(client, run):
                 raise StillClosing(f"experiment {run.experiment_id} has not closed yet: try again") from None
             await self._check_is_ours(client, run)
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def start_task(self, run: TaskRun) -> None:
+        """Start the workflow of a recorded task; nothing if it was started before. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "Task",
+                run,
+                id=names.task_workflow(run.task_id),
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"{run.name} of {run.owner}"[:200],
+                priority=ORDINARY,
+                search_attributes=task_attributes(run.pool, run.owner, run.state.value),
+                rpc_timeout=_DEADLINE,
+            )
+        except WorkflowAlreadyStartedError:
+            return
         except RPCError as error:
             raise _unavailable(error) from None
 

@@ -17,11 +17,20 @@ from database.session import Database
 from database.types import utc_now
 from database.webhooks import DELIVER
 from workflows import names
-from workflows.messages import AutoscalerRun, CleanupOrder, DeliveryOrder, ExperimentRun, FileRemovalOrder, PoolRun
+from workflows.messages import (
+    AutoscalerRun,
+    CleanupOrder,
+    DeliveryOrder,
+    ExperimentRun,
+    FileRemovalOrder,
+    PoolRun,
+    TaskRun,
+)
 
 log = structlog.get_logger()
 
 START_EXPERIMENT = "start_experiment"
+START_TASK = "start_task"
 COLLECT_CHECKPOINTS = "collect_checkpoints"
 DELETE_EXPERIMENT = "delete_experiment"
 REMOVE_FILES = "remove_files"
@@ -135,6 +144,8 @@ class Dispatcher:
     async def _send(self, entry: Outbox) -> None:
         if entry.kind == START_EXPERIMENT:
             await self._commands.start_experiment(ExperimentRun.model_validate(entry.payload))
+        elif entry.kind == START_TASK:
+            await self._commands.start_task(TaskRun.model_validate(entry.payload))
         elif entry.kind == COLLECT_CHECKPOINTS:
             await self._commands.collect_checkpoints(CleanupOrder.model_validate(entry.payload))
         elif entry.kind == DELETE_EXPERIMENT:
