@@ -67,6 +67,14 @@ def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | 
     """The role of a user in a workspace; None without one."""
     if user.is_admin:
         return Role.ADMIN
+    held = {STORED[name] for name in _names_in(session, user, workspace_id)}
+    if user.is_basic and session.get(Workspace, workspace_id) is not None:
+        held.add(Role.CONTRIBUTOR)
+    return max(held, default=None)
+
+
+def _names_in(session: Session, user: UserPrincipal, workspace_id: int) -> set[str]:
+    """The roles of a user in a workspace as the database has them."""
     in_it = or_(RoleAssignment.workspace_id == workspace_id, RoleAssignment.workspace_id.is_(None))
     found = session.scalars(
         union_all(
@@ -77,10 +85,7 @@ def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | 
             ),
         )
     )
-    held = {STORED[name] for name in found if name is not None}
-    if user.is_basic and session.get(Workspace, workspace_id) is not None:
-        held.add(Role.CONTRIBUTOR)
-    return max(held, default=None)
+    return {name for name in found if name is not None}
 
 
 def readable_workspaces(user: UserPrincipal) -> Select[int]:
@@ -114,6 +119,17 @@ def open_workspace(session: Session, user: UserPrincipal, workspace_id: int) -> 
     if workspace.is_archived or workspace.state == "DELETING":
         raise FailedPrecondition(f"workspace {workspace.name!r} is archived or being deleted: it takes nothing new")
     return workspace
+
+
+def check_may_launch(session: Session, user: UserPrincipal, workspace: Workspace) -> None:
+    """Refuse a notebook, shell or command of a user who is an editor with this one restriction. Raises: Forbidden."""
+    if user.is_admin or user.is_basic:
+        return
+    if _names_in(session, user, workspace.id) - {"viewer"} == {"editor_restricted"}:
+        raise Forbidden(
+            f"workspace {workspace.name!r}: you are EditorRestricted there, which launches no notebooks, shells and"
+            " commands"
+        )
 
 
 def readable_experiments(user: UserPrincipal) -> ColumnElement[bool]:
@@ -198,6 +214,19 @@ def readable_task(session: Session, task_id: str, caller: UserPrincipal | Alloca
     row = session.scalar(with_trials(select(Task)).where(Task.id == task_id, readable_tasks(caller.user)))
     if row is None:
         raise NotFound(f"task {task_id} not found")
+    return row
+
+
+def changeable_task(session: Session, task_id: str, user: UserPrincipal) -> Task:
+    """A task that is no trial and that the user may change: its owner, and editors of its workspace.
+
+    Raises: NotFound, Forbidden.
+    """
+    row = readable_task(session, task_id, user)
+    if row.owner_id == user.user_id or user.is_admin:
+        return row
+    if (role_in(session, user, row.workspace_id or 0) or 0) < Role.PROJECT_RESTRICTED:
+        raise Forbidden(f"task {task_id} belongs to another user, and this needs the role editor")
     return row
 
 

@@ -18,6 +18,7 @@ from api.queries.labels import has_label
 from api.queries.paging import chosen, few
 from api.schemas import experiments as wire
 from api.schemas.base import as_object
+from api.schemas.bulk import BulkFilters
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
 from database.types import utc_now
 from workflows.lifecycle.experiment import ExperimentState
@@ -39,6 +40,21 @@ class ExperimentFilter:
     not_ids: Sequence[int] = ()
     above: int | None = None
     below: int | None = None
+
+    @classmethod
+    def of_bulk(cls, filters: BulkFilters, project_id: int, ids: Sequence[int] = ()) -> ExperimentFilter:
+        """What a request for many experiments says; `project_id` 0: of all projects."""
+        return cls(
+            name=filters.name,
+            description=filters.description,
+            archived=filters.archived,
+            states=filters.states,
+            labels=filters.labels,
+            user_ids=filters.user_ids,
+            project_id=project_id,
+            ids=ids,
+            not_ids=filters.excluded_experiment_ids,
+        )
 
 
 def _of_trials(value: Any) -> Any:

@@ -135,17 +135,7 @@ def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: User
     else:
         filters = wanted.filters
         within = filters.project_id or project_id
-        narrowed = ExperimentFilter(
-            name=filters.name,
-            description=filters.description,
-            archived=filters.archived,
-            states=filters.states,
-            labels=filters.labels,
-            user_ids=filters.user_ids,
-            project_id=0 if within == _ALL_PROJECTS else within,
-            ids=named,
-            not_ids=filters.excluded_experiment_ids,
-        )
+        narrowed = ExperimentFilter.of_bulk(filters, 0 if within == _ALL_PROJECTS else within, named)
         with parts.database.read() as session:
             ids = experiments.ids(session, narrowed, user, limit=_MOST + 1)
     if len(ids) > _MOST:

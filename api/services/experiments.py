@@ -17,10 +17,11 @@ from api.auth.authorization import changeable, may_see, readable, readable_check
 from api.errors import BadRequest, NotFound
 from api.schemas.experiments import CreateExperimentRequest
 from api.schemas.validation import checked_external_id
+from api.services import config_policies
 from api.services.contexts import pack
 from api.services.forks import Origin
 from api.services.jobs import claim_of
-from api.services.pools import check_available, defaults_of
+from api.services.pools import capacity_warnings, check_available, defaults_of
 from api.services.templates import usable_template
 from api.services.workspaces import project_of_names, target_project
 from api.settings import ApiSettings
@@ -48,6 +49,7 @@ from workflows.config import (
     parse_experiment_config,
     read_config,
 )
+from workflows.config.config_policies import NO_POLICY, ConfigPolicy, Workload
 from workflows.config.served import notices
 from workflows.config.yamltext import Document
 from workflows.lifecycle.experiment import ExperimentState
@@ -81,6 +83,7 @@ class _Site:
     storage: dict[str, Any] | None
     compute_pool: str | None
     aux_pool: str | None
+    policy: ConfigPolicy
 
 
 class Creator:
@@ -127,7 +130,8 @@ class Creator:
                     return Created(earlier.id, earlier.config, [])
                 project_id = target_project(session, site.project_id, user, is_locked=True).id
                 pool = self._pool(session, config, site.workspace_id)
-                warnings = _capacity_warnings(session, pool, config.resources.slots_per_trial)
+                wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], pool)
+                warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
                 said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
                 said += _storage_notices(wire, self._settings.roots)
@@ -229,6 +233,9 @@ class Creator:
                 storage=workspace.checkpoint_storage,
                 compute_pool=workspace.default_compute_pool,
                 aux_pool=workspace.default_aux_pool,
+                policy=NO_POLICY
+                if request.unmanaged
+                else config_policies.governing(session, workspace.id, Workload.EXPERIMENT),
             )
 
     def _parse(self, document: Document, site: _Site, seed: int | None) -> ExperimentConfig:
@@ -246,9 +253,17 @@ class Creator:
         )
         seed = seed or int(time.time()) & 0x7FFFFFFF
         try:
-            return parse_experiment_config(document, template=site.template, cluster=defaults, seed=seed)
+            config = parse_experiment_config(
+                document,
+                template=site.template,
+                policy=site.policy.invariant_config,
+                cluster=defaults,
+                seed=seed,
+            )
         except ConfigError as error:
             raise BadRequest(str(error)) from None
+        config_policies.check(site.policy, config.to_wire()["resources"], Workload.EXPERIMENT)
+        return config
 
     def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int) -> str:
         named = config.resources.resource_pool
@@ -369,12 +384,6 @@ def _source_checkpoint(session: Session, config: ExperimentConfig, user: UserPri
             "expected the uuid of a complete checkpoint"
         )
     return uuid
-
-
-def _capacity_warnings(session: Session, pool: str, slots: int) -> list[str]:
-    offered = session.scalars(select(Agent.slot_ids).where(Agent.pool == pool, Agent.is_connected))
-    total = sum(len(ids) for ids in offered)
-    return ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if slots > total else []
 
 
 def _names(config: Any) -> dict[str, Any]:

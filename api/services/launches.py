@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from api.auth import config_secrets
+from api.auth import config_secrets, task_secrets
 from api.auth.authentication import new_token, token_hash
 from api.errors import FailedPrecondition, NotFound
 from api.schemas.base import plain
+from api.services import tensorboards
 from database.checkpoints import newest_checkpoint
 from database.models import (
     Agent,
@@ -28,12 +29,15 @@ from database.models import (
     Experiment,
     Project,
     Task,
+    TaskContext,
     Trial,
     User,
     Workspace,
 )
 from database.upsert import insert
+from workflows.config.tasks import TaskConfig
 from workflows.lifecycle.ports import ports_of
+from workflows.lifecycle.services import services_of
 from workflows.lifecycle.task import TaskKind
 from workflows.scheduling.model import Placement
 
@@ -73,6 +77,7 @@ def launch_order(
             **_user_environment(config, kind),
             **_environment(session, task, allocation, owner, token),
             **work.env,
+            **_services(task, work),
             "DET_TASK_LOGGING_METADATA": orjson.dumps(
                 {"task_id": task.id, "allocation_id": allocation_id, **work.log_fields}
             ).decode(),
@@ -81,7 +86,7 @@ def launch_order(
         "forcePull": bool(environment.get("force_pull_image")),
         "registryAuth": {key: value for key, value in _section(environment, "registry_auth").items() if value},
         "user": _run_as(session.get_one(Workspace, work.workspace_id), owner),
-        "mounts": _mounts(config, roots),
+        "mounts": [*_mounts(config, roots), *_read_mounts(config, work.reads, roots)],
         "devices": [
             {"source": device["host_path"], "target": device["container_path"], "mode": device.get("mode") or "mrw"}
             for device in cast("list[dict[str, Any]]", resources.get("devices") or [])
@@ -98,13 +103,23 @@ def launch_order(
 
 @dataclass(frozen=True)
 class Work:
-    """What the kind of a task adds to the order for its containers. `config` has the keys of an experiment's."""
+    """What the kind of a task adds to the order for its containers.
+
+    Attributes:
+        config: With the keys of an experiment's.
+        workspace_id: Where it is.
+        env: Variables of its own.
+        log_fields: What each of its lines says.
+        labels: Of its containers.
+        reads: Folders of the host that it sees and does not change, as `bind_mounts` has them.
+    """
 
     config: dict[str, Any]
     workspace_id: int
     env: dict[str, str]
     log_fields: dict[str, Any]
     labels: dict[str, str]
+    reads: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
 def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
@@ -132,8 +147,65 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
     )
 
 
+def _task_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
+    """What a command or a generic task adds: the words to execute, and where."""
+    entrypoint = orjson.dumps((task.config or {})["entrypoint"]).decode()
+    return _work(session, task, {"DET_TASK_ENTRYPOINT": entrypoint})
+
+
+def _notebook_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
+    config = task.config or {}
+    env = {
+        "DET_NOTEBOOK_TOKEN": task_secrets.of(session, task.id)[task_secrets.NOTEBOOK_TOKEN],
+        "NOTEBOOK_IDLE_TYPE": config["notebook_idle_type"],
+    }
+    timeout = TaskConfig.model_validate(config).idle_timeout_s
+    return _work(session, task, env if timeout is None else env | {"DET_IDLE_TIMEOUT_S": f"{timeout:g}"})
+
+
+def _shell_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
+    public = task_secrets.of(session, task.id)[task_secrets.PUBLIC_KEY]
+    return _work(session, task, {"DET_SHELL_AUTHORIZED_KEY": public})
+
+
+def _tensorboard_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
+    found = tensorboards.sources(session, task)
+    env = {
+        "DET_TENSORBOARD_ARGS": orjson.dumps((task.config or {})["tensorboard_args"]).decode(),
+        "DET_TENSORBOARD_SOURCES": tensorboards.as_text(found),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    return _work(session, task, env, [source.mount for source in found if source.mount is not None])
+
+
+def _work(session: Session, task: Task, env: dict[str, str], reads: Sequence[dict[str, Any]] = ()) -> Work:
+    """What all tasks have that are no trials, besides what their kind needs."""
+    config, found = task.config or {}, dict(env)
+    if config.get("work_dir"):
+        found["DET_TASK_WORK_DIR"] = config["work_dir"]
+    if config.get("debug"):
+        found["DET_DEBUG"] = "true"
+    if session.scalar(select(TaskContext.task_id).where(TaskContext.task_id == task.id)) is not None:
+        found["DET_TASK_HAS_FILES"] = "1"
+    return Work(
+        config=config,
+        workspace_id=task.workspace_id or 0,
+        env=found,
+        log_fields={},
+        labels={"ai.undeterred.task": task.id},
+        reads=list(reads),
+    )
+
+
 #: By the kind of a task. A kind that is to run in containers has a row here, and a `Workload` in its workflow.
-WORK: dict[TaskKind, Callable[[Session, Task, Allocation, int], Work]] = {TaskKind.TRIAL: _trial_work}
+WORK: dict[TaskKind, Callable[[Session, Task, Allocation, int], Work]] = {
+    TaskKind.TRIAL: _trial_work,
+    TaskKind.COMMAND: _task_work,
+    TaskKind.GENERIC: _task_work,
+    TaskKind.NOTEBOOK: _notebook_work,
+    TaskKind.SHELL: _shell_work,
+    TaskKind.TENSORBOARD: _tensorboard_work,
+}
 
 
 def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
@@ -171,6 +243,14 @@ def _environment(session: Session, task: Task, allocation: Allocation, owner: Us
     }
 
 
+def _services(task: Task, work: Work) -> dict[str, str]:
+    """What the container's tunnel may connect to, and the ports that the task is to listen on."""
+    services = services_of(TaskKind(task.kind), task.id, work.config)
+    if not services:
+        return {}
+    return {"DET_PROXY_SERVICES": orjson.dumps([service.on_the_wire() for service in services]).decode()}
+
+
 def _mounts(config: dict[str, Any], roots: Sequence[str]) -> list[dict[str, Any]]:
     """The host folders that the container sees.
 
@@ -178,8 +258,8 @@ def _mounts(config: dict[str, Any], roots: Sequence[str]) -> list[dict[str, Any]
     trusted. Folders below them are not: containers may have made links there.
     """
     mounts: list[dict[str, Any]] = []
-    storage = config["checkpoint_storage"]
-    if storage["type"] == "shared_fs":
+    storage = config.get("checkpoint_storage")
+    if storage is not None and storage["type"] == "shared_fs":
         mounts.append(
             {
                 "source": storage["host_path"],
@@ -201,6 +281,28 @@ def _mounts(config: dict[str, Any], roots: Sequence[str]) -> list[dict[str, Any]
         }
         for m in cast("list[dict[str, Any]]", config.get("bind_mounts") or [])
     ]
+    return mounts
+
+
+def _read_mounts(config: dict[str, Any], reads: Sequence[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:
+    """Folders that are only read, each place once; where the configuration mounts something itself, that stays."""
+    own = cast("list[dict[str, Any]]", config.get("bind_mounts") or [])
+    taken = {os.path.normpath(mount["container_path"]) for mount in own}
+    mounts: list[dict[str, Any]] = []
+    for each in reads:
+        if each["container_path"] in taken:
+            continue
+        taken.add(each["container_path"])
+        mounts.append(
+            {
+                "source": each["host_path"],
+                "target": each["container_path"],
+                "readOnly": True,
+                "isStorage": False,
+                "isTrusted": os.path.normpath(each["host_path"]) in map(os.path.normpath, roots),
+                "propagation": "rprivate",
+            }
+        )
     return mounts
 
 

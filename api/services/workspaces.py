@@ -19,9 +19,10 @@ from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotF
 from api.queries.workspaces import available_pools
 from api.schemas import workspaces as wire
 from api.schemas.validation import checked_name, checked_text
-from api.services import cleanup, pools
+from api.services import cleanup, pools, tasks
 from api.services.users import check_agent_user
-from database.models import Experiment, Model, PoolBinding, Project, Workspace
+from database.models import Experiment, Model, PoolBinding, Project, Task, Workspace
+from database.organization import erase_tasks
 from workflows.config import CheckpointStorage
 
 NO_KUBERNETES = "namespaces and quotas are those of Kubernetes, and this cluster has none"
@@ -121,7 +122,7 @@ def archive_workspace(session: Session, workspace_id: int, user: UserPrincipal, 
 
 
 def delete_workspace(session: Session, workspace_id: int, user: UserPrincipal) -> bool:
-    """Delete a workspace with all projects and experiments. True: it is gone; False: it goes in the background.
+    """Delete a workspace with all projects, experiments and tasks. True: it is gone; False: in the background.
 
     Raises: NotFound, Forbidden, FailedPrecondition. Nothing was changed then.
     """
@@ -137,8 +138,12 @@ def delete_workspace(session: Session, workspace_id: int, user: UserPrincipal) -
         )
     projects = session.scalars(select(Project).where(Project.workspace_id == workspace_id).order_by(Project.id)).all()
     emptied = [_empty(session, project, user, role=Role.ADMIN) for project in projects]  # all of them, not up to one
-    if all(emptied):
+    running = session.scalars(select(Task).where(Task.workspace_id == workspace_id, Task.ended_at.is_(None))).all()
+    for task in running:
+        tasks.kill(session, task, with_children=False)
+    if all(emptied) and not running:
         session.flush()
+        erase_tasks(session, workspace_id)
         session.delete(row)
         return True
     row.state, row.error = "DELETING", ""

@@ -1,0 +1,162 @@
+"""What the routes of commands, notebooks, shells and TensorBoards have in common: list, get, kill, change, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.auth import config_secrets
+from api.auth.authentication import UserPrincipal
+from api.deps import PartsDep, UserDep
+from api.parts import Parts
+from api.queries import tasks as query
+from api.queries.paging import WindowDep
+from api.routing import Route
+from api.schemas import tasks as wire
+from api.schemas.base import answer, encode
+from api.schemas.parameters import TaskId
+from api.services import tasks as service
+from api.services.idempotency import Once
+from database.models import Task
+from workflows.lifecycle.task import TaskKind
+
+FilterDep = Annotated[query.TaskFilter, Depends()]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who asks about a task, within a transaction."""
+
+    session: Session
+    parts: Parts
+    user: UserPrincipal
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Tasks of a kind, as a resource of the API.
+
+    Attributes:
+        kind: Of the tasks.
+        name: Of one of them, in messages; paths have it with an s.
+        listed: One of them in a list: without secrets.
+        shown: One of them in an answer about it: with what its reader may know.
+        one: Message with one and its configuration.
+        many: Message with a page of them.
+        changed: Message with one that was changed.
+        launched: Message with a new one.
+    """
+
+    kind: TaskKind
+    name: str
+    listed: Callable[[query.Row], wire.Seen]
+    shown: Callable[[Asking, query.Row], wire.Seen]
+    one: type[BaseModel]
+    many: type[BaseModel]
+    changed: type[BaseModel]
+    launched: type[BaseModel]
+
+    @property
+    def path(self) -> str:
+        """Of all of them."""
+        return f"/api/v1/{self.name}s"
+
+    async def launch(
+        self, request: Request, parts: Parts, user: UserPrincipal, wanted: Callable[[Session], service.Wanted]
+    ) -> Response:
+        """Launch what `wanted` returns; once, if the request has a key. Raises: as `wanted` and `service.launch`."""
+        once = Once(request, user)
+
+        def launched(session: Session) -> dict[str, Any]:
+            made = service.launch(session, wanted(session), user, parts.settings)
+            session.flush()
+            return {"id": made.task.id, "warnings": made.warnings}  # it is kept for repeats: nothing secret
+
+        def write() -> BaseModel:
+            with parts.database.write() as session:
+                made: dict[str, Any] = orjson.loads(encode(once(session, lambda: launched(session))))
+                row = service.find(session, made["id"], user, self.kind)
+                about = self._about(Asking(session, parts, user), row)
+                return self.launched(**about, warnings=made["warnings"])
+
+        response = await run_in_threadpool(write)
+        parts.dispatcher.poke()
+        return answer(response)
+
+    def add_routes(self, router: APIRouter) -> None:
+        """The routes that all kinds have, but the one that launches."""
+
+        def listed(
+            parts: PartsDep, user: UserDep, window: WindowDep, wanted: FilterDep, sort_by: query.SortBy = ""
+        ) -> Response:
+            with parts.database.read() as session:
+                rows, pagination = query.many(session, self.kind, wanted, sort_by, window, user)
+                found = [self.listed(row) for row in rows]
+            return answer(self.many(**{f"{self.name}s": found, "pagination": pagination}))
+
+        def got(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
+            with parts.database.read() as session:
+                row = service.find(session, task_id, user, self.kind)
+                return answer(self.one(**self._about(Asking(session, parts, user), row)))
+
+        async def killed(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
+            return await self._change(parts, task_id, user, service.kill)
+
+        async def moved(task_id: TaskId, parts: PartsDep, user: UserDep, wanted: wire.Priority) -> Response:
+            def change(session: Session, row: Task) -> None:
+                service.set_priority(session, row, wanted.priority)
+
+            return await self._change(parts, task_id, user, change)
+
+        # what the OpenAPI page says of each
+        listed.__doc__ = f"List {self.name}s that the caller may see, the newest first."
+        got.__doc__ = f"Describe a {self.name}, with its configuration and every default."
+        killed.__doc__ = f"End a {self.name}. One that has ended stays as it is."
+        moved.__doc__ = f"Change the place of a {self.name} in the queue of its pool."
+        one = f"{self.path}/{{task_id}}"
+        router.add_api_route(self.path, listed, methods=["GET"], response_model=self.many)
+        router.add_api_route(one, got, methods=["GET"], response_model=self.one)
+        router.add_api_route(f"{one}/kill", killed, methods=["POST"], response_model=self.changed)
+        router.add_api_route(f"{one}/set_priority", moved, methods=["POST"], response_model=self.changed)
+
+    async def _change(
+        self, parts: Parts, task_id: str, user: UserPrincipal, change: Callable[[Session, Task], None]
+    ) -> Response:
+        def write() -> BaseModel:
+            with parts.database.write() as session:
+                row = service.find_changeable(session, task_id, user, self.kind)
+                change(session, row)
+                session.flush()
+                return self.changed(**{self.name: self.listed(query.one(session, row))})
+
+        shown = await run_in_threadpool(write)
+        parts.dispatcher.poke()
+        return answer(shown)
+
+    def _about(self, asking: Asking, row: Task) -> dict[str, Any]:
+        shown = self.shown(asking, query.one(asking.session, row))
+        return {self.name: shown, "config": config_secrets.shown(row.config or {})}
+
+
+def wanted_of(kind: TaskKind, request: wire.LaunchRequest) -> service.Wanted:
+    """What a request for a task of any of these kinds says."""
+    return service.Wanted(
+        kind=kind,
+        config=request.config,
+        files=request.files,
+        template=request.template_name,
+        workspace_id=request.workspace_id,
+    )
+
+
+def router_of() -> APIRouter:
+    """A router for one resource."""
+    return APIRouter(route_class=Route, tags=["tasks"])
