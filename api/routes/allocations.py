@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -21,8 +22,10 @@ from api.schemas.checkpoints import STORAGE_ID
 from api.schemas.parameters import AllocationId
 from api.schemas.streaming import while_there
 from api.services import rendezvous as meeting
-from database.models import Allocation
+from database.log_lines import READY, note_line
+from database.models import Allocation, Task
 from database.types import utc_now
+from workflows.lifecycle.task import INTERACTIVE
 from workflows.messages import AllocationNotice
 
 router = APIRouter(route_class=Route, tags=["allocations"])
@@ -38,9 +41,9 @@ async def preemption(
     timeout: Annotated[int | None, Query(alias="timeoutSeconds")] = None,
 ) -> Response:
     """Whether to leave: a long poll that answers at once when asked to. The first tells that the harness is there."""
-    own_allocation(caller, allocation_id)
+    caller = own_allocation(caller, allocation_id)
     wait = next((value for value in (timeout_seconds, timeout) if value is not None), 60)
-    if wait <= 0:
+    if wait <= 0 and caller.kind not in INTERACTIVE:  # these tell by themselves when they are ready
         await run_in_threadpool(_note, parts, allocation_id, "ready_at")
     poll = parts.preemption.wait(allocation_id, min(wait, 300))
     return answer({"preempt": await while_there(request, poll)})
@@ -65,17 +68,30 @@ async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, calle
 @router.post("/api/v1/allocations/{allocation_id}/ready")
 async def ready(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The task does its work now."""
-    own_allocation(caller, allocation_id)
-    await run_in_threadpool(_note, parts, allocation_id, "ready_at")
+    caller = own_allocation(caller, allocation_id)
+
+    def note() -> None:
+        with parts.database.write() as session:
+            _note_in(session, allocation_id, "ready_at")
+            if caller.kind in INTERACTIVE:
+                name = session.get_one(Task, caller.task_id).name
+                line = f"Service of {name} is available"
+                note_line(session, caller.task_id, line, allocation_id=allocation_id, place=READY)
+
+    await run_in_threadpool(note)
     return answer()
 
 
 def _note(parts: Parts, allocation_id: str, field: str) -> None:
-    column = getattr(Allocation, field)
     with parts.database.write() as session:
-        session.execute(
-            update(Allocation).where(Allocation.id == allocation_id, column.is_(None)).values({field: utc_now()})
-        )
+        _note_in(session, allocation_id, field)
+
+
+def _note_in(session: Session, allocation_id: str, field: str) -> None:
+    column = getattr(Allocation, field)
+    session.execute(
+        update(Allocation).where(Allocation.id == allocation_id, column.is_(None)).values({field: utc_now()})
+    )
 
 
 @router.get("/api/v1/allocations/{allocation_id}/resources/{resources_id}/rendezvous")
