@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from api.auth.authentication import Authenticator, hash_password
 from api.auth.redaction import Redactor
+from api.auth.service_tokens import ServiceTokens
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, of_database
 from api.ingest.log_policies import LogPolicies
 from api.ingest.log_webhooks import LogHooks
@@ -26,6 +27,7 @@ from api.ingest.report_lane import MetricReports, ReportLane
 from api.middleware.audit import Audited
 from api.middleware.paths import LenientPaths
 from api.parts import Parts
+from api.proxy.serve import Proxy
 from api.routes import (
     agent_slots,
     agents,
@@ -35,10 +37,12 @@ from api.routes import (
     checkpoints,
     cleanup,
     cluster,
+    commands,
     config_policies,
     curves,
     enrollment,
     experiments,
+    generic_tasks,
     groups,
     jobs,
     labels,
@@ -46,6 +50,7 @@ from api.routes import (
     master,
     model_files,
     models,
+    notebooks,
     pages,
     pool_bindings,
     pool_settings,
@@ -55,9 +60,11 @@ from api.routes import (
     roles,
     runs,
     search,
+    shells,
     task_lists,
     tasks,
     templates,
+    tensorboards,
     tokens,
     trials,
     unmanaged,
@@ -69,6 +76,7 @@ from api.routes import (
     workspaces,
 )
 from api.routes import settings as settings_routes
+from api.routes.legacy import events as legacy_events
 from api.routes.legacy import users as legacy_users
 from api.routing import ERRORS, operation_id
 from api.schemas.body import told_of
@@ -126,6 +134,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
+        await parts.proxy.close()
         await asyncio.to_thread(_tidy, parts)
         parts.log_ring.remove()
         parts.database.close()
@@ -156,6 +165,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         settings_routes,
         users,
         legacy_users,
+        legacy_events,
         tokens,
         groups,
         roles,
@@ -171,6 +181,11 @@ def create_app(settings: ApiSettings) -> FastAPI:
         log_retention,
         trials,
         tasks,
+        commands,
+        notebooks,
+        shells,
+        tensorboards,
+        generic_tasks,
         search,
         workspaces,
         projects,
@@ -226,11 +241,14 @@ def _build(settings: ApiSettings) -> Parts:
         session_days=settings.session_days,
         access=settings.access,
     )
+    service_tokens = ServiceTokens(settings.agent_token.get_secret_value())
     metrics = MetricsWriter(database, dispatcher.poke)
     return Parts(
         settings=settings,
         database=database,
         auth=auth,
+        service_tokens=service_tokens,
+        proxy=Proxy(settings, database, auth, service_tokens),
         commands=commands,
         dispatcher=dispatcher,
         metrics=metrics,

@@ -54,9 +54,7 @@ async def get_caller(request: Request) -> Principal:
         return known
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
-    known = auth.remembered(token, is_allocation=is_allocation)
-    if known is None:
-        known = await run_in_threadpool(auth.identify, token, is_allocation=is_allocation)
+    known = await auth.look_up(token, is_allocation=is_allocation)
     admit(request, known)
     request.state.caller = known
     return known

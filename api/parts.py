@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from api.auth.authentication import Authenticator
 from api.auth.redaction import Redactor
+from api.auth.service_tokens import ServiceTokens
 from api.ingest.log_writer import LogWriter
 from api.ingest.metrics_writer import MetricsWriter
 from api.ingest.report_lane import MetricReports
+from api.proxy.serve import Proxy
 from api.schemas.streaming import Followers
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
@@ -28,6 +30,8 @@ class Parts:
     settings: ApiSettings
     database: Database
     auth: Authenticator
+    service_tokens: ServiceTokens
+    proxy: Proxy
     commands: Commands
     dispatcher: Dispatcher
     metrics: MetricsWriter

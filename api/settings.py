@@ -78,6 +78,15 @@ class ApiSettings(ClusterSettings, OutgoingSettings):
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
+    proxy_port: int | None = Field(
+        default=8081, ge=1, le=65535, description="port for the pages of tasks: they never share the API's origin"
+    )
+    proxy_url: str = Field(
+        default="",
+        description="where browsers reach that port, if not at the API's host: https://tasks.example.org; with a *, "
+        "https://*.tasks.example.org, each task has a host name of its own, and so an origin",
+        pattern=r"^(https?://[A-Za-z0-9*][A-Za-z0-9.*:\[\]-]*)?$",
+    )
     cluster_name: str = Field(default="undeterred", description="name shown to clients")
     admin_password: SecretStr | None = Field(default=None, description="password of `admin` on the first start")
     agent_token: SecretStr = Field(min_length=1, description="secret that agents authenticate with")
@@ -97,6 +106,12 @@ class ApiSettings(ClusterSettings, OutgoingSettings):
     access: Literal["basic", "rbac"] = Field(
         default="rbac",
         description="rbac: workspaces are private, and roles grant permissions; basic: all users see and use all",
+    )
+    notebook_timeout: int | None = Field(
+        default=None, ge=1, le=365 * 86400, description="seconds without use after which a notebook ends; none: never"
+    )
+    tensorboard_timeout: int | None = Field(
+        default=300, ge=1, le=365 * 86400, description="seconds without use after which a TensorBoard ends"
     )
     session_days: int = Field(default=7, ge=1, description="life of a login, in days")
     timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")

@@ -31,6 +31,10 @@ def server_of(app: FastAPI, port: int = 0) -> uvicorn.Server:
         timeout_graceful_shutdown=2,
         timeout_keep_alive=_KEEP_ALIVE_S,
         server_header=False,
+        # what is proxied has messages of its own sizes, and is compressed already or not worth it
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_max_size=64 * 2**20,
     )
     config.load()
     server = uvicorn.Server(config)
@@ -43,14 +47,19 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
     sys.setswitchinterval(0.0005)
     server = server_of(create_app(settings))
-    # several addresses, so that containers on a bridge network reach us without opening the port to all networks
-    sockets = [_listen(host.strip(), settings.port) for host in settings.host.split(",")]
-    serving = asyncio.create_task(server.serve(sockets))
+    serving = asyncio.create_task(server.serve(listeners(settings)))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     await serving
     stopping.cancel()
+
+
+def listeners(settings: ApiSettings) -> list[socket.socket]:
+    """Where the API listens: at its port, and at that for the pages of tasks."""
+    # several addresses, so that containers on a bridge network reach us without opening the port to all networks
+    ports = [settings.port, *([settings.proxy_port] if settings.proxy_port is not None else [])]
+    return [_listen(host.strip(), port) for host in settings.host.split(",") for port in ports]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -61,6 +61,7 @@ class ClusterState(BaseModel):
     ui_port: int = 0
     host: str = ""  # where other hosts reach it, if they may
     gateway_port: int = 0
+    proxy_port: int = 0  # for the pages of tasks
     launcher: str = "process"
     trial_python: str = ""  # of process trials
     trial_image: str = DEFAULT_IMAGE  # of trials in Docker that name none
@@ -204,6 +205,11 @@ class Cluster:
             state.gateway_port = _free_port(
                 _port("UNDETERRED_GATEWAY_PORT", os.environ.get("UNDETERRED_GATEWAY_PORT") or "8090")
             )
+        pages = os.environ.get("UNDETERRED_PROXY_PORT")
+        if pages and self.process("api").pid() is None:
+            state.proxy_port = _port("UNDETERRED_PROXY_PORT", pages)
+        elif not state.proxy_port:
+            state.proxy_port = _free_port(min(state.port + 1, 65535))
         external = os.environ.get("TEMPORAL_ADDRESS", "")
         if external:
             state.temporal_address, state.temporal_port, state.ui_port = external, 0, 0
@@ -240,7 +246,7 @@ class Cluster:
             _say(f"trials run in another Python from now on, so the agent is started again; before: {before}")
 
     def _check_ports(self, state: ClusterState) -> None:
-        ports = [("api", state.port, "UNDETERRED_PORT")]
+        ports = [("api", state.port, "UNDETERRED_PORT"), ("api", state.proxy_port, "UNDETERRED_PROXY_PORT")]
         if state.temporal_port:
             ports += [
                 ("temporal", state.temporal_port, "UNDETERRED_TEMPORAL_PORT"),
@@ -292,8 +298,9 @@ class Cluster:
         self._start_part(
             "api",
             base | temporal | records | agent_token | first_start | outgoing
-            | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS")
+            | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS", "UNDETERRED_PROXY_URL")
             | {
+                "UNDETERRED_PROXY_PORT": str(state.proxy_port),
                 "UNDETERRED_TRIAL_IMAGE": state.trial_image,
                 "UNDETERRED_PORT": str(state.port),
                 "UNDETERRED_HOST": state.listens_at(network),

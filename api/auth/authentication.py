@@ -22,7 +22,7 @@ from argon2.exceptions import VerificationError
 from sqlalchemy import ColumnElement, bindparam, delete, or_, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from api.auth.throttle import LoginGate
 from api.errors import Forbidden, Unauthenticated, Unavailable
@@ -307,6 +307,14 @@ class Authenticator:
         kept_s = max(_CACHE_S, for_s) if isinstance(principal, AllocationPrincipal) else _CACHE_S
         return principal if time.monotonic() < looked_up + kept_s else None
 
+    async def look_up(self, token: str, *, is_allocation: bool, for_s: float = 0.0) -> Principal:
+        """The principal of a token: remembered, or from the database, outside of the event loop.
+
+        Args: as of `remembered`. Raises: Unauthenticated.
+        """
+        found = self.remembered(token, is_allocation=is_allocation, for_s=for_s)
+        return found or await run_in_threadpool(self.identify, token, is_allocation=is_allocation)
+
     def identify(self, token: str, *, is_allocation: bool) -> Principal:
         """The principal that a token stands for. Raises: Unauthenticated."""
         found = self.remembered(token, is_allocation=is_allocation)
@@ -397,7 +405,7 @@ def end_sessions(session: Session, user_id: int, *, with_access_tokens: bool) ->
     session.execute(statement if with_access_tokens else statement.where(UserToken.kind == USER_SESSION))
 
 
-def presented_token(request: Request) -> tuple[str, bool]:
+def presented_token(request: HTTPConnection) -> tuple[str, bool]:
     """The token of a request, and whether it is a container's. Raises: Unauthenticated."""
     headers = request.headers
     for value, is_allocation in (

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import structlog
 from fastapi import FastAPI
 from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -24,6 +23,7 @@ from api.ingest.metrics_writer import MetricsWriter
 from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
 from api.middleware.browsers import add_headers, check_origin
+from api.proxy.serve import Proxy
 from api.schemas import metrics as wire
 from api.schemas.base import answer as empty_answer
 from api.schemas.body import Model, refusal
@@ -86,6 +86,13 @@ class ReportLane(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+            return
+        proxy: Proxy = self.state.parts.proxy
+        if proxy.takes(scope):
+            await proxy.serve(scope, receive, send)
+            return
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
@@ -124,9 +131,7 @@ class ReportLane(FastAPI):
         try:
             token, is_allocation = presented_token(request)
             # the writer refuses what has ended since then
-            caller = auth.remembered(token, is_allocation=is_allocation, for_s=_REMEMBERED_S)
-            if caller is None:
-                caller = await run_in_threadpool(auth.identify, token, is_allocation=is_allocation)
+            caller = await auth.look_up(token, is_allocation=is_allocation, for_s=_REMEMBERED_S)
             refuse_read_only(caller)
             await intake.store(caller, trial_id, _reports(kind, await request.body()))
         except ApiError as error:

@@ -50,11 +50,8 @@ def add_headers(message: Message) -> None:
 def check_origin(scope: Scope) -> None:
     """To be asked before a request is served that may change something. Raises: Forbidden, NotServed."""
     headers = Headers(scope=scope)
+    check_site(headers)
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if site is not None and site not in _OWN:
-        raise Forbidden(f"this request comes from another site (Sec-Fetch-Site: {site[:40]!r})")
-    if origin is not None and _host_of(origin) != headers.get("host", "").lower():
-        raise Forbidden(f"this request comes from another site (Origin: {origin[:100]!r})")
     is_asked_for = "auth=" in headers.get("cookie", "") and scope["path"].rstrip("/") not in _LOGINS
     if not is_asked_for or any(name in headers for name in _TOKENS):
         return
@@ -66,6 +63,15 @@ def check_origin(scope: Scope) -> None:
     is_empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
     if not is_empty and kind != "application/json":
         raise NotServed(f"with a cookie alone the content type must be application/json, got {kind[:80]!r}")
+
+
+def check_site(headers: Headers) -> None:
+    """Refuse what a page of another origin makes a browser send. Raises: Forbidden."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site is not None and site not in _OWN:
+        raise Forbidden(f"this request comes from another site (Sec-Fetch-Site: {site[:40]!r})")
+    if origin is not None and _host_of(origin) != headers.get("host", "").lower():
+        raise Forbidden(f"this request comes from another site (Origin: {origin[:100]!r})")
 
 
 def _host_of(origin: str) -> str:
