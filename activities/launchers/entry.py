@@ -1,9 +1,10 @@
-"""The first program of a trial's container: it starts whichever harness is installed beside the user's code.
+"""The first program of a container: it starts whichever harness is installed beside the user's code.
 
 Run as `python -c <this file> layer [source target]…` with the interpreter of the container, so this file keeps to what
 Python 3.7 knows and imports little. Our harness prepares its container itself and is run in this process. Determined's,
-as published, is started as its own images start it: prepare, the user's hook, prepare the rest, launch.
-Source: spec container-contract.md §1.
+as published, is started as its own images start it: prepare, the user's hook, prepare the rest, launch. A command needs
+no harness unless it has files; notebooks, shells and TensorBoards need ours. Source: spec container-contract.md §1 and
+§12.
 
 Determined's harness has its folders at fixed places. In Docker they are there; among plain processes each container
 sees its own folders at those places, in a mount namespace of its own. That needs root, or a kernel that gives ordinary
@@ -22,7 +23,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 _SEQUENCE = """
 python=$1
@@ -36,6 +37,16 @@ fi
 "$python" -m determined.exec.prep_container --rendezvous || exit $?
 exec "$python" -m determined.exec.launch
 """
+_COMMAND = """
+if [ -f startup-hook.sh ]; then
+    . ./startup-hook.sh
+    s=$?
+    [ $s -eq 0 ] || { echo "ERROR: [$$] undeterred: startup-hook.sh ended with status $s" >&2; exit $s; }
+fi
+exec "$@"
+"""
+# Kinds whose server only our harness runs, and its extra with what the server needs.
+_SERVERS = {"NOTEBOOK": "[notebook]", "SHELL": "", "TENSORBOARD": "[tensorboard]"}
 _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 # How the second line of a script begins whose first would be too long for the kernel.
 _LONG_START = b"'''exec'"
@@ -56,19 +67,64 @@ def main(layer: str, places: list[str]) -> None:
         except OSError as error:
             _fail(f"can't make a layer over {sys.executable}: {error.strerror} ({error.filename})")
     package = importlib.util.find_spec("determined")
-    if package is None:
+    kind = os.environ.get("DET_TASK_TYPE", "TRIAL")
+    is_trial = kind == "TRIAL"
+    if package is None and is_trial:
         _fail(f"{sys.executable} has no package `determined`: install a harness beside the user's code")
-    for folder in package.submodule_search_locations or ():
-        prepare = os.path.join(folder, "exec", "prep_container.py")
-        if os.path.exists(prepare):
+    prepare = _preparation(package)
+    if kind in _SERVERS and (package is None or prepare is not None):
+        has = "no harness" if package is None else "Determined's harness"
+        _fail(
+            f"{sys.executable} has {has}, but a {kind.lower()} needs ours: install it into the image with"
+            f" `pip install undeterred-harness{_SERVERS[kind]}`"
+        )
+    if prepare is not None or package is None:
+        steps = [] if prepare is None else _first_steps(prepare, is_trial)
+        if prepare is not None and (is_trial or _has_files()):
             if places:
                 _show(places)
             _make_folders()
-            shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-            os.execv(shell, [shell, "-c", _SEQUENCE, shell, sys.executable, *_first_steps(prepare)])
+        shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+        if is_trial:
+            os.execv(shell, [shell, "-c", _SEQUENCE, shell, sys.executable, *steps])
+        _become_command(shell, steps)
     import runpy
 
     runpy.run_module("determined.exec.launch", run_name="__main__", alter_sys=True)
+
+
+def _preparation(package: Any) -> str | None:
+    """The file by which Determined's own harness prepares its container; None without such a harness."""
+    for folder in (package.submodule_search_locations or ()) if package is not None else ():
+        path = os.path.join(folder, "exec", "prep_container.py")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+def _has_files() -> bool:
+    return os.environ.get("DET_TASK_HAS_FILES") == "1"
+
+
+def _become_command(shell: str, steps: list[str]) -> NoReturn:
+    """Execute the words of a command, where our harness, which does that otherwise, is not installed."""
+    import json
+    import subprocess
+
+    if _has_files():
+        if not steps:
+            _fail(f"{sys.executable} has no harness that fetches the files of a command: install ours beside it")
+        code = subprocess.call([sys.executable, "-m", "determined.exec.prep_container", *steps])
+        if code != 0:
+            sys.exit(code)
+    folder = os.environ.get("DET_TASK_WORK_DIR") or "."
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        _fail(f"work_dir in the task's configuration is {folder!r}, which can't be entered: {error.strerror}")
+    words = json.loads(os.environ["DET_TASK_ENTRYPOINT"])
+    argv = ["/bin/sh", "-c", *words] if len(words) == 1 else words
+    os.execv(shell, [shell, "-c", _COMMAND, shell, *argv])
 
 
 def _name_user() -> None:
@@ -152,10 +208,12 @@ def _write(path: str, data: bytes, mode: int = 0o644) -> None:
     os.chmod(path, mode)
 
 
-def _first_steps(prepare: str) -> list[str]:
-    """The options of the first preparation, which were renamed between the generations."""
+def _first_steps(prepare: str, is_trial: bool) -> list[str]:
+    """The options of the first preparation, which were renamed between the generations; none if it can't be done."""
     with open(prepare, "rb") as file:
         is_newer = b"--download_context_directory" in file.read()
+    if not is_trial:
+        return ["--download_context_directory"] if is_newer else []
     return ["--download_context_directory", "--resources", "--proxy"] if is_newer else ["--trial", "--resources"]
 
 

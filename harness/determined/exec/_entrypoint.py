@@ -53,6 +53,13 @@ def resolve(entrypoint: Any, slots: int = 1) -> list[str]:
     return ["sh", "-c", f"exec {command}"]
 
 
+def command_line(words: Any) -> list[str]:
+    """The arguments to execute of a command: a single word is a line for the shell. Ends the process if it has none."""
+    if not words or not all(isinstance(word, str) for word in words):
+        fail(f"entrypoint in the task's configuration is {words!r}, but must be a list of strings, not empty")
+    return ["/bin/sh", "-c", *words] if len(words) == 1 else list(words)
+
+
 def with_startup_hook(argv: list[str]) -> list[str]:
     """`argv` after `startup-hook.sh`, if the current folder has one: sourced, so that it can set variables."""
     if not os.path.isfile(STARTUP_HOOK):

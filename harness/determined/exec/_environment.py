@@ -35,6 +35,14 @@ _TRIAL = (
     "DET_EXPERIMENT_CONFIG",
     "DET_HPARAMS",
 )
+# Kinds of tasks that execute the words that they were created with.
+_COMMANDS = ("COMMAND", "GENERIC")
+# Kinds that run a server of ours, and the module of this package that starts it.
+_SERVERS = {
+    "NOTEBOOK": "determined.exec.notebook",
+    "SHELL": "determined.exec.shell",
+    "TENSORBOARD": "determined.exec.tensorboard",
+}
 
 
 class TaskEnvironment:
@@ -44,12 +52,13 @@ class TaskEnvironment:
         self._env = env
         self._require(_TASK)
         self.task_type = env["DET_TASK_TYPE"]
-        if self.task_type != "TRIAL":
-            fail(
-                f"DET_TASK_TYPE is {self.task_type!r}, but this launcher starts trials only (TRIAL); "
-                "other kinds of tasks come with a later release"
-            )
-        self._require(_TRIAL)
+        if self.task_type not in ("TRIAL", *_COMMANDS, *_SERVERS):
+            known = ", ".join(("TRIAL", *_COMMANDS, *_SERVERS))
+            fail(f"DET_TASK_TYPE is {self.task_type!r}, but this harness starts {known}; install a newer one")
+        self.is_trial = self.task_type == "TRIAL"
+        self.server_module = _SERVERS.get(self.task_type, "")
+        has_words = not self.is_trial and not self.server_module
+        self._require(_TRIAL if self.is_trial else ("DET_TASK_ENTRYPOINT",) if has_words else ())
         self.master = env["DET_MASTER"]
         self.task_id = env["DET_TASK_ID"]
         self.allocation_id = env["DET_ALLOCATION_ID"]
@@ -59,8 +68,10 @@ class TaskEnvironment:
         self.run_dir = env.get("DET_RUN_DIR") or "/run/determined"
         self.workdir = env.get("DET_WORKDIR") or os.path.join(self.run_dir, "workdir")
         self.slot_ids: list[Any] = self._json("DET_SLOT_IDS", list)
-        self.config: dict[str, Any] = self._json("DET_EXPERIMENT_CONFIG", dict)
-        self.hparams: dict[str, Any] = self._json("DET_HPARAMS", dict)
+        self.config: dict[str, Any] = self._json("DET_EXPERIMENT_CONFIG", dict) if self.is_trial else {}
+        self.hparams: dict[str, Any] = self._json("DET_HPARAMS", dict) if self.is_trial else {}
+        self.entrypoint: Any = self._json("DET_TASK_ENTRYPOINT", list) if has_words else self.config.get("entrypoint")
+        self.start_dir = env.get("DET_TASK_WORK_DIR") or ""
         self.cert_file = env.get("DET_MASTER_CERT_FILE") or None
         self.cert_name = env.get("DET_MASTER_CERT_NAME") or None
 

@@ -1,12 +1,14 @@
-"""What a trial's container runs: `python -m determined.exec.launch`.
+"""What a container runs: `python -m determined.exec.launch`.
 
 It prepares the container (context, rendezvous, info files, a probe of the checkpoint storage) and then becomes the
-entrypoint. All of it counts into the time that a trial waits before its first step, so this imports little.
+entrypoint of a trial, a command or a generic task, or the server of a notebook, shell or TensorBoard. All of it counts
+into the time that a trial waits before its first step, so this imports little.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from determined import errors
@@ -14,7 +16,7 @@ from determined._fail import fail, say
 from determined.common.api._retry import Backoff, is_transient
 from determined.common.api._tls import Cert
 from determined.common.api._url import api_path
-from determined.exec._entrypoint import execute, resolve, with_startup_hook
+from determined.exec._entrypoint import command_line, execute, resolve, with_startup_hook
 from determined.exec._environment import TaskEnvironment, write_info_file
 from determined.exec._master import connect
 
@@ -37,7 +39,12 @@ def main() -> None:
     """Prepare this container and become the entrypoint."""
     env = TaskEnvironment(os.environ)
     resources: dict[str, Any] = env.config.get("resources") or {}
-    argv = resolve(env.config.get("entrypoint"), int(resources.get("slots_per_trial") or 1))
+    if env.is_trial:
+        argv = resolve(env.entrypoint, int(resources.get("slots_per_trial") or 1))
+    elif env.server_module:
+        argv = [sys.executable, "-m", env.server_module]
+    else:
+        argv = command_line(env.entrypoint)
     master = connect(env.master, env.session_token, Cert(env.cert_file, env.cert_name))
     info_dir = os.path.join(env.run_dir, "info")
     try:
@@ -45,8 +52,9 @@ def main() -> None:
         os.makedirs(env.workdir, mode=0o700, exist_ok=True)
         os.chdir(env.workdir)
         _unpack_context(master, env)
-        write_info_file(info_dir, "trial.json", env.trial())
-        write_info_file(info_dir, "rendezvous.json", _rendezvous(master, env))
+        if env.is_trial:
+            write_info_file(info_dir, "trial.json", env.trial())
+            write_info_file(info_dir, "rendezvous.json", _rendezvous(master, env))
         write_info_file(info_dir, "resources.json", {"gpu_uuids": _gpu_uuids(len(env.slot_ids))})
         # Last, because it is the one that tells that this is a task of the cluster.
         write_info_file(info_dir, "cluster.json", env.cluster())
@@ -54,10 +62,28 @@ def main() -> None:
         fail(f"can't prepare this container: {e.strerror} ({e.filename}); DET_RUN_DIR and DET_WORKDIR must be writable")
     finally:
         master.close()
-    _probe_storage(env.config.get("checkpoint_storage") or {})
-    # in these words: tools look for where the code's own output begins
-    say("INFO", f"New trial runner in (container {env.resources_id}) on agent {env.agent_id}")
+    if env.is_trial:
+        _probe_storage(env.config.get("checkpoint_storage") or {})
+        # in these words: tools look for where the code's own output begins
+        say("INFO", f"New trial runner in (container {env.resources_id}) on agent {env.agent_id}")
+    _enter(env.start_dir)
+    if os.environ.get("DET_PROXY_SERVICES"):
+        from determined.exec import _services
+
+        _services.start()
     execute(with_startup_hook(argv))
+
+
+def _enter(folder: str) -> None:
+    """Go where the task is to start. The user's names may stand in it as variables."""
+    if not folder:
+        return
+    for name in ("AGENT_USER", "DET_USER"):
+        folder = folder.replace(f"${name}", os.environ.get(name) or os.environ.get("DET_USER", ""))
+    try:
+        os.chdir(folder)
+    except OSError as e:
+        fail(f"work_dir in the task's configuration is {folder!r}, which can't be entered: {e.strerror}")
 
 
 def _unpack_context(master: Master, env: TaskEnvironment) -> None:
@@ -72,7 +98,7 @@ def _unpack_context(master: Master, env: TaskEnvironment) -> None:
     try:
         unpack_context(binascii.a2b_base64(packed), env.workdir)
     except (errors.InvalidContextException, binascii.Error) as e:
-        fail(f"can't unpack the model directory of this experiment: {e}")
+        fail(f"can't unpack the files of this task: {e}")
 
 
 def _rendezvous(master: Master, env: TaskEnvironment) -> dict[str, Any]:

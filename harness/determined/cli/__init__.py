@@ -1,0 +1,1 @@
+"""Programs that `det` starts, or has others start: `determined.cli.tunnel`."""
