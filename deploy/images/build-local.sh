@@ -81,11 +81,17 @@ fi
 # A shell and the small tools that entrypoints and start-up hooks use.
 tools="sh bash env cat ls ln cp mv rm mkdir rmdir chmod chown touch sleep echo true false head tail grep sed tr cut sort
 uniq wc tee find xargs date id hostname uname ps kill tar gzip getent dirname basename readlink realpath mktemp pwd test
-printf nproc df du seq timeout stat md5sum sha256sum nohup whoami expr which awk setsid"
+printf nproc df du seq timeout stat md5sum sha256sum nohup whoami expr which awk setsid sshd ssh ssh-keygen scp"
 binaries=("$root/usr/local/bin/python3.11")
 for tool in $tools; do
-    path=$(type -P "$tool") || continue
+    path=$(PATH=$PATH:/usr/sbin type -P "$tool") || continue
     cp -L "$path" "$root/usr/bin/$tool"
+    binaries+=("$path")
+done
+# What the SSH server of a shell starts, if this host has one.
+for path in /usr/lib/openssh/{sftp-server,sshd-session,sshd-auth} /usr/libexec/openssh/{sftp-server,sshd-session,sshd-auth}; do
+    [ -e "$path" ] || continue
+    install -D -m 0755 "$path" "$root$path"
     binaries+=("$path")
 done
 
@@ -115,6 +121,7 @@ done
     install -D -m 0644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 
 printf 'root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n' >"$root/etc/passwd"
+printf 'sshd:x:100:65534::/run/sshd:/bin/false\n' >>"$root/etc/passwd"
 printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
 printf 'passwd: files\ngroup: files\nhosts: files dns\n' >"$root/etc/nsswitch.conf"
 printf '/usr/local/lib\n/lib/%s\n/usr/lib/%s\n/usr/lib64\n' "$(uname -m)-linux-gnu" "$(uname -m)-linux-gnu" >"$root/etc/ld.so.conf"

@@ -9,7 +9,7 @@ from determined import errors
 from determined.common.outgoing import Refused, site
 from determined.common.storage._manifest import FileEntry
 from determined.common.storage._posix import PosixStorage
-from determined.common.storage._storage import Storage
+from determined.common.storage._storage import Storage, checked_id
 from determined.common.storage._tree import is_below
 
 TYPE_CHECKING = False
@@ -26,6 +26,7 @@ __all__ = [
     "Storage",
     "build",
     "build_of_user",
+    "checked_id",
     "folder_on_host",
     "root_of",
 ]

@@ -229,18 +229,7 @@ class ObjectStorage(Storage):
     def open_file(self, storage_id: str, path: str, offset: int = 0) -> Iterator[bytes]:
         """Piece by piece, so that one that fails is repeated by itself."""
         key = self._key(storage_id, checked_path(path))
-        while True:
-            try:
-                piece = self._call(self.fetch_piece, key, offset, PIECE)
-            except Absent:
-                raise errors.CheckpointNotFound(
-                    f"checkpoint {storage_id} has no file {path!r} in the checkpoint storage {self.root}"
-                ) from None
-            if piece:
-                yield piece
-            offset += len(piece)
-            if len(piece) < PIECE:
-                return
+        return self._read(key, offset, f"checkpoint {storage_id} has no file {path!r}")
 
     # -- removing ------------------------------------------------------------------------------------------------------
 
@@ -281,6 +270,16 @@ class ObjectStorage(Storage):
         """Upload."""
         self._send_file(self._prefix + checked_path(relative), source)
 
+    def list_tensorboard(self, relative: str) -> dict[str, int]:
+        """List the objects below it."""
+        prefix = self._prefix + checked_path(relative).rstrip("/") + "/"
+        found = self._of_bucket(self.list_objects, prefix)
+        return {key[len(prefix) :]: size for key, size in sorted(found.items()) if not key.endswith("/")}
+
+    def read_tensorboard(self, relative: str, offset: int = 0) -> Iterator[bytes]:
+        """Piece by piece, as `open_file`."""
+        return self._read(self._prefix + checked_path(relative), offset, f"there is no file {relative!r}")
+
     def remove_tree(self, relative: str) -> None:
         """Remove the objects below it."""
         self._delete_objects(self._prefix + checked_path(relative).rstrip("/") + "/")
@@ -309,6 +308,18 @@ class ObjectStorage(Storage):
 
     def _where(self, storage_id: str, path: str) -> str:
         return f"{self.location(storage_id)}/{path}"
+
+    def _read(self, key: str, offset: int, absent: str) -> Iterator[bytes]:
+        while True:
+            try:
+                piece = self._call(self.fetch_piece, key, offset, PIECE)
+            except Absent:
+                raise errors.CheckpointNotFound(f"{absent} in the checkpoint storage {self.root}") from None
+            if piece:
+                yield piece
+            offset += len(piece)
+            if len(piece) < PIECE:
+                return
 
     def _listed(self, storage_id: str) -> dict[str, int]:
         prefix = self._key(storage_id, "")

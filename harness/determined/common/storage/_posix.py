@@ -185,17 +185,7 @@ class PosixStorage(Storage):
     def open_file(self, storage_id: str, path: str, offset: int = 0) -> Iterator[bytes]:
         """Read the file."""
         file = _within(self.require(storage_id), path)
-        with self._say_what_failed(file):
-            try:
-                f = open(file, "rb", buffering=0)  # noqa: SIM115 (closed below)
-            except (FileNotFoundError, IsADirectoryError) as e:
-                raise errors.CheckpointNotFound(
-                    f"checkpoint {storage_id} has no file {path!r} in the checkpoint storage {self.root}"
-                ) from e
-            with f:
-                f.seek(offset)
-                while piece := f.read(_PIECE):
-                    yield piece
+        yield from self._read(file, offset, f"checkpoint {storage_id} has no file {path!r}")
 
     def delete(self, storage_id: str) -> None:
         """Hide the folder by renaming it, then remove it; also what an earlier try left of it."""
@@ -229,6 +219,16 @@ class PosixStorage(Storage):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copyfile(source, temporary)
             os.replace(temporary, target)
+
+    def list_tensorboard(self, relative: str) -> dict[str, int]:
+        """Walk the folder."""
+        folder = _within(self.root, relative)
+        with self._say_what_failed(folder):
+            return {path: size for path, size in list_tree(folder).items() if not path.endswith("/")}
+
+    def read_tensorboard(self, relative: str, offset: int = 0) -> Iterator[bytes]:
+        """Read the file."""
+        return self._read(_within(self.root, relative), offset, f"there is no file {relative!r}")
 
     def remove_tree(self, relative: str) -> None:
         """Remove the folder."""
@@ -266,6 +266,17 @@ class PosixStorage(Storage):
             return shutil.disk_usage(path).free
         except OSError:
             return None
+
+    def _read(self, file: str, offset: int, absent: str) -> Iterator[bytes]:
+        with self._say_what_failed(file):
+            try:
+                f = open(file, "rb", buffering=0)  # noqa: SIM115 (closed below)
+            except (FileNotFoundError, IsADirectoryError) as e:
+                raise errors.CheckpointNotFound(f"{absent} in the checkpoint storage {self.root}") from e
+            with f:
+                f.seek(offset)
+                while piece := f.read(_PIECE):
+                    yield piece
 
     def _temporary(self, storage_id: str) -> str:
         return os.path.join(self.root, f".{checked_id(storage_id)}.tmp")

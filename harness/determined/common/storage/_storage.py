@@ -185,6 +185,18 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
+    def list_tensorboard(self, relative: str) -> dict[str, int]:
+        """Path -> size of the files below the folder `relative` below the root. One that does not exist has none."""
+
+    @abc.abstractmethod
+    def read_tensorboard(self, relative: str, offset: int = 0) -> Iterator[bytes]:
+        """The content of the file `relative` below the root from a byte on, in pieces.
+
+        Raises:
+            CheckpointNotFound: There is no such file.
+        """
+
+    @abc.abstractmethod
     def remove_tree(self, relative: str) -> None:
         """Remove the folder `relative` below the root. One that does not exist is no error."""
 
