@@ -347,6 +347,16 @@ class TestContract:
         for name in ("trial/1/events", "trial/2/events"):
             place.storage.put_tensorboard(str(source / "model.json"), f"cluster/tensorboard/experiment/4/{name}")
         place.storage.put_tensorboard(str(source / "model.json"), "cluster/tensorboard/experiment/44/events")
+        assert place.storage.list_tensorboard("cluster/tensorboard/experiment/4") == {
+            "trial/1/events": 100,
+            "trial/2/events": 100,
+        }
+        assert place.storage.list_tensorboard("cluster/tensorboard/experiment/5") == {}
+        path = "cluster/tensorboard/experiment/4/trial/1/events"
+        assert b"".join(place.storage.read_tensorboard(path)) == b"{}" * 50
+        assert b"".join(place.storage.read_tensorboard(path, 90)) == b"{}" * 5
+        with pytest.raises(errors.CheckpointNotFound, match="there is no file"):
+            list(place.storage.read_tensorboard(f"{path}.none"))
         for _ in range(2):
             place.storage.remove_tree("cluster/tensorboard/experiment/4")
         place.storage.verify(storage_id, hashes=False)
