@@ -9,13 +9,8 @@ import typer
 
 from cli.group import new_app
 
-_INTERACTIVE = "notebooks, shells, commands and TensorBoard come with a later release"
 _SIGN_ON = "single sign-on comes with a later release; log in with `det user login`"
 NAMES = {
-    "notebook": _INTERACTIVE,
-    "shell": _INTERACTIVE,
-    "command": _INTERACTIVE,
-    "tensorboard": _INTERACTIVE,
     "auth": _SIGN_ON,
     "oauth": _SIGN_ON,
 }

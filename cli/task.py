@@ -1,24 +1,28 @@
-"""`det task`: what runs at present, and its log."""
+"""`det task`: what runs at present and its log, and generic tasks."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli import render, session
+from cli import launching, render, session
 from cli.bundles import bundled
 from cli.group import new_app
-from cli.later import not_there
-from cli.options import (
-    LogLines,
-    lists,
-)
+from cli.options import Json, LogLines, OfAllocation, lists
 from cli.render import Form
+from determined.common.api._url import api_path
 
-app = new_app("Running tasks and their logs.", aliases={"ls": "list"}, default="list")
-not_there(app, "tasks are trials of experiments here", "create", "config", "fork", "kill", "pause", "unpause")
+app = new_app("Tasks of all kinds, and tasks of your own that run any program.", aliases={"ls": "list"}, default="list")
+
+TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print its log until it ends.")]
+ProjectId = Annotated[
+    int | None, typer.Option("--project_id", "--project-id", help="In the workspace of this project.")
+]
 
 HEADERS = [
     "Task ID",
@@ -50,14 +54,104 @@ def list_tasks(form: Form) -> None:
 @app.command("logs")
 @bundled
 def logs(
-    task_id: Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)],
+    task_id: TaskId,
     lines: LogLines,
-    allocation_id: Annotated[list[str] | None, typer.Option("--allocation-id", help="Only of this allocation.")] = None,
+    allocation_id: OfAllocation = None,
 ) -> None:
     """Print a task's log."""
     from cli.log_output import print_logs
 
     print_logs(task_id, lines, kind="task", allocations=allocation_id)
+
+
+@app.command("why")
+def why(task_id: TaskId, as_json: Json = False) -> None:
+    """Tell what a task waits for, how its runs ended and what comes next."""
+    known = session.fetch(f"undeterred/tasks/{task_id}/why")
+    if as_json:
+        render.json_out(known)
+        return
+    for line in known["sentences"]:
+        render.say(line)
+
+
+@app.command("create")
+def create(
+    config_file: Annotated[Path, typer.Argument(help="A YAML file with the configuration.", show_default=False)],
+    context: Annotated[Path | None, typer.Option("--context", "-c", help="A folder that the task finds.")] = None,
+    include: Annotated[list[Path] | None, typer.Option("--include", "-i", help="A file or folder beside it.")] = None,
+    project_id: ProjectId = None,
+    config: Annotated[list[str] | None, typer.Option("--config", help="Change it: key.sub=value.")] = None,
+    follow: Follow = False,
+    fork: Annotated[str | None, typer.Option("--fork", help="Take what is not given from this task.")] = None,
+    parent: Annotated[str | None, typer.Option("--parent", "-p", help="The task that it belongs to.")] = None,
+    inherit_context: Annotated[
+        bool, typer.Option("--inherit_context", "--inherit-context", help="With the files of its parent.")
+    ] = False,
+    no_pause: Annotated[
+        bool, typer.Option("--no_pause", "--no-pause", help="It is never paused, and never started twice.")
+    ] = False,
+) -> None:
+    """Run a program of your own as a task. Prints its id."""
+    options = launching.LaunchOptions(config_file=config_file, config=config, context=context, include=include)
+    body = {
+        "config": json.dumps(options.written()),
+        "contextDirectory": options.files(),
+        "projectId": project_id,
+        "forkedFrom": fork,
+        "parentId": parent,
+        "inheritContext": inherit_context,
+        "noPause": no_pause,
+    }
+    _created(body, follow)
+
+
+@app.command("fork")
+def fork(
+    parent_task_id: Annotated[str, typer.Argument(help="The task to run once more.", show_default=False)],
+    follow: Follow = False,
+    project_id: ProjectId = None,
+) -> None:
+    """Run a generic task once more: its configuration and its files."""
+    _created({"config": "", "contextDirectory": [], "forkedFrom": parent_task_id, "projectId": project_id}, follow)
+
+
+def _created(body: Mapping[str, Any], follow: bool) -> None:
+    task_id = launching.launch("generic-tasks", body)["taskId"]
+    render.say(f"Created task {task_id}")
+    if follow:
+        raise typer.Exit(launching.follow(task_id))
+
+
+@app.command("config")
+def config_of(task_id: TaskId, as_json: Json = False) -> None:
+    """Print the configuration of a generic task as it was given."""
+    text = session.get().get(api_path("tasks", task_id, "config")).json()["config"]
+    render.document(json.loads(text), as_json=as_json)
+
+
+@app.command("kill")
+def kill(
+    task_id: TaskId,
+    root: Annotated[bool, typer.Option("--root", help="The whole tree that it belongs to.")] = False,
+) -> None:
+    """End a generic task and those below it."""
+    session.get().post(api_path("tasks", task_id, "kill"), {"taskId": task_id, "killFromRoot": root})
+    render.say(f"Killed task: {task_id}")
+
+
+@app.command("pause")
+def pause(task_id: TaskId) -> None:
+    """Have a generic task give its slots back, and those below it."""
+    session.get().post(api_path("tasks", task_id, "pause"))
+    render.say(f"Paused task: {task_id}")
+
+
+@app.command("unpause")
+def unpause(task_id: TaskId) -> None:
+    """Have a paused task go on, and those below it: each is started again."""
+    session.get().post(api_path("tasks", task_id, "unpause"))
+    render.say(f"Unpaused task: {task_id}")
 
 
 @app.command("cleanup-logs")

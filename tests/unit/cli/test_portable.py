@@ -28,7 +28,7 @@ searcher: {name: adaptive_asha, metric: accuracy, smaller_is_better: false, max_
 #: libraries of others, which have wheels of their own for each system, count as not installed.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-sys.modules.update(dict.fromkeys(["keras", "lightning", "torch", "transformers"]))
+sys.modules.update(dict.fromkeys(["accelerate", "keras", "lightning", "torch", "transformers"]))
 import cli, determined, workflows.config, workflows.lifecycle, workflows.scheduling, workflows.searchers
 problems = []
 for package in (cli, determined, workflows.config, workflows.lifecycle, workflows.scheduling, workflows.searchers):

@@ -22,7 +22,7 @@ from cli.commands import ENTRIES, find, help_page
 from tests.unit.cli.conftest import Cluster, Det
 
 GENERATIONS = ("both", "0.21.0", "0.38.1")
-LATER = ("notebook", "shell", "command", "tensorboard", "auth", "oauth")
+LATER = ("auth", "oauth")
 KINDS = ("command", "alias", "default", "argument", "option")
 
 
@@ -250,6 +250,7 @@ FURTHER = {
     "webhook edit": "--name x",
     "master config set": "--log.level INFO",
     "master cluster-message set": "-m x",
+    "tensorboard start": "1",
 }
 """Options that a command does not do without."""
 EXAMPLES = {"workload_type": "experiment", "action": "pause", "operations": "1.priority=1"}
@@ -293,16 +294,6 @@ def example_of(command: Any, file: Path) -> Iterator[str]:
             yield str(file) if "file" in parameter.name else EXAMPLES.get(parameter.name, "1")
         elif "--yes" in parameter.opts:
             yield "--yes"
-
-
-@pytest.mark.parametrize("name", ["notebook", "shell", "command", "cmd", "tensorboard"])
-def test_interactive_tasks_say_that_they_are_not_there_yet(det: Det, name: str) -> None:
-    for words in ((), ("list",), ("start", "--config-file", "x", "-d"), ("logs", "-f", "1")):
-        result = det(name, *words)
-        assert result.code == 1
-        assert result.out == ""
-        assert "is not there yet" in result.err
-        assert len(result.err.splitlines()) == 1
 
 
 def test_page_of_the_documentation_names_every_group() -> None:
