@@ -14,7 +14,7 @@ from sqlalchemy import select
 from temporalio.api.common.v1 import Payload
 
 from api.auth.authentication import client_hash
-from database.models import AllocationContainer, StorageRemoval
+from database.models import AllocationContainer, StorageRemoval, TaskSecret
 from tests.integration.test_cleanup import SAVES, gone, until_kept
 from tests.kit.platform import ADMIN_PASSWORD, AGENT_TOKEN, Platform
 from tests.kit.scripts import config
@@ -86,13 +86,25 @@ async def test_no_secret_is_in_any_payload_of_a_whole_life(cluster: Platform, bu
             return session.scalar(select(StorageRemoval.id).where(StorageRemoval.finished_at.is_(None))) is None
 
     await cluster.until(all_done, what="all files are removed")
+    launched: list[str] = []
     with cluster.database.read() as session:
         hashes = list(session.scalars(select(AllocationContainer.token_hash)))
     assert hashes
     await cluster.http.delete(f"/api/v1/experiments/{experiment_id}")
     await cluster.until(lambda: gone(cluster, experiment_id), what="the experiment is gone")
+    for kind in ("notebook", "shell"):
+        made = await cluster.post(f"/api/v1/{kind}s", {"config": {"resources": {"slots": 10**6}}})
+        launched.append(made[kind]["id"])
+    with cluster.database.read() as session:
+        values = session.scalars(select(TaskSecret.value).where(TaskSecret.task_id.in_(launched)))
+        of_tasks = [line for value in values for line in value.splitlines() if not line.startswith("-----")]
+    for kind, task_id in zip(("notebook", "shell"), launched, strict=True):
+        await cluster.post(f"/api/v1/{kind}s/{task_id}/kill")
+        await cluster.temporal.get_workflow_handle(f"task-{task_id}").result()
+    with cluster.database.read() as session:
+        assert session.scalar(select(TaskSecret.name).where(TaskSecret.task_id.in_(launched))) is None
     session_token = cluster.http.headers["Authorization"].removeprefix("Bearer ")
-    secrets = [*KEYS.values(), PULL_PASSWORD, OF_ENVIRONMENT, AGENT_TOKEN, ADMIN_PASSWORD, session_token, *hashes,
+    secrets = [*KEYS.values(), *of_tasks, PULL_PASSWORD, OF_ENVIRONMENT, AGENT_TOKEN, ADMIN_PASSWORD, session_token, *hashes,
                client_hash(ADMIN_PASSWORD)]  # fmt: skip
     spelled = [form for secret in secrets for form in (secret.encode(), base64.b64encode(secret.encode()))]
     kinds: set[str] = set()
@@ -100,4 +112,4 @@ async def test_no_secret_is_in_any_payload_of_a_whole_life(cluster: Platform, bu
         kinds.add(re.sub(r"-\d.*|-[0-9a-f]{8}-.*", "", workflow_id))
         found = [form.decode() for form in spelled if form in said]
         assert not found, f"{workflow_id} holds {found}"
-    assert {"experiment", "trial", "checkpoint-gc", "remove-files", "delete-experiment"} <= kinds
+    assert {"experiment", "trial", "checkpoint-gc", "remove-files", "delete-experiment", "task"} <= kinds

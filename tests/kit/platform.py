@@ -21,7 +21,7 @@ from database.session import Database
 from determined.common.outgoing import Outgoing
 from tests.kit.servers import free_port
 from workers.agent import main as agent_main
-from workers.api import server_of
+from workers.api import listeners, server_of
 from workers.connect import configure_logging
 from workers.orchestrator import WORKFLOWS, new_worker
 from workers.settings import AgentSettings
@@ -51,6 +51,12 @@ class Platform:
     agents: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict[str, Any])
     launcher: str = "process"
     gateway_port: int = 0
+    proxy_port: int = 0
+
+    @property
+    def pages(self) -> str:
+        """Where the pages of tasks are."""
+        return f"http://127.0.0.1:{self.proxy_port}"
 
     @property
     def url(self) -> str:
@@ -210,13 +216,14 @@ async def platform(
     Without an orchestrator the test runs its own, in processes that can be killed.
     """
     configure_logging()
-    port, gateway_port = free_port(), free_port()
+    port, gateway_port, proxy_port = free_port(), free_port(), free_port()
     settings = ApiSettings(
         gateway=f":{gateway_port}",
         allowed_networks="127.0.0.0/8",
         database_url=database_url,
         temporal_address=temporal_address,
         port=port,
+        proxy_port=proxy_port,
         admin_password=ADMIN_PASSWORD,  # pyright: ignore[reportArgumentType]
         agent_token=AGENT_TOKEN,  # pyright: ignore[reportArgumentType]
         default_pool=pool,
@@ -225,7 +232,7 @@ async def platform(
         timing=timing,
     )
     server = server_of(create_app(settings), port)
-    serving = asyncio.create_task(server.serve())
+    serving = asyncio.create_task(server.serve(listeners(settings)))
     while not server.started:
         assert not serving.done(), "the API ended at its start"
         await asyncio.sleep(0.01)
@@ -250,7 +257,7 @@ async def platform(
         login = {"username": "admin", "password": client_hash(ADMIN_PASSWORD), "isHashed": True}
         token = (await http.post("/api/v1/auth/login", json=login)).json()["token"]
         http.headers["Authorization"] = f"Bearer {token}"
-        running = Platform(folder, client, database, port, pool, http, gateway_port=gateway_port)
+        running = Platform(folder, client, database, port, pool, http, gateway_port=gateway_port, proxy_port=proxy_port)
         try:
             yield running
         finally:

@@ -194,6 +194,16 @@ def running_server(name: str, line: list[str], folder: Path, is_ready: Callable[
             _stop(process, signal.SIGKILL, 30.0)
 
 
+def ssh_server_program() -> str:
+    """OpenSSH's server."""
+    return _program("sshd", "openssh-server", lambda: shutil.which("sshd", path="/usr/sbin:/usr/local/sbin"))
+
+
+def ssh_program() -> str:
+    """OpenSSH's client."""
+    return _program("ssh", "openssh-client")
+
+
 def ip_program() -> str:
     """The program that makes networks for hosts of tests."""
     return _program("ip", "iproute2")
@@ -308,4 +318,6 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     faketime_library,
     ip_program,
     registry_program,
+    ssh_program,
+    ssh_server_program,
 )

@@ -618,8 +618,13 @@ async def test_config_policies(det: Det, user: Caller, admin: Caller, tmp_path: 
     file = tmp_path / "rules.yaml"
     file.write_text("constraints: {resources: {max_slots: 4}}\n")
     assert (await det(user, "cp", "describe", "experiment")).out == "{}\n"
-    assert "not enforced" in (await det(admin, "cp", "set", "tasks", file, code=1)).err
-    await det(admin, "config-policies", "delete", "experiment", "-w", "Uncategorized")
+    for where in ((), ("-w", "Uncategorized")):
+        await det(admin, "cp", "set", "tasks", file, *where)
+        assert "max_slots: 4" in (await det(user, "cp", "describe", "tasks", *where)).out
+        await det(admin, "config-policies", "delete", "tasks", *where)
+        assert (await det(user, "cp", "describe", "tasks", *where)).out == "{}\n"
+    file.write_text("constraints: {slots: 4}\n")
+    assert "constraints.slots: there is no such key" in (await det(admin, "cp", "set", "tasks", file, code=1)).err
     await det(user, "cp", "describe", "models", code=2)
 
 

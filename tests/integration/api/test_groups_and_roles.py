@@ -409,17 +409,3 @@ async def test_members_of_a_workspace_are_shown_with_their_roles_when_it_is_seen
     narrowed = await member.get(path, name=user.username)
     assert ([each["id"] for each in narrowed["usersAssignedDirectly"]], narrowed["groups"]) == ([user.user_id], [])
     await api.user().refused(404, "GET", path)
-
-
-# -- policies ----------------------------------------------------------------------------------------------------------
-
-
-async def test_config_policies_are_none_and_refused_when_set(api: Served, place: Place) -> None:
-    """Kept but not enforced they would be a false promise."""
-    admin = api.user(is_admin=True)
-    for path in ("global", f"workspaces/{place.workspace_id}"):
-        path = f"/api/v1/config-policies/{path}/EXPERIMENT"
-        assert await admin.get(path) == {"configPolicies": {}}
-        assert "not enforced" in await admin.refused(501, "PUT", path, {"configPolicies": "constraints: {}"})
-        assert (await admin.ask("DELETE", path)).json() == {}
-    assert "EXPERIMENT" in await admin.refused(400, "GET", "/api/v1/config-policies/global/DREAMS")

@@ -77,6 +77,8 @@ EDITORS, TEMPORAL = row("editor"), row("editor", "503")
 OWN = row("cluster admin", foreign="403")
 ADMINS = row("cluster admin", owner="403", foreign="403")
 CONTAINER = "401 403 403 403 403 403 403 403 200 404 403 403"
+#: What the first who may does: for the others nothing is left to do.
+ONCE = "401 200 403 403 400 400 404 400 403 403 403 403"
 #: What a trial reports: its container, and who may change its experiment.
 REPORT = row("editor", containers="200 404")
 LOGS = "401 403 403 403 403 403 404 403 200 403 200 403"
@@ -91,6 +93,12 @@ OF_EDITORS, OF_ADMINS = row("editor", owner="403"), row("admin", owner="403")
 MODEL_EDITORS = row("editor", owner="403", containers="403 404")
 SOURCE = {"trialId": "{trial_id}", "checkpointUuid": "{kept_uuid}",
           "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE"}  # fmt: skip
+COMMAND = {"config": {"entrypoint": ["true"], "resources": {"slots": 0}}}
+#: For each of these kinds; a TensorBoard has to show something.
+LAUNCH = {"experimentIds": ["{experiment_id}"]}
+KINDS = ("notebook", "shell", "tensorboard")
+#: One that forbids nothing: other rows create experiments meanwhile.
+POLICY = {"configPolicies": {"constraints": {"priority_limit": 1}}}
 WEBHOOK = {"url": "https://example.com", "workspaceId": "{workspace_id}",
            "mode": "WEBHOOK_MODE_SPECIFIC", "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
 ROWS: list[tuple[str, str, Any, str]] = [
@@ -178,10 +186,10 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/roles/remove-assignments", {"groupRoleAssignments": [ROLE_OF_GROUP]},
      row("admin", "404", owner="403")),
     ("GET", "/api/v1/config-policies/global/{workload}", None, USERS),
-    ("PUT", "/api/v1/config-policies/global/{workload}", None, row("cluster admin", "501", owner="403", foreign="403")),
+    ("PUT", "/api/v1/config-policies/global/{workload}", POLICY, row("cluster admin", owner="403", foreign="403")),
     ("DELETE", "/api/v1/config-policies/global/{workload}", None, ADMINS),
     ("GET", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", None, SEEN),
-    ("PUT", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", None, row("admin", "501", owner="403")),
+    ("PUT", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", POLICY, row("admin", owner="403")),
     ("DELETE", "/api/v1/config-policies/workspaces/{workspace_id}/{workload}", None, row("admin", owner="403")),
     # the master
     ("GET", "/api/v1/master/telemetry", None, USERS),
@@ -248,6 +256,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/trials/{trial_id}/logs", None, SEEN),
     ("GET", "/api/v1/undeterred/trials/{trial_id}/why", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/why", None, SEEN),
+    ("GET", "/api/v1/undeterred/tasks/{task_id}/why", None, SEEN),
     ("POST", "/api/v1/trials/{trial_id}/kill", None, TEMPORAL),
     ("POST", "/api/v1/trials/{trial_id}/metrics/batch", {"reports": [{"group": "a", **METRICS}]}, REPORT),
     ("POST", "/api/v1/trials/{trial_id}/metrics", {"group": "b", "metrics": METRICS}, REPORT),
@@ -416,30 +425,40 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("DELETE", "/api/v1/undeterred/agent-join-tokens/{last_join_token_id}", None, ADMINS),
     ("POST", "/api/v1/undeterred/agents/{agent_id}/removals/{removal_id}", None, AGENT),
     ("DELETE", "/api/v1/undeterred/agents/{spare_agent_id}", None, ADMINS),
+    # commands and generic tasks of the owner
+    ("GET", "/api/v1/commands", None, USERS),
+    ("POST", "/api/v1/commands", COMMAND | {"workspaceId": "{workspace_id}"}, row("contributor")),
+    ("GET", "/api/v1/commands/{command_id}", None, SEEN),
+    ("POST", "/api/v1/commands/{command_id}/set_priority", {"priority": 5}, EDITORS),
+    ("POST", "/api/v1/commands/{spare_command_id}/kill", None, EDITORS),
+    # a notebook's own container reports; these are of trials
+    ("PUT", "/api/v1/notebooks/{notebook_id}/report_idle", {"idle": True}, row("editor", containers="404 404", agent="404")),
+    ("GET", "/notebooks/{notebook_id}/events", None, SEEN),
+    ("GET", "/shells/{shell_id}/events", None, SEEN),
+    ("GET", "/tensorboard/{tensorboard_id}/events", None, SEEN),
+    ("GET", "/api/v1/generic-tasks", None, USERS),
+    ("POST", "/api/v1/generic-tasks", {"config": "entrypoint: [a]", "projectId": "{project_id}"}, row("contributor")),
+    ("GET", "/api/v1/tasks/{generic_id}/config", None, SEEN),
+    ("POST", "/api/v1/tasks/{spare_generic_id}/kill", {}, EDITORS),
+    ("POST", "/api/v1/tasks/{generic_id}/pause", None, ONCE),
+    ("POST", "/api/v1/tasks/{paused_id}/unpause", None, ONCE),
 ]  # fmt: skip
 
 
 #: Known to clients and not served: whoever may ask is told so. `task` is none.
 NOT_SERVED = row("viewer", "501", foreign="501")
 NOT_SERVED_READ = row("viewer", "501", foreign="501", read_only="501")
-NO_SUCH_TASK = row("viewer", "404", foreign="404")
-for _kind in ("notebooks", "shells", "commands", "tensorboards"):
+for _kind in KINDS:
     ROWS += [
-        ("GET", f"/api/v1/{_kind}", None, USERS),
-        ("POST", f"/api/v1/{_kind}", {}, NOT_SERVED),
-        ("GET", f"/api/v1/{_kind}/{{task}}", None, row("viewer", "404", foreign="404", read_only="404")),
-        ("POST", f"/api/v1/{_kind}/{{task}}/kill", None, NO_SUCH_TASK),
-        ("POST", f"/api/v1/{_kind}/{{task}}/set_priority", {}, NO_SUCH_TASK),
+        ("GET", f"/api/v1/{_kind}s", None, USERS),
+        ("POST", f"/api/v1/{_kind}s", LAUNCH | {"workspaceId": "{workspace_id}"}, row("contributor")),
+        ("GET", f"/api/v1/{_kind}s/{{{_kind}_id}}", None, SEEN),
+        ("POST", f"/api/v1/{_kind}s/{{{_kind}_id}}/set_priority", {"priority": 5}, EDITORS),
+        ("POST", f"/api/v1/{_kind}s/{{spare_{_kind}_id}}/kill", None, EDITORS),
     ]
 ROWS += [
     (method, path, None, NOT_SERVED_READ if method == "GET" or path in READING_POSTS else NOT_SERVED)
     for method, path in (
-        ("PUT", "/api/v1/notebooks/{task}/report_idle"),
-        ("POST", "/api/v1/generic-tasks"),
-        ("GET", "/api/v1/tasks/{task}/config"),
-        ("POST", "/api/v1/tasks/{task}/kill"),
-        ("POST", "/api/v1/tasks/{task}/pause"),
-        ("POST", "/api/v1/tasks/{task}/unpause"),
         ("POST", "/api/v1/experiments-search"),
         ("GET", "/api/v1/experiments/metrics-stream/metric-names"),
         ("GET", "/api/v1/experiments/{experiment_id}/metrics-stream/{kind}"),
@@ -467,7 +486,7 @@ def routes() -> Iterator[tuple[str, str]]:
         for route in (
             getattr(mounted, "original_router", app).routes if hasattr(mounted, "original_router") else [mounted]
         ):
-            for method in sorted(route.methods - {"HEAD"}):  # pyright: ignore
+            for method in sorted(getattr(route, "methods", set()) - {"HEAD"}):  # none: a WebSocket
                 yield method, generic(route.path)  # pyright: ignore
 
 
@@ -541,6 +560,7 @@ class World:
             made = await self.cluster_admin.post("/api/v1/groups", {"name": f"{name} {uuid.uuid4()}"})
             self.fields[name] = made["group"]["groupId"]
 
+        await self._launch(owner)
         await self._furnish(run.container, workspace_id)
         # of nobody's workspace, and seen by all
         spare = RecordAgent(agent_id=f"agent-{uuid.uuid4()}", revision=1, pool="elsewhere",
@@ -548,6 +568,20 @@ class World:
         await asyncio.to_thread(api.an_agent, spare)
         made = await self.cluster_admin.post("/api/v1/undeterred/agent-join-tokens", {})
         self.fields |= {"spare_agent_id": spare.agent_id, "last_join_token_id": made["tokenId"]}
+
+    async def _launch(self, owner: Caller) -> None:
+        """Commands and generic tasks of the owner, and spare ones that rows may end."""
+        body = self.filled(COMMAND | {"workspaceId": "{workspace_id}"})
+        for name in ("command_id", "spare_command_id"):
+            self.fields[name] = (await owner.post("/api/v1/commands", body))["command"]["id"]
+        body = self.filled(LAUNCH | {"workspaceId": "{workspace_id}"})
+        for kind in KINDS:
+            for name in (f"{kind}_id", f"spare_{kind}_id"):
+                self.fields[name] = (await owner.post(f"/api/v1/{kind}s", body))[kind]["id"]
+        body = self.filled({"config": "entrypoint: [a]", "projectId": "{project_id}"})
+        for name in ("generic_id", "spare_generic_id", "paused_id"):
+            self.fields[name] = (await owner.post("/api/v1/generic-tasks", body))["taskId"]
+        await owner.post(f"/api/v1/tasks/{self.fields['paused_id']}/pause")
 
     async def _furnish(self, container: Caller, workspace_id: int) -> None:
         """What is registered in the workspace by its administrators, and spare things that rows may use up."""

@@ -42,8 +42,9 @@ def routes() -> dict[str, APIRoute]:
     for module in pkgutil.walk_packages(api.routes.__path__, "api.routes."):
         if module.ispkg:
             continue
-        for route in importlib.import_module(module.name).router.routes:
-            if route.include_in_schema:
+        router = getattr(importlib.import_module(module.name), "router", None)  # none: what several of them share
+        for route in router.routes if router is not None else ():
+            if isinstance(route, APIRoute) and route.include_in_schema:
                 found |= {f"{method} {route.path_format}": route for method in route.methods}
     return found
 
