@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from activities.launchers.docker import DockerLauncher, owner_of
+from api.auth.authentication import client_hash
 from tests.kit.embedded import Embedded
 from tests.kit.registries import PASSWORD, USER, noise, registry
 from tests.kit.scripts import TRAIN
@@ -205,3 +207,26 @@ def test_users_see_what_becomes_of_their_image(embedded: Embedded) -> None:
     kept = [path for path in embedded.folder.rglob("*") if path.is_file() and path.name != "undeterred.db"]
     holders = [path for path in kept if PASSWORD.encode() in path.read_bytes() and "undeterred.db" not in path.name]
     assert [path for path in holders if path.name != "config.yaml"] == [], "it is in no log, history or folder"
+
+
+SERVES = (
+    "import http.server as h; h.ThreadingHTTPServer(('127.0.0.1', 8501), h.SimpleHTTPRequestHandler).serve_forever()"
+)
+
+
+@pytest.mark.docker
+def test_a_port_in_a_container_is_reached_through_the_server(embedded: Embedded) -> None:
+    """Its network has no way in: the container connects out."""
+    config = "environment: {proxy_ports: [{proxy_port: 8501}]}\nresources: {slots: 0}\n"
+    (embedded.folder / "serves.yaml").write_text(config)
+    run = embedded.det(
+        "command", "run", "-d", "--config-file", str(embedded.folder / "serves.yaml"), "python3", "-c", SERVES
+    )
+    assert run.returncode == 0, run.stderr
+    task_id = run.stdout.strip()
+    address = f"{embedded.environment['DET_MASTER']}/proxy/{task_id}:8501/nothing"
+    login = {"username": "admin", "password": client_hash("correct horse"), "isHashed": True}
+    with httpx.Client() as http:
+        token = http.post(f"{embedded.environment['DET_MASTER']}/api/v1/auth/login", json=login).json()["token"]
+        http.headers["Authorization"] = f"Bearer {token}"
+        embedded.until(lambda: "Nothing matches" in http.get(address).text, 60, "the container's server answers")

@@ -1,0 +1,162 @@
+"""kill -9 of every part of a cluster while a notebook is open: its kernel goes on, and what it knew is still there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from api.auth.authentication import client_hash
+from tests.kit.embedded import PARTS, Embedded
+
+#: Of a session that a user sees broken and whose page connects again by itself.
+RECONNECTED_WITHIN_S = 2.0
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    with Embedded(tmp_path, slots=1).started() as cluster:
+        yield cluster
+
+
+class Notebook:
+    """A notebook, used through the server as JupyterLab's page uses it."""
+
+    def __init__(self, embedded: Embedded, task_id: str) -> None:
+        self.master = embedded.environment["DET_MASTER"]
+        self.path = f"/proxy/{task_id}/api"
+        login = {"username": "admin", "password": client_hash("correct horse"), "isHashed": True}
+        token = httpx.post(f"{self.master}/api/v1/auth/login", json=login).raise_for_status().json()["token"]
+        self.headers = {"Authorization": f"Bearer {token}"}
+        self.session = uuid.uuid4().hex
+        self.kernel = ""
+
+    def call(self, method: str, path: str, **more: Any) -> Any:
+        response = httpx.request(method, f"{self.master}{self.path}{path}", headers=self.headers, timeout=30, **more)
+        return response.raise_for_status().json()
+
+    def connected(self) -> ClientConnection:
+        """The connection to the kernel; the same session each time, as of one page."""
+        address = f"ws{self.master[4:]}{self.path}/kernels/{self.kernel}/channels?session_id={self.session}"
+        return connect(address, additional_headers=self.headers, open_timeout=5)
+
+    def reconnected(self) -> tuple[ClientConnection, float]:
+        """Connected again, and how long it took from now, s."""
+        began = time.monotonic()
+        while True:
+            try:
+                return self.connected(), time.monotonic() - began
+            except (OSError, WebSocketException):
+                assert time.monotonic() < began + 30, "the notebook is not reached again"
+                time.sleep(0.05)
+
+    def send(self, socket: ClientConnection, code: str) -> str:
+        """Have the kernel execute code; the id of the request."""
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": self.session, "version": "5.3",
+                  "username": "", "date": ""}  # fmt: skip
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "user_expressions": {}}
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+        socket.send(json.dumps(message))
+        return header["msg_id"]
+
+    def output(self, socket: ClientConnection, request: str, until: str) -> str:
+        """What a request has printed, read until a text is in it."""
+        text = ""
+        while until not in text:
+            message = json.loads(socket.recv(timeout=20))
+            if message["parent_header"].get("msg_id") == request and message["msg_type"] == "stream":
+                text += message["content"]["text"]
+            assert message["msg_type"] != "error", message["content"]
+        return text
+
+    def asked(self, socket: ClientConnection, code: str, until: str = "\n") -> str:
+        """What code prints."""
+        return self.output(socket, self.send(socket, code), until)
+
+
+def started(embedded: Embedded, *options: str) -> str:
+    """`det notebook start`; the id of what is ready."""
+    run = embedded.det("notebook", "start", "-d", "--config", "resources.slots=0", *options)
+    assert run.returncode == 0, run.stderr
+    task_id = run.stdout.strip()
+    ready = f"SELECT 1 FROM allocations WHERE task_id = '{task_id}' AND ready_at IS NOT NULL"
+    embedded.until(lambda: embedded.rows(ready), 60, "JupyterLab answers")
+    return task_id
+
+
+@pytest.mark.timeout(300)
+def test_a_kernel_outlives_every_part_of_the_cluster(embedded: Embedded) -> None:
+    notebook = Notebook(embedded, started(embedded))
+    notebook.kernel = notebook.call("POST", "/kernels", json={"name": "python3"})["id"]
+    socket = notebook.connected()
+    assert notebook.asked(socket, "import os; known = 41; print(os.getpid())").strip().isdigit()
+    pid = notebook.asked(socket, "print(os.getpid())")
+    for part in PARTS:
+        # it prints while nobody is connected
+        counting = notebook.send(
+            socket, "import time\nfor n in range(100): print('line', n, flush=True); time.sleep(0.02)"
+        )
+        text = notebook.output(
+            socket, counting, "line 0\n"
+        )  # it runs: what has not reached the kernel dies with the API
+        os.kill(embedded.pid(part), signal.SIGKILL)
+        embedded.up()
+        if part == "api":
+            socket, took = notebook.reconnected()
+            assert took < RECONNECTED_WITHIN_S
+        text += notebook.output(socket, counting, "line 99\n")
+        if part != "api":  # what JupyterLab had sent already is lost with the API, and stands in the page
+            assert [line for line in text.splitlines() if line] == [f"line {n}" for n in range(100)]
+        assert notebook.asked(socket, "print(known + 1, os.getpid())") == f"42 {pid}"
+    socket.close()
+
+
+def terminal(address: str, headers: dict[str, str]) -> tuple[str, str]:
+    """What a shell in a terminal knows, and its process id."""
+    with connect(address, additional_headers=headers, open_timeout=5) as socket:
+        socket.send(json.dumps(["stdin", 'echo "<<${known}:$$>>"\r']))
+        text = ""
+        while (found := re.search(r"<<(\w*):(\d+)>>", text)) is None:
+            kind, *content = json.loads(socket.recv(timeout=20))
+            text += content[0] if kind == "stdout" else ""
+        return found[1], found[2]
+
+
+def told(address: str, headers: dict[str, str], name: str) -> None:
+    """Have a shell know something."""
+    with connect(address, additional_headers=headers) as socket:
+        socket.send(json.dumps(["stdin", f"known=known{name}\r"]))
+
+
+@pytest.mark.timeout(300)
+def test_twenty_terminals_are_there_after_a_restart_of_everything(embedded: Embedded) -> None:
+    notebook = Notebook(embedded, started(embedded))
+    names = [notebook.call("POST", "/terminals", json={})["name"] for _ in range(20)]
+    base = f"ws{notebook.master[4:]}{notebook.path.removesuffix('/api')}/terminals/websocket"
+    for name in names:
+        told(f"{base}/{name}", notebook.headers, name)
+    before = {name: terminal(f"{base}/{name}", notebook.headers) for name in names}
+    assert {known for known, _ in before.values()} == {f"known{name}" for name in names}
+    for part in PARTS:
+        os.kill(embedded.pid(part), signal.SIGKILL)
+    embedded.up()
+    began, after = time.monotonic(), dict[str, tuple[str, str]]()
+    while len(after) < len(names):
+        try:
+            for name in names[len(after) :]:
+                after[name] = terminal(f"{base}/{name}", notebook.headers)
+        except (OSError, WebSocketException):
+            assert after or time.monotonic() < began + RECONNECTED_WITHIN_S, "the terminals are not reached again"
+            time.sleep(0.05)
+    assert after == before

@@ -1,0 +1,87 @@
+"""kill -9 of every part of an embedded cluster while commands run, wait and are paused: none of them notices.
+
+What runs goes on in the same process, and no line of its output is lost or comes twice; what waits has its place; what is
+paused stays so; and what is followed by `det command run` ends with its exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.embedded import PARTS, Embedded
+
+#: Counts until it is told to end.
+COUNTS = "i=0; while [ ! -e {end} ]; do i=$((i+1)); echo line $i of $$; sleep 0.1; done; exit 5"
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    cluster = Embedded(tmp_path, slots=1)
+    try:
+        yield cluster
+    finally:
+        cluster.run("down")
+
+
+def command(embedded: Embedded, *words: str) -> str:
+    """Run a command in the background; its id."""
+    done = embedded.det("command", "run", "-d", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def state(embedded: Embedded, task_id: str) -> tuple[str, int]:
+    """The recorded state of a task, and how often it has run."""
+    (found,) = embedded.rows(
+        f"SELECT state, (SELECT count(*) FROM allocations WHERE task_id = t.id) FROM tasks t WHERE id = '{task_id}'"
+    )
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_tasks_outlive_every_part_of_the_cluster(embedded: Embedded, tmp_path: Path) -> None:
+    embedded.up()
+    end = tmp_path / "end"
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "cli", "command", "run", COUNTS.format(end=end)],
+        env=embedded.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines = "SELECT count(*) FROM task_logs WHERE log LIKE 'line %'"
+    embedded.until(lambda: embedded.rows(lines) > [(3,)], 60, "the first command counts")
+    waiting = command(embedded, "echo at last")
+    (tmp_path / "task.yaml").write_text("entrypoint: [exec sleep 300]\nresources: {slots: 0}\n")
+    created = embedded.det("task", "create", str(tmp_path / "task.yaml")).stdout
+    paused = re.findall(r"Created task (\S+)", created)[0]
+    embedded.until(lambda: state(embedded, paused) == ("ACTIVE", 1), 60, "the task runs")
+    assert embedded.det("task", "pause", paused).returncode == 0
+    embedded.until(lambda: state(embedded, paused)[0] == "PAUSED", 60, "the task is paused")
+
+    for killed in [*((part,) for part in PARTS), PARTS]:
+        before = embedded.rows(lines)
+        for part in killed:
+            os.kill(embedded.pid(part), signal.SIGKILL)
+        embedded.up()
+        embedded.until(lambda before=before: embedded.rows(lines) > before, 60, f"it counts on after {killed}")
+        assert state(embedded, waiting) == ("ACTIVE", 0), "it waits for the slot"
+        assert state(embedded, paused) == ("PAUSED", 1)
+
+    end.touch()
+    printed, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 5
+    counted = [re.search(r"line (\d+) of (\d+)$", line) for line in printed.splitlines()]
+    assert [int(each[1]) for each in counted if each] == list(range(1, len(counted) + 1)), "each line once, in order"
+    assert len({each[2] for each in counted if each}) == 1, "in one process"
+    embedded.until(lambda: state(embedded, waiting) == ("COMPLETED", 1), 60, "the second command ran")
+    assert embedded.det("task", "unpause", paused).returncode == 0
+    embedded.until(lambda: state(embedded, paused) == ("ACTIVE", 2), 60, "the task runs again")
+    shown = json.loads(embedded.det("command", "list", "--json").stdout)
+    assert {each["exitStatus"] for each in shown} == {"exited with code 5", "exited with 0"}
