@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import threading
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,6 +43,13 @@ def recording(record: Record, target_port: int, host: str = "127.0.0.1") -> Gene
         thread.join()
 
 
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_RDWR)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -56,6 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Forward any request, whatever its method."""
         proxy, record, address = self.parts[id(self.server)]
+        if self.headers.get("Upgrade", "").lower() == "websocket":
+            self._splice(address)
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
         upstream = http.client.HTTPConnection(*address, timeout=_WAIT_S)
@@ -68,6 +79,23 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         finally:
             upstream.close()
+
+    def _splice(self, address: tuple[str, int]) -> None:
+        """Carry a WebSocket both ways until one of them ends; nothing of it is recorded."""
+        self.close_connection = True
+        with socket.create_connection(address) as upstream:
+            lines = [
+                f"{self.command} {self.path} HTTP/1.1",
+                *(f"{name}: {value}" for name, value in self.headers.items()),
+            ]
+            upstream.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            back = threading.Thread(target=_carry, args=(upstream, self.connection), daemon=True)
+            back.start()
+            with contextlib.suppress(OSError):
+                while data := self.rfile.read1(1 << 16):  # type: ignore[attr-defined]
+                    upstream.sendall(data)
+                upstream.shutdown(socket.SHUT_RDWR)
+            back.join()
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 

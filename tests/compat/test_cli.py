@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,10 @@ def test_config_policies(client: Published) -> None:
     with client.commands() as det:
         client.det("workspace", "create", "with policies")
         for where in ((), ("-w", "with policies")):
-            det.not_yet("config-policies set", "experiment", policies, *where)
-            det("config-policies describe", "experiment", *where, expect=r"\{\}")
+            det("config-policies set", "experiment", policies, *where)
+            det("config-policies describe", "experiment", *where, expect="max_slots: 64")
             det("config-policies delete", "experiment", *where)
+            det("config-policies describe", "experiment", *where, expect=r"\{\}")
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
@@ -404,21 +406,95 @@ def test_wrong_configuration_is_told(client: Published) -> None:
         det.refused("experiment create", client.write("bad.yaml", bad), MODEL, because="adaptive_asha")
 
 
+# -- tasks of one's own -----------------------------------------------------------------------------------------------
+
+
+def test_commands(client: Published) -> None:
+    none = ("--config", "resources.slots=0")
+    with client.commands() as det:
+        told = det("command run", *none, "echo", "from the command", expect="from the command")
+        assert "Task log stream ended" in told or not client.is_new
+        waiting = det("command run", "-d", *none, "sleep", "300").strip().splitlines()[-1]
+        det("command list", expect=waiting)
+        det("command list", "--all", "--json")
+        if client.is_new:
+            det("command describe", waiting, expect=waiting)
+        det("command config", waiting, expect="sleep")
+        det("command set priority", waiting, "30")
+        det("command logs", waiting, expect="Scheduling Command")
+        det("command kill", waiting, expect="(?i)killed")
+        client.cluster.until(
+            lambda: "TERMINATED" in client.det("command", "list", "--all"), 30, "the command has ended"
+        )
+
+
+@only_newer
+def test_generic_tasks(client: Published) -> None:
+    config = client.write("task.yaml", {"entrypoint": ["sleep", "300"], "resources": {"slots": 0}})
+    with client.commands() as det:
+        told = det("task create", config, expect=r"Created task [0-9a-f-]{36}")
+        task = re.findall(UUID, told)[0]
+        det("task config", task, expect="sleep")
+        client.cluster.until(lambda: task in client.det("task", "list"), 30, "the task runs")
+        det("task pause", task, expect="Paused task")
+        client.cluster.until(lambda: task not in client.det("task", "list"), 30, "the task is paused")
+        det("task unpause", task, expect="Unpaused task")
+        fork = re.findall(UUID, det("task fork", task, expect="Created task"))[0]
+        for each in (task, fork):
+            det("task kill", each, expect="killed task")
+
+
+def _until_ready(client: Published, task: str) -> None:
+    query = f"SELECT count(*) FROM allocations WHERE task_id = '{task}' AND ready_at IS NOT NULL"
+    client.cluster.until(lambda: client.rows(query) == [(1,)], 60, f"task {task} is ready")
+
+
+def _starts(client: Published, finished: Finished) -> dict[str, tuple[Any, ...]]:
+    none = ("--config", "resources.slots=0", "-d")
+    return {
+        "notebook": (*none, "--no-browser"),
+        "shell": none,
+        "tensorboard": (finished.experiment, "--no-browser", "-d"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["notebook", "shell", "tensorboard"])
+def test_interactive_tasks(client: Published, finished: Finished, kind: str) -> None:
+    browser = {"BROWSER": "true"}  # the program `true`: there is none to open
+    with client.commands() as det:
+        task = det(f"{kind} start", *_starts(client, finished)[kind], expect=UUID).strip().splitlines()[-1]
+        det(f"{kind} list", "--all", expect=task)
+        det(f"{kind} config", task, expect="environment")
+        _until_ready(client, task)
+        det(f"{kind} set priority", task, "30")
+        det(f"{kind} logs", task, expect="is available")
+        if kind == "shell":
+            name = "show-ssh-command" if client.is_new else "show_ssh_command"
+            det(f"shell {name}", task, expect="ssh .*ProxyCommand")
+            det("shell open", task, "echo in $DET_TASK_ID", expect=f"in {task}")
+        else:
+            det(f"{kind} open", task, environment=browser)
+        det(f"{kind} kill", task, expect="(?i)killed")
+        query = f"SELECT state FROM tasks WHERE id = '{task}'"
+        client.cluster.until(lambda: client.rows(query) == [("CANCELED",)], 30, f"the {kind} has ended")
+
+
+def test_starts_that_wait_until_the_task_is_ready(client: Published, finished: Finished) -> None:
+    """The older one follows events, the newer one asks for the task."""
+    none = ("--config", "resources.slots=0")
+    with client.commands() as det:
+        det("shell start", *none, "echo started $DET_TASK_TYPE", expect="started SHELL")
+        det("tensorboard start", finished.experiment, environment={"BROWSER": "true"}, expect="(?i)tensorboard")
+        if client.is_new:  # the older one follows a notebook until it ends
+            det("notebook start", "--no-browser", *none, expect="(?i)notebook")
+    for task, kind in client.rows("SELECT id, lower(kind) FROM tasks WHERE ended_at IS NULL AND trial_id IS NULL"):
+        client.det(kind, "kill", task)
+
+
 # -- what comes later -------------------------------------------------------------------------------------------------
 
 
-def test_interactive_tasks_are_listed_and_not_started(client: Published, finished: Finished) -> None:
-    starts: dict[str, tuple[Any, ...]] = {
-        "notebook start": ("--no-browser", "-d"),
-        "shell start": ("-d",),
-        "command run": ("-d", "true"),
-        "tensorboard start": (finished.experiment, "--no-browser", "-d"),
-    }
-    with client.commands() as det:
-        for kind in ("notebook", "shell", "command", "tensorboard"):
-            det(f"{kind} list", "--all", expect="(?i)id")
-        for name, words in starts.items():
-            det.not_yet(name, *words)
+def test_commands_that_no_test_runs_are_on_record(client: Published) -> None:
     for row in rows("commands.csv"):
         if row["command"] in LEFT_OUT and client.generation in row["clients"].split():
             client.record.command(client.generation, row["command"], f"{NOT_YET}: {LEFT_OUT[row['command']]}")
@@ -431,19 +507,7 @@ def test_what_only_the_enterprise_edition_has_is_refused(client: Published) -> N
         det.not_yet("oauth client remove", "1")
 
 
-LEFT_OUT = {
-    "auth login": "opens a browser at a provider of logins",
-    **{
-        f"{kind} {command}": "needs a task that runs"
-        for kind, commands in {
-            "notebook": ("config", "kill", "logs", "open", "set priority"),
-            "shell": ("config", "kill", "logs", "open", "set priority", "show-ssh-command", "show_ssh_command"),
-            "command": ("config", "describe", "kill", "logs", "set priority"),
-            "tensorboard": ("config", "kill", "logs", "open", "set priority"),
-        }.items()
-        for command in commands
-    },
-}
+LEFT_OUT = {"auth login": "opens a browser at a provider of logins"}
 """Commands that no test runs, and why."""
 
 
