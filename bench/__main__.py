@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|reports|wire|storage|searchers|scheduling|search|lifecycle|cluster|docker …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|cluster|docker …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -16,7 +16,10 @@ from bench import (
     clients,
     cluster,
     hosts,
+    interactive,
+    killed_rank,
     lifecycle,
+    proxy,
     reports,
     scheduling,
     search,
@@ -34,6 +37,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "clients": clients.figures,
     "loop": training_loop.figures,
     "trainer": trainer.figures,
+    "killed": killed_rank.figures,
     "reports": reports.figures,
     "wire": wire.figures,
     "storage": storage.figures,
@@ -41,6 +45,8 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "scheduling": scheduling.figures,
     "search": search.figures,
     "lifecycle": lifecycle.figures,
+    "proxy": proxy.figures,
+    "interactive": interactive.figures,
     "hosts": hosts.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),

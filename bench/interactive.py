@@ -1,0 +1,99 @@
+"""What a user waits for: from the request until a notebook, a shell, a command or a TensorBoard is usable."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.cluster import token_of
+from bench.measure import Figure, p95
+from tests.kit.embedded import Embedded
+from tests.kit.servers import ssh_server_program
+
+_RUNS = 10
+_LONGEST_S = 60.0
+_TRAIN = """
+from determined import core
+
+with core.init() as context:
+    for op in context.searcher.operations():
+        context.train.report_validation_metrics(1, {"x": 1.0})
+        op.report_completed(1.0)
+"""
+_CONFIG = """
+name: shown
+entrypoint: python3 train.py
+searcher: {name: single, metric: x, max_length: 1}
+"""
+
+
+def figures() -> Iterator[Figure]:
+    """Each kind on one cluster, with slots free: what the pool, the container and the program take."""
+    ssh_server_program()
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Embedded(Path(folder), slots=2)
+        with cluster.started():
+            base = cluster.environment["DET_MASTER"].replace("localhost", "127.0.0.1")
+            with httpx.Client(
+                base_url=base, timeout=30, headers={"Authorization": f"Bearer {token_of(cluster)}"}
+            ) as http:
+                experiment_id = cluster.create(_CONFIG, _TRAIN)
+                ended = f"SELECT count(*) FROM experiments WHERE id = {experiment_id} AND ended_at IS NOT NULL"
+                cluster.until(lambda: cluster.rows(ended) == [(1,)], 60, "the experiment is over")
+                yield from _kinds(http, experiment_id)
+
+
+def _kinds(http: httpx.Client, experiment_id: int) -> Iterator[Figure]:
+    slots = {"resources": {"slots": 1}}
+    command = {"entrypoint": ["true"], **slots}
+    kinds: dict[str, tuple[str, dict[str, Any], Callable[[str], bool], float | None]] = {
+        "command (until it has ended)": ("command", {"config": command}, lambda task: _has_ended(http, task), None),
+        "shell": ("shell", {"config": slots}, lambda task: _is_ready(http, task), None),
+        "TensorBoard": ("tensorboard", {"experimentIds": [experiment_id]},
+                        lambda task: _answers(http, task, "/data/logdir"), 3.0),
+        "notebook": ("notebook", {"config": slots}, lambda task: _answers(http, task, "/api"), 5.0),
+    }  # fmt: skip
+    for name, (kind, body, is_usable, goal) in kinds.items():
+        values = [_until_usable(http, kind, body, is_usable) for _ in range(_RUNS + 1)][1:]
+        yield Figure(
+            f"{name}: request until usable",
+            values,
+            "s",
+            goal,
+            note=f"process launcher, a free slot; p95 {p95(values):.2f} s",
+        )
+
+
+def _until_usable(http: httpx.Client, kind: str, body: dict[str, Any], is_usable: Callable[[str], bool]) -> float:
+    began = time.perf_counter()
+    task = http.post(f"/api/v1/{kind}s", json=body).raise_for_status().json()[kind]["id"]
+    while not is_usable(task):
+        if time.perf_counter() - began > _LONGEST_S:
+            raise TimeoutError(f"{kind} {task} is not usable after {_LONGEST_S:g} s")
+        time.sleep(0.02)
+    took = time.perf_counter() - began
+    http.post(f"/api/v1/{kind}s/{task}/kill").raise_for_status()
+    while not _has_ended(http, task):
+        time.sleep(0.02)
+    return took
+
+
+def _task(http: httpx.Client, task: str) -> dict[str, Any]:
+    return http.get(f"/api/v1/tasks/{task}").raise_for_status().json()["task"]
+
+
+def _has_ended(http: httpx.Client, task: str) -> bool:
+    return _task(http, task)["endTime"] is not None
+
+
+def _is_ready(http: httpx.Client, task: str) -> bool:
+    return any(allocation["isReady"] for allocation in _task(http, task)["allocations"])
+
+
+def _answers(http: httpx.Client, task: str, path: str) -> bool:
+    return _is_ready(http, task) and http.get(f"/proxy/{task}{path}").status_code == 200
