@@ -14,6 +14,7 @@ import yaml
 
 from api.auth.authentication import client_hash
 from tests.kit.embedded import Embedded
+from tests.kit.patience import PATIENCE
 
 #: What a client sees instead of ACTIVE.
 SHOWN = {"QUEUED", "PULLING", "STARTING", "RUNNING"}
@@ -50,7 +51,7 @@ class Client:
         limit_s: float = 120,
     ) -> Any:
         """An answer that must be 200; a request that found nobody, or was told to try again, is repeated."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + limit_s * PATIENCE
         while True:
             told: str
             try:
@@ -107,7 +108,7 @@ class Client:
 
 async def until(condition: Callable[[], Awaitable[Any]], limit_s: float, what: str) -> None:
     """Wait for a condition, with a limit."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s * PATIENCE
     while not await condition():
         assert time.monotonic() < deadline, f"waited {limit_s:g} s until {what}"
         await asyncio.sleep(0.2)

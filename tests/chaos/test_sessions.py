@@ -19,9 +19,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from api.auth.authentication import client_hash
 from tests.kit.embedded import PARTS, Embedded
+from tests.kit.patience import PATIENCE
 
 #: Of a session that a user sees broken and whose page connects again by itself.
-RECONNECTED_WITHIN_S = 2.0
+RECONNECTED_WITHIN_S = 2.0 * PATIENCE
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ class Notebook:
             try:
                 return self.connected(), time.monotonic() - began
             except (OSError, WebSocketException):
-                assert time.monotonic() < began + 30, "the notebook is not reached again"
+                assert time.monotonic() < began + 30 * PATIENCE, "the notebook is not reached again"
                 time.sleep(0.05)
 
     def send(self, socket: ClientConnection, code: str) -> str:

@@ -20,6 +20,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.kit.embedded import Embedded, with_torch
+from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_pytorch"
@@ -53,7 +54,7 @@ class Runs:
 
     def until_state(self, experiment: int, state: str) -> None:
         """Until it is in a state; a trial that failed is shown with its log."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 120 * PATIENCE
         query = f"SELECT state FROM experiments WHERE id = {experiment}"
         while self.cluster.rows(query) != [(state,)]:
             ((now,),) = self.cluster.rows(query)

@@ -20,6 +20,7 @@ import torch
 import torch.utils._pytree
 
 from tests.kit.embedded import PARTS, Embedded, with_torch
+from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_trial"
@@ -51,7 +52,7 @@ class Trials:
 
     def until_state(self, experiment: int, state: str) -> None:
         """Until it is in a state; a trial that failed is shown with its log."""
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 240 * PATIENCE
         query = f"SELECT state FROM experiments WHERE id = {experiment}"
         while (now := self.one(query)[0]) != state:
             assert now != "ERROR", self.log(experiment)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY, free_port
 
 TORCH_PYTHON = REPOSITORY / ".venv-torch" / "bin" / "python"
@@ -114,7 +115,7 @@ class Embedded:
 
     def until(self, condition: Callable[[], Any], timeout_s: float, what: str, *, every_s: float = 0.05) -> None:
         """Wait for a condition, with a limit."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * PATIENCE
         while not condition():
             assert time.monotonic() < deadline, f"waited {timeout_s:g} s until {what}"
             time.sleep(every_s)

@@ -19,6 +19,7 @@ from api.auth.authentication import client_hash
 from api.settings import ApiSettings
 from database.session import Database
 from determined.common.outgoing import Outgoing
+from tests.kit.patience import PATIENCE
 from tests.kit.servers import free_port
 from workers.agent import main as agent_main
 from workers.api import listeners, server_of
@@ -173,7 +174,7 @@ class Platform:
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 30, *, what: str = "it is so") -> None:
         """Wait for a condition, with a limit."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * PATIENCE
         while True:
             result = condition()
             if asyncio.iscoroutine(result):

@@ -18,6 +18,7 @@ from determined.experimental import client
 from tests.e2e.core_api.inside import CHECKS
 from tests.e2e.core_api.inside.worker import MARK, STATUS
 from tests.kit.embedded import TORCH_PYTHON, Embedded
+from tests.kit.patience import PATIENCE
 
 INSIDE = Path(__file__).parent / "inside"
 WAIT_S = 240.0
@@ -89,11 +90,11 @@ class Launched:
 
     def run(self) -> None:
         """Drive both to their ends; the tests tell what went wrong."""
-        self._deadline = time.monotonic() + WAIT_S
+        self._deadline = time.monotonic() + WAIT_S * PATIENCE
         try:
             self._run()
             # Logs may come a little later than the end.
-            self._deadline = time.monotonic() + LOGS_WITHIN_S
+            self._deadline = time.monotonic() + LOGS_WITHIN_S * PATIENCE
             self.until(lambda: len(self._ends()) >= 3 * self.workers, "each worker has told that it is done")
         except Exception:  # noqa: BLE001 - whatever it is, the tests tell
             self.failure = f"{traceback.format_exc()}\n{self.logs()}"

@@ -30,6 +30,7 @@ from api.temporal.commands import Commands
 from database.models import Agent, Outbox, SearchDecision, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
+from tests.kit.patience import PATIENCE
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import CloseAllocation, NewTrial, OpenAllocation, RecordAgent, RecordExperiment, RecordTrial
@@ -271,7 +272,7 @@ def a_file(path: str, content: bytes = b"", kind: int = 48) -> dict[str, Any]:
 
 async def until(condition: Callable[[], Any], limit_s: float = 10) -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s * PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"waited {limit_s:g} s"
         await asyncio.sleep(0.01)
