@@ -1,0 +1,3 @@
+// As far as the pages use it.
+declare const htm: { bind(h: any): (strings: TemplateStringsArray, ...values: any[]) => any };
+export default htm;
