@@ -1,0 +1,49 @@
+// Who is logged in, and what they may do.
+import { call, get, post } from "./api.js";
+
+/** @type {{user: any, master: any, roles: any} | null} */
+let known = null;
+
+/** The session; null without one. */
+export async function load() {
+  const master = await get("master");
+  try {
+    const { user } = await get("me");
+    known = { user, master, roles: await get("permissions/summary") };
+  } catch (error) {
+    if (/** @type {any} */ (error).status !== 401) throw error;
+    known = null;
+  }
+  return known;
+}
+
+export const session = () => known;
+export const isAdmin = () => Boolean(known?.user?.admin);
+
+/**
+ * Whether a role allows it in a workspace; what would be refused is not offered.
+ * @param {string} permission without its prefix
+ * @param {number} workspaceId
+ */
+export function may(permission, workspaceId) {
+  if (!known) return false;
+  if (isAdmin() || !known.master.rbacEnabled) return true;
+  const { assignments, roles } = known.roles;
+  return assignments.some((/** @type {any} */ each) =>
+    (each.scopeCluster || each.scopeWorkspaceIds.includes(workspaceId)) &&
+    roles.some((/** @type {any} */ role) => role.roleId === each.roleId && role.permissions.some((/** @type {any} */ p) => p.id === `PERMISSION_TYPE_${permission}`)));
+}
+
+/** Whether an experiment may be changed: by its owner, and by editors. @param {any} e */
+export const mayChange = (e) => e.userId === known?.user?.id || may("UPDATE_EXPERIMENT", e.workspaceId);
+
+/** @param {string} username @param {string} password */
+export async function login(username, password) {
+  await call("POST", "/api/v1/auth/login", { username, password });
+  return load();
+}
+
+export async function logout() {
+  await post("auth/logout");
+  known = null;
+}
