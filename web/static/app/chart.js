@@ -1,0 +1,136 @@
+// A line chart: uPlot, with what every chart here has: zoom that others follow, a log axis, saving.
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
+import uPlot from "../vendor/uplot.js";
+import { metric } from "./format.js";
+import { colour } from "./theme.js";
+import { saveCanvas, saveText, csvOf, svgOf } from "./save.js";
+
+/**
+ * @typedef {{label: string, colour: string, width?: number}} Series
+ * @param {{title: string, data: any[], series: Series[], xLabel: string, log?: boolean, height?: number, sync?: string,
+ *   onZoom?: (range: [number, number] | null) => void, onPick?: (index: number) => void, bands?: [number, number, string][]}} props
+ *   `data`: x, then a row for each series
+ */
+export function Chart({ title, data, series, xLabel, log = false, height = 280, sync = "charts", onZoom, onPick, bands = [] }) {
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const plot = useRef(/** @type {any} */ (null));
+  const tip = useRef(/** @type {HTMLParagraphElement | null} */ (null));
+  const latest = useRef(/** @type {any} */ ({}));
+  latest.current = { series, onZoom, onPick, data, bands };
+  const [theme, setTheme] = useState(0);
+  useEffect(() => {
+    const changed = () => setTheme((n) => n + 1);
+    const media = matchMedia("(prefers-color-scheme: dark)");
+    window.addEventListener("theme", changed);
+    media.addEventListener("change", changed);
+    return () => {
+      window.removeEventListener("theme", changed);
+      media.removeEventListener("change", changed);
+    };
+  }, []);
+
+  const shape = series.map((each) => `${each.label}|${each.colour}|${each.width ?? 1.5}`).join(";");
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const line = colour("--line");
+    const ink = colour("--ink-3");
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui, sans-serif" };
+    const own = new uPlot(
+      {
+        width: element.clientWidth || 600,
+        height,
+        scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+        axes: [
+          { ...axis, size: 34, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => metric(tick)) },
+          { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : metric(tick))) },
+        ],
+        cursor: { sync: { key: sync }, focus: { prox: 24 }, drag: { x: true, y: false, uni: 20 }, points: { size: 6 } },
+        focus: { alpha: 0.25 },
+        series: [{}, ...series.map((each) => ({
+          label: each.label, stroke: each.colour, width: each.width ?? 1.5, spanGaps: false,
+          points: { show: (/** @type {any} */ u, /** @type {number} */ i) => filled(u.data[i]) < 60, size: 4, stroke: each.colour, fill: each.colour },
+        }))],
+        hooks: {
+          setCursor: [(/** @type {any} */ u) => tell(u)],
+          setSeries: [(/** @type {any} */ u) => tell(u)],
+          setSelect: [(/** @type {any} */ u) => {
+            if (u.select.width < 4) return;
+            latest.current.onZoom?.([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
+          }],
+          drawClear: [(/** @type {any} */ u) => drawBands(u, latest.current.bands)],
+          ready: [(/** @type {any} */ u) => {
+            u.over.addEventListener("dblclick", () => latest.current.onZoom?.(null));
+            u.over.addEventListener("click", () => {
+              const focused = u.series.findIndex((/** @type {any} */ s, /** @type {number} */ i) => i > 0 && s._focus);
+              if (focused > 0 && u.select.width < 4) latest.current.onPick?.(focused - 1);
+            });
+          }],
+        },
+      },
+      latest.current.data,
+      element,
+    );
+    plot.current = own;
+    const resize = new ResizeObserver(() => own.setSize({ width: element.clientWidth, height }));
+    resize.observe(element);
+    return () => {
+      resize.disconnect();
+      own.destroy();
+      plot.current = null;
+    };
+  }, [shape, log, height, sync, theme]);
+  useEffect(() => plot.current?.setData(data), [data]);
+
+  /** What is under the cursor. @param {any} u */
+  function tell(u) {
+    if (!tip.current) return;
+    const { idx } = u.cursor;
+    const focused = u.series.findIndex((/** @type {any} */ s, /** @type {number} */ i) => i > 0 && s._focus);
+    if (idx === null || idx === undefined) tip.current.textContent = "";
+    else if (focused > 0) tip.current.textContent = `${u.series[focused].label}: ${metric(near(u.data[focused], idx))} at ${metric(u.data[0][idx])} ${xLabel}`;
+    else tip.current.textContent = `${metric(u.data[0][idx])} ${xLabel}`;
+  }
+
+  const points = useMemo(() => data.slice(1).reduce((sum, row) => sum + filled(row), 0), [data]);
+  return html`<figure class="chart" aria-label="${title}: ${series.length} curves, ${points} points by ${xLabel}" data-points=${points}>
+    <div class="row spread"><figcaption><h3>${title}</h3></figcaption><div class="row tight">
+      ${["PNG", "SVG", "CSV"].map((kind) => html`<button class="quiet small" key=${kind} aria-label="save ${title} as ${kind}" onClick=${() => save(kind)}>${kind}</button>`)}</div></div>
+    <div ref=${box}></div><p class="plot-tip" ref=${tip} aria-hidden="true"></p></figure>`;
+
+  /** @param {string} kind */
+  function save(kind) {
+    const name = title.replace(/[^\w.-]+/g, "_");
+    if (kind === "PNG") saveCanvas(box.current?.querySelector("canvas") ?? null, `${name}.png`);
+    if (kind === "CSV") saveText(csvOf([xLabel, ...series.map((each) => each.label)], data), `${name}.csv`, "text/csv");
+    if (kind === "SVG") saveText(svgOf(title, xLabel, series, data, log), `${name}.svg`, "image/svg+xml");
+  }
+}
+
+/** @param {any[]} row */
+const filled = (row) => row.reduce((n, value) => n + (value === null || value === undefined ? 0 : 1), 0);
+
+/** The value at a place, or the nearest before it. @param {any[]} row @param {number} at */
+function near(row, at) {
+  for (let i = at; i >= 0; i--) if (row[i] !== null && row[i] !== undefined) return row[i];
+  return null;
+}
+
+/** Times when points waited on the host's disk, and the like. @param {any} u @param {[number, number, string][]} bands */
+function drawBands(u, bands) {
+  const { ctx } = u;
+  ctx.save();
+  ctx.fillStyle = colour("--wait-soft");
+  for (const [from, to] of bands) {
+    const left = Math.max(u.bbox.left, u.valToPos(from, "x", true));
+    const right = Math.min(u.bbox.left + u.bbox.width, u.valToPos(to, "x", true));
+    if (right > left) ctx.fillRect(left, u.bbox.top, Math.max(2, right - left), u.bbox.height);
+  }
+  ctx.restore();
+}
+
+/** Distinct colours for many series: hues apart by the golden angle, readable in both themes. @param {number} i */
+export function lineColour(i) {
+  const isDark = getComputedStyle(document.documentElement).colorScheme === "dark";
+  return `hsl(${(i * 137.508 + 210) % 360} ${isDark ? "70% 66%" : "62% 40%"})`;
+}

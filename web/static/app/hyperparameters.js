@@ -1,0 +1,105 @@
+// Hyperparameters against the metric: parallel coordinates with brushes, and a scatter for each.
+import { html, useMemo, useRef, useState } from "./html.js";
+import { hparam, metric } from "./format.js";
+import { go } from "./router.js";
+import { saveSvg, saveText, csvOf } from "./save.js";
+
+const [W, H, TOP, BOTTOM, SIDE] = [900, 320, 34, 26, 50];
+
+/** Names of hyperparameters that differ. @param {any} e @param {any[]} trials */
+export function varied(e, trials) {
+  return Object.keys(trials[0]?.hparams ?? {}).filter((name) => new Set(trials.map((t) => JSON.stringify(t.hparams[name]))).size > 1);
+}
+
+/** How a value becomes a place from 0 to 1, and back to words. @param {any} e @param {any[]} values @param {string} name */
+function scaleOf(e, values, name) {
+  if (values.every((value) => typeof value === "number")) {
+    const isLog = e.hyperparameters?.[name]?.type === "log" && values.every((value) => value > 0);
+    const on = (/** @type {number} */ value) => (isLog ? Math.log10(value) : value);
+    const low = Math.min(...values.map(on));
+    const high = Math.max(...values.map(on));
+    const place = (/** @type {number} */ value) => (high > low ? (on(value) - low) / (high - low) : 0.5);
+    const ticks = [0, 0.5, 1].map((share) => /** @type {[number, string]} */ ([share, metric(isLog ? 10 ** (low + share * (high - low)) : low + share * (high - low))]));
+    return { place, ticks };
+  }
+  const kinds = [...new Set(values.map((value) => JSON.stringify(value)))].sort();
+  const place = (/** @type {any} */ value) => (kinds.length > 1 ? kinds.indexOf(JSON.stringify(value)) / (kinds.length - 1) : 0.5);
+  return { place, ticks: kinds.slice(0, 12).map((kind, i) => /** @type {[number, string]} */ ([kinds.length > 1 ? i / (kinds.length - 1) : 0.5, hparam(JSON.parse(kind)).slice(0, 14)])) };
+}
+
+/** From worst to best, also by lightness. @param {number} share */
+const shade = (share) => `hsl(${210 - 180 * share} 70% ${62 - 22 * share}%)`;
+
+/** @param {{e: any, trials: any[]}} props */
+export function ParallelCoordinates({ e, trials }) {
+  const picture = useRef(/** @type {any} */ (null));
+  const [brushes, setBrushes] = useState(/** @type {Record<string, [number, number]>} */ ({}));
+  const drag = useRef(/** @type {any} */ (null));
+  const names = useMemo(() => varied(e, trials), [trials]);
+  const smaller = e.config.searcher.smaller_is_better;
+  const axes = useMemo(() => [...names.map((name) => ({ name, ...scaleOf(e, trials.map((t) => t.hparams[name]), name), of: (/** @type {any} */ t) => t.hparams[name] })),
+    { name: e.searcherMetric, ...scaleOf({}, trials.map((t) => t.searcherMetricValue), ""), of: (/** @type {any} */ t) => t.searcherMetricValue }], [trials, names]);
+  const x = (/** @type {number} */ i) => SIDE + (i * (W - 2 * SIDE)) / Math.max(1, axes.length - 1);
+  const y = (/** @type {number} */ share) => H - BOTTOM - share * (H - TOP - BOTTOM);
+  const quality = (/** @type {any} */ t) => {
+    const share = axes[axes.length - 1].place(t.searcherMetricValue);
+    return smaller ? 1 - share : share;
+  };
+  const fits = (/** @type {any} */ t) => axes.every((axis) => {
+    const brush = brushes[axis.name];
+    const share = axis.place(axis.of(t));
+    return !brush || (share >= brush[0] && share <= brush[1]);
+  });
+  const shareAt = (/** @type {any} */ event) => {
+    const box = picture.current.getBoundingClientRect();
+    const at = ((event.clientY - box.top) / box.height) * H;
+    return Math.min(1, Math.max(0, (H - BOTTOM - at) / (H - TOP - BOTTOM)));
+  };
+  const kept = trials.filter(fits);
+  const ordered = [...trials].sort((a, b) => Number(fits(a)) - Number(fits(b)) || quality(a) - quality(b));
+  return html`<section class="card" aria-label="parallel coordinates"><div class="row spread"><h2>Parallel coordinates</h2><div class="row tight"><span class="muted" role="status">${kept.length} of ${trials.length} trials</span>
+      ${Object.keys(brushes).length > 0 && html`<button class="small" onClick=${() => setBrushes({})}>Clear brushes</button>`}
+      <button class="quiet small" onClick=${() => saveSvg(picture.current, "parallel-coordinates.svg")}>SVG</button>
+      <button class="quiet small" onClick=${() => saveText(csvOf(["trial", ...axes.map((a) => a.name)], [trials.map((t) => t.id), ...axes.map((a) => trials.map(a.of))]), "trials.csv", "text/csv")}>CSV</button></div></div>
+    <svg class="picture" ref=${picture} viewBox="0 0 ${W} ${H}" role="img" aria-label="a line for each of ${trials.length} trials over ${names.length} hyperparameters; drag along an axis to choose"
+      onPointerMove=${(/** @type {any} */ event) => {
+        if (!drag.current) return;
+        const to = shareAt(event);
+        setBrushes({ ...brushes, [drag.current.name]: [Math.min(drag.current.from, to), Math.max(drag.current.from, to)] });
+      }} onPointerUp=${() => {
+        const brush = drag.current && brushes[drag.current.name];
+        if (brush && brush[1] - brush[0] < 0.02) setBrushes(Object.fromEntries(Object.entries(brushes).filter(([name]) => name !== drag.current.name)));
+        drag.current = null;
+      }}>
+      ${ordered.map((t) => html`<polyline key=${t.id} points=${axes.map((axis, i) => `${x(i).toFixed(1)},${y(axis.place(axis.of(t))).toFixed(1)}`).join(" ")} fill="none" stroke=${fits(t) ? shade(quality(t)) : "var(--line)"} stroke-width=${t.id === e.bestTrialId ? 3 : 1.3} opacity=${fits(t) ? 0.9 : 0.5}
+        onClick=${() => go(`/det/trials/${t.id}`)} style=${{ cursor: "pointer" }}><title>trial ${t.id}: ${metric(t.searcherMetricValue)}</title></polyline>`)}
+      ${axes.map((axis, i) => html`<g key=${axis.name}><line class="axis" x1=${x(i)} x2=${x(i)} y1=${y(0)} y2=${y(1)} /><text x=${x(i)} y="16" text-anchor="middle">${axis.name.length > 18 ? `${axis.name.slice(0, 17)}…` : axis.name}</text>
+        ${axis.ticks.map(([share, text]) => html`<text key=${share} x=${x(i) + (i === axes.length - 1 ? -6 : 6)} y=${y(share) + 4} text-anchor=${i === axes.length - 1 ? "end" : "start"}>${text}</text>`)}
+        ${brushes[axis.name] && html`<rect x=${x(i) - 7} width="14" y=${y(brushes[axis.name][1])} height=${Math.max(2, y(brushes[axis.name][0]) - y(brushes[axis.name][1]))} fill="var(--focus)" opacity="0.25" />`}
+        <rect x=${x(i) - 10} width="20" y=${y(1)} height=${y(0) - y(1)} fill="transparent" style=${{ cursor: "ns-resize", touchAction: "none" }} onPointerDown=${(/** @type {any} */ event) => {
+          event.currentTarget.ownerSVGElement.setPointerCapture(event.pointerId);
+          drag.current = { name: axis.name, from: shareAt(event) };
+        }} /></g>`)}</svg></section>`;
+}
+
+/** @param {{e: any, trials: any[]}} props */
+export function Scatters({ e, trials }) {
+  const names = varied(e, trials);
+  return html`<div class="cards">${names.map((name) => html`<${Scatter} key=${name} e=${e} trials=${trials} name=${name} />`)}</div>`;
+}
+
+/** @param {{e: any, trials: any[], name: string}} props */
+function Scatter({ e, trials, name }) {
+  const picture = useRef(/** @type {any} */ (null));
+  const [w, h, left, bottom] = [420, 240, 56, 34];
+  const across = scaleOf(e, trials.map((t) => t.hparams[name]), name);
+  const up = scaleOf({}, trials.map((t) => t.searcherMetricValue), "");
+  const x = (/** @type {number} */ share) => left + 8 + share * (w - left - 24);
+  const y = (/** @type {number} */ share) => h - bottom - 8 - share * (h - bottom - 24);
+  return html`<section class="card" aria-label="${name} against ${e.searcherMetric}"><div class="row spread"><h3>${name}</h3><button class="quiet small" onClick=${() => saveSvg(picture.current, `${name}.svg`)}>SVG</button></div>
+    <svg class="picture" ref=${picture} viewBox="0 0 ${w} ${h}" role="img" aria-label="${trials.length} trials: ${name} against ${e.searcherMetric}">
+      <line class="axis" x1=${left} x2=${w - 8} y1=${h - bottom} y2=${h - bottom} /><line class="axis" x1=${left} x2=${left} y1="8" y2=${h - bottom} />
+      ${across.ticks.map(([share, text]) => html`<text key=${share} x=${x(share)} y=${h - bottom + 16} text-anchor="middle">${text}</text>`)}${up.ticks.map(([share, text]) => html`<text key=${share} x=${left - 6} y=${y(share) + 4} text-anchor="end">${text}</text>`)}
+      ${trials.map((t) => html`<circle key=${t.id} cx=${x(across.place(t.hparams[name]))} cy=${y(up.place(t.searcherMetricValue))} r=${t.id === e.bestTrialId ? 6 : 4} fill=${t.id === e.bestTrialId ? "var(--accent)" : "var(--run)"} opacity="0.7" style=${{ cursor: "pointer" }} onClick=${() => go(`/det/trials/${t.id}`)}><title>trial ${t.id}: ${name} ${hparam(t.hparams[name])}, ${e.searcherMetric} ${metric(t.searcherMetricValue)}</title></circle>`)}
+    </svg></section>`;
+}

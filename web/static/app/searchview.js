@@ -1,0 +1,68 @@
+// A search as its decisions: a slider over all of them, rungs with who stands where, and why.
+import { html, useEffect, useState } from "./html.js";
+import { useGet, useRested } from "./data.js";
+import { clock, exact, metric } from "./format.js";
+import { setQuery, useLocation } from "./router.js";
+import { may, session } from "./session.js";
+import { Empty, Load, Table } from "./ui.js";
+import { Fork } from "./experimentdialogs.js";
+
+const SHOWN = 60;
+const OUTCOMES = /** @type {Record<string, string>} */ ({ goes_on: "on", promoted: "on", finished: "top", stopped: "stop", failed: "fail", replaced: "stop" });
+
+/** @param {{e: any}} props */
+export function Search({ e }) {
+  const { query } = useLocation();
+  const at = Number(query.get("at") ?? 0);
+  const [moved, setMoved] = useState(at);
+  useEffect(() => setMoved(at), [at]);
+  const rested = useRested(moved, 60);
+  const [fork, setFork] = useState(false);
+  const view = useGet(`undeterred/experiments/${e.id}/search?at=${rested}&most=${SHOWN}`, rested ? [] : [`experiment:${e.id}`]);
+  useEffect(() => {
+    if (rested !== at) setQuery({ at: rested ? String(rested) : "" });
+  }, [rested]);
+  // The page stays as it is while the next point in time is read.
+  const [last, setLast] = useState(/** @type {any} */ (undefined));
+  useEffect(() => {
+    if (view.data) setLast(view.data);
+  }, [view.data]);
+  const shown = view.data ?? last;
+  return html`<${Load} of=${{ ...view, data: shown }}>${(/** @type {any} */ s) => {
+    if (!s.count) return html`<${Empty} title="Nothing has been decided yet"></${Empty}>`;
+    return html`<div class="stack"><section class="card stack tight" aria-label="point in time">
+        <div class="row spread"><h2>After decision ${s.at} of ${s.count}${s.at === s.count ? " (now)" : ""}</h2><div class="row">
+          <button disabled=${s.at <= 1} onClick=${() => setMoved(s.at - 1)} aria-label="one decision back">◂</button><button disabled=${s.at >= s.count} onClick=${() => setMoved(s.at + 1 >= s.count ? 0 : s.at + 1)} aria-label="one decision on">▸</button>
+          <button aria-pressed=${rested === 0} onClick=${() => setMoved(0)}>Now</button>${may("CREATE_EXPERIMENT", e.workspaceId) && html`<button onClick=${() => setFork(true)}>Fork here</button>`}</div></div>
+        <input type="range" min="1" max=${s.count} value=${moved || s.count} aria-label="decision" onInput=${(/** @type {any} */ event) => setMoved(Number(event.target.value) >= s.count ? 0 : Number(event.target.value))} />
+        <ul class="why">${s.sentences.map((/** @type {string} */ text) => html`<li key=${text}>${text}</li>`)}</ul></section>
+      ${s.rungs.length > 0 && html`<section class="card" aria-label="rungs"><h2>Rungs</h2><${Rungs} rungs=${s.rungs} metricName=${s.metric} /></section>`}
+      <${Table} label="decisions" rows=${s.decisions} id=${(/** @type {any} */ d) => d.number} columns=${[
+        { key: "n", title: "Decision", num: true, cell: (/** @type {any} */ d) => html`<button class="small" aria-pressed=${d.number === s.at} onClick=${() => setMoved(d.number)}>${d.number}</button>` },
+        { key: "time", title: "Time", cell: (/** @type {any} */ d) => html`<time datetime=${d.time} title=${exact(d.time)}>${clock(d.time)}</time>` },
+        { key: "event", title: "What happened", cell: (/** @type {any} */ d) => d.event },
+        { key: "trial", title: "Trial", num: true, cell: (/** @type {any} */ d) => (d.trialId ? html`<a href="/det/trials/${d.trialId}">${d.trialId}</a>` : "–") },
+        { key: "value", title: s.metric, num: true, cell: (/** @type {any} */ d) => metric(d.value) },
+        { key: "actions", title: "What was done", wrap: true, cell: (/** @type {any} */ d) => d.error || d.actions || "nothing" },
+        { key: "why", title: "Why", wrap: true, cell: (/** @type {any} */ d) => html`${d.sentences.map((/** @type {string} */ text) => html`<div key=${text}>${text}</div>`)}` },
+      ]} />
+      ${temporal(s.workflowId) && html`<p class="muted">For debugging: <a href=${temporal(s.workflowId)} target="_blank" rel="noreferrer">this search in Temporal's Web UI</a></p>`}
+      ${fork && html`<${Fork} e=${e} at=${s.at} onClose=${() => setFork(false)} />`}</div>`;
+  }}</${Load}>`;
+}
+
+/** @param {{rungs: any[], metricName: string}} props */
+export function Rungs({ rungs, metricName }) {
+  return html`<div class="rungs">${rungs.map((rung) => html`<div class="rung" key="${rung.bracket}.${rung.rung}">
+    <div><strong>bracket ${rung.bracket}, rung ${rung.rung}</strong><div class="muted">at ${rung.length}: ${rung.entries.length} results</div></div>
+    <div class="cells">${rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => html`<a key=${entry.requestId} class=${OUTCOMES[entry.outcome] ?? ""} href=${entry.trialId ? `/det/trials/${entry.trialId}` : null}
+      title="trial ${entry.trialId}: ${metricName} ${metric(entry.metric)}, place ${i + 1} of ${rung.entries.length}, ${(entry.outcome ?? "not compared").replaceAll("_", " ")}">${entry.trialId}${entry.wentOn ? "↑" : ""}</a>`)}</div>
+    <div class="num"><span class="muted">threshold</span> ${metric(rung.threshold)}</div></div>`)}
+    <p class="muted row tight"><span class="cells"><span class="cell">7↑</span></span> went on; dashed: stopped; best first, by ${metricName}</p></div>`;
+}
+
+/** @param {string} workflow */
+function temporal(workflow) {
+  const base = session()?.master?.temporalUi;
+  return base ? `${base}/namespaces/default/workflows/${encodeURIComponent(workflow)}` : null;
+}
