@@ -1,0 +1,39 @@
+// Checkpoints: what is stored, and what can be done with it.
+import { html, useState } from "./html.js";
+import { call, post } from "./api.js";
+import { useGet } from "./data.js";
+import { bytes, metric } from "./format.js";
+import { Confirm, Dialog, Do, Empty, State, Table, When } from "./ui.js";
+
+/** @param {{rows: any[], metricName: string, reload: () => void, canChange: boolean}} props */
+export function CheckpointTable({ rows, metricName, reload, canChange }) {
+  const [register, setRegister] = useState("");
+  return html`<${Table} label="checkpoints" rows=${rows} id=${(/** @type {any} */ c) => c.uuid} columns=${[
+      { key: "uuid", title: "Checkpoint", cell: (/** @type {any} */ c) => html`<code title=${c.uuid}>${c.uuid}</code>` },
+      { key: "trial", title: "Trial", num: true, cell: (/** @type {any} */ c) => (c.training?.trialId ? html`<a href="/det/trials/${c.training.trialId}">${c.training.trialId}</a>` : "–") },
+      { key: "steps", title: "Steps", num: true, cell: (/** @type {any} */ c) => c.metadata?.steps_completed ?? "–" },
+      { key: "metric", title: metricName, num: true, cell: (/** @type {any} */ c) => metric(c.training?.searcherMetric) },
+      { key: "state", title: "State", cell: (/** @type {any} */ c) => html`<${State} state=${c.state} />` },
+      { key: "size", title: "Size", num: true, cell: (/** @type {any} */ c) => bytes(Object.values(c.resources ?? {}).reduce((sum, size) => sum + Number(size), 0)) },
+      { key: "time", title: "Stored", cell: (/** @type {any} */ c) => html`<${When} at=${c.reportTime} />` },
+      { key: "do", title: "", cell: (/** @type {any} */ c) => c.state === "STATE_COMPLETED" && html`<div class="row tight"><a class="button small" href="/checkpoints/${c.uuid}" download="${c.uuid}.tar">Download</a><button class="small" onClick=${() => setRegister(c.uuid)}>Register</button>
+        ${canChange && html`<${Confirm} kind="small danger" label="Delete" title="Delete a checkpoint?" confirm="Delete" run=${async () => { await call("DELETE", "/api/v1/checkpoints", { checkpointUuids: [c.uuid] }); reload(); }}><p>${c.uuid} of trial ${c.training?.trialId} goes with its files. Nothing can start from it afterwards.</p></${Confirm}>`}</div>` },
+    ]} empty=${html`<${Empty} title="No checkpoints yet"><p>A trial stores one with <code>core_context.checkpoint.store_path(…)</code></p></${Empty}>`} />
+    ${register && html`<${Register} uuid=${register} onClose=${() => setRegister("")} />`}`;
+}
+
+/** @param {{uuid: string, onClose: () => void}} props */
+function Register({ uuid, onClose }) {
+  const models = useGet("models?limit=500");
+  const [name, setName] = useState("");
+  const [fresh, setFresh] = useState("");
+  const run = async () => {
+    const model = fresh || name;
+    if (fresh) await post("models", { name: fresh });
+    await post(`models/${encodeURIComponent(model)}/versions`, { modelName: model, checkpointUuid: uuid });
+    onClose();
+  };
+  return html`<${Dialog} title="Register a checkpoint" onClose=${onClose}><label class="field">Model<select value=${name} onChange=${(/** @type {any} */ event) => setName(event.target.value)}><option value="">choose one</option>${(models.data?.models ?? []).map((/** @type {any} */ m) => html`<option key=${m.id} value=${m.name}>${m.name}</option>`)}</select></label>
+    <label class="field">or a new one<input value=${fresh} onInput=${(/** @type {any} */ event) => setFresh(event.target.value)} /></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name && !fresh} run=${run} done="Registered">Register</${Do}></div></${Dialog}>`;
+}

@@ -1,0 +1,41 @@
+// Experiments in lists, and what can be done with them.
+import { html } from "./html.js";
+import { post, remove } from "./api.js";
+import { lasted, metric, stateOf } from "./format.js";
+import { Progress, State, Table, When } from "./ui.js";
+
+const ENDED = ["COMPLETED", "CANCELED", "ERROR"];
+/** @param {any} e */
+export const isOver = (e) => ENDED.includes(stateOf(e.state));
+
+/** @type {(import("./ui.js").Column)[]} */
+export const COLUMNS = [
+  { key: "id", title: "ID", num: true, sort: "SORT_BY_ID", cell: (e) => html`<a href="/det/experiments/${e.id}">${e.id}</a>` },
+  { key: "name", title: "Name", sort: "SORT_BY_NAME", cell: (e) => html`<a href="/det/experiments/${e.id}" title=${e.name}>${e.name}</a>${(e.labels ?? []).map((/** @type {string} */ label) => html` <span class="tag" key=${label}>${label}</span>`)}${e.archived ? html` <span class="tag">archived</span>` : ""}` },
+  { key: "state", title: "State", sort: "SORT_BY_STATE", cell: (e) => html`<${State} state=${e.state} />` },
+  { key: "progress", title: "Progress", sort: "SORT_BY_PROGRESS", cell: (e) => (isOver(e) ? html`<span class="muted">–</span>` : html`<${Progress} share=${e.progress} />`) },
+  { key: "best", title: "Best", num: true, sort: "SORT_BY_SEARCHER_METRIC_VAL", hint: "the best trial's value of the searcher's metric", cell: (e) => (e.bestTrialId ? html`<a href="/det/trials/${e.bestTrialId}" title="trial ${e.bestTrialId}, ${e.searcherMetric}">${metric(e.bestTrialSearcherMetric)}</a>` : "–") },
+  { key: "trials", title: "Trials", num: true, sort: "SORT_BY_NUM_TRIALS", cell: (e) => e.numTrials },
+  { key: "searcher", title: "Searcher", cell: (e) => e.searcherType },
+  { key: "user", title: "User", sort: "SORT_BY_USER", cell: (e) => e.displayName || e.username },
+  { key: "pool", title: "Pool", sort: "SORT_BY_RESOURCE_POOL", cell: (e) => e.resourcePool },
+  { key: "start", title: "Started", sort: "SORT_BY_START_TIME", cell: (e) => html`<${When} at=${e.startTime} />` },
+  { key: "duration", title: "Duration", num: true, cell: (e) => lasted(e.startTime, e.endTime) },
+];
+
+/** @param {{rows: any[], label: string, columns?: string[], [other: string]: any}} props */
+export const ExperimentTable = ({ rows, label, columns, ...others }) =>
+  html`<${Table} rows=${rows} id=${(/** @type {any} */ e) => e.id} label=${label} columns=${COLUMNS.filter((c) => !columns || columns.includes(c.key))} ...${others} />`;
+
+/** What can be done with experiments, and with which. @type {[string, string, (e: any) => boolean][]} */
+export const COMMANDS = [
+  ["activate", "Activate", (e) => stateOf(e.state) === "PAUSED"],
+  ["pause", "Pause", (e) => ["ACTIVE", "RUNNING", "QUEUED", "STARTING", "PULLING"].includes(stateOf(e.state))],
+  ["cancel", "Cancel", (e) => !isOver(e)],
+  ["kill", "Kill", (e) => !isOver(e)],
+  ["archive", "Archive", (e) => isOver(e) && !e.archived],
+  ["unarchive", "Unarchive", (e) => e.archived],
+];
+
+/** @param {number} id @param {string} command */
+export const command = (id, command) => (command === "delete" ? remove(`experiments/${id}`) : post(`experiments/${id}/${command}`));
