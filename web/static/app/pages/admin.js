@@ -1,0 +1,85 @@
+// For administrators: users, groups, tokens, the audit log.
+import { html, useState } from "../html.js";
+import { patch, post, put, query, remove } from "../api.js";
+import { useGet } from "../data.js";
+import { exact } from "../format.js";
+import { isAdmin } from "../session.js";
+import { useQuery } from "../router.js";
+import { Confirm, Dialog, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
+import { Name } from "./workspaces.js";
+
+/** @param {{tab?: string}} props */
+export function Admin({ tab = "users" }) {
+  if (!isAdmin()) return html`<${Empty} title="Not allowed"><p>These pages are for administrators of the cluster.</p></${Empty}>`;
+  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["tokens", "Access tokens"], ["message", "Message"], ["audit", "Audit log"]]} />
+    ${tab === "groups" ? html`<${Groups} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
+}
+
+function Users() {
+  const [name, setName] = useQuery("name");
+  const list = useGet(`users${query({ limit: 200, name })}`);
+  const [open, setOpen] = useState(/** @type {any} */ (null));
+  const change = (/** @type {any} */ user, /** @type {any} */ what) => async () => {
+    await patch(`users/${user.id}`, what);
+    list.reload();
+  };
+  return html`<div class="stack"><div class="row spread"><${Search} label="filter by name" value=${name} onChange=${setName} /><button class="first" onClick=${() => setOpen("new")}>New user</button></div>
+    <${Load} of=${list}>${(/** @type {any} */ { users }) => html`<${Table} label="users" rows=${users} id=${(/** @type {any} */ u) => u.id} columns=${[
+      { key: "name", title: "User", cell: (/** @type {any} */ u) => u.username }, { key: "display", title: "Shown as", cell: (/** @type {any} */ u) => u.displayName || "–" },
+      { key: "admin", title: "Administrator", cell: (/** @type {any} */ u) => (u.admin ? "yes" : "no") }, { key: "active", title: "Active", cell: (/** @type {any} */ u) => (u.active ? "yes" : "no") },
+      { key: "last", title: "Last login", cell: (/** @type {any} */ u) => html`<${When} at=${u.lastAuthAt} />` },
+      { key: "do", title: "", cell: (/** @type {any} */ u) => html`<div class="row tight"><button class="small" onClick=${() => setOpen(u)}>Password</button>
+        <${Confirm} kind="small" label=${u.admin ? "No administrator" : "Administrator"} title="${u.admin ? "Take" : "Give"} ${u.username} all rights?" confirm="Change" run=${change(u, { admin: !u.admin })}><p>${u.admin ? "It keeps its roles in workspaces." : "An administrator sees and changes everything in this cluster."}</p></${Confirm}>
+        <${Confirm} kind="small ${u.active ? "danger" : ""}" label=${u.active ? "Deactivate" : "Activate"} title="${u.active ? "Deactivate" : "Activate"} ${u.username}?" confirm="Change" run=${change(u, { active: !u.active })}><p>${u.active ? "Its sessions and access tokens end. Its experiments go on." : "It can log in again."}</p></${Confirm}></div>` },
+    ]} />`}</${Load}>${open && html`<${UserDialog} user=${open === "new" ? null : open} onClose=${() => setOpen(null)} reload=${list.reload} />`}</div>`;
+}
+
+/** @param {{user: any, onClose: () => void, reload: () => void}} props */
+function UserDialog({ user, onClose, reload }) {
+  const [name, setName] = useState("");
+  const [password, setPassword] = useState("");
+  const run = async () => {
+    if (user) await patch(`users/${user.id}`, { password, isHashed: false });
+    else await post("users", { user: { username: name, active: true, admin: false }, password, isHashed: false });
+    onClose();
+    reload();
+  };
+  return html`<${Dialog} title=${user ? `Password of ${user.username}` : "New user"} onClose=${onClose}>${!user && html`<label class="field">Name<input value=${name} autocomplete="off" onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>`}
+    <label class="field">Password<input type="password" autocomplete="new-password" value=${password} onInput=${(/** @type {any} */ event) => setPassword(event.target.value)} /></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!password || (!user && !name)} run=${run} done="Saved">Save</${Do}></div></${Dialog}>`;
+}
+
+function Groups() {
+  const [list, setList] = useState(/** @type {any} */ (null));
+  const [open, setOpen] = useState(false);
+  const load = () => post("groups/search", { limit: 500 }).then((data) => setList({ data }), (error) => setList({ error }));
+  if (list === null) {
+    setList({});
+    load();
+  }
+  return html`<div class="stack"><div class="row"><button class="first" onClick=${() => setOpen(true)}>New group</button></div>${open && html`<${Name} title="New group" label="Name" onClose=${() => setOpen(false)} run=${async (/** @type {string} */ name) => { await post("groups", { name }); load(); }} />`}
+    <${Load} of=${{ ...list, reload: load }}>${(/** @type {any} */ { groups }) => html`<${Table} label="groups" rows=${groups} id=${(/** @type {any} */ g) => g.group.groupId} columns=${[{ key: "name", title: "Group", cell: (/** @type {any} */ g) => g.group.name }, { key: "n", title: "Members", num: true, cell: (/** @type {any} */ g) => g.numMembers },
+      { key: "do", title: "", cell: (/** @type {any} */ g) => html`<${Confirm} kind="small danger" label="Delete" title="Delete group ${g.group.name}?" confirm="Delete" run=${async () => { await remove(`groups/${g.group.groupId}`); load(); }}><p>Its ${g.numMembers} members lose the roles that they have by it.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No groups yet"></${Empty}>`} />`}</${Load}></div>`;
+}
+
+function Tokens() {
+  const list = useGet("tokens?limit=200&showInactive=false");
+  return html`<${Load} of=${list}>${(/** @type {any} */ { tokenInfo }) => html`<${Table} label="access tokens" rows=${tokenInfo} id=${(/** @type {any} */ t) => t.id} columns=${[
+    { key: "id", title: "Token", num: true, cell: (/** @type {any} */ t) => t.id }, { key: "user", title: "User", num: true, cell: (/** @type {any} */ t) => t.userId }, { key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description },
+    { key: "made", title: "Made", cell: (/** @type {any} */ t) => html`<${When} at=${t.createdAt} />` }, { key: "ends", title: "Ends", cell: (/** @type {any} */ t) => exact(t.expiry) },
+    { key: "do", title: "", cell: (/** @type {any} */ t) => html`<${Confirm} kind="small danger" label="Revoke" title="Revoke token ${t.id}?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); list.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No access tokens"><code>det token create</code></${Empty}>`} />`}</${Load}>`;
+}
+
+function Message() {
+  const one = useGet("master/cluster_message");
+  const [text, setText] = useState(/** @type {string | null} */ (null));
+  return html`<${Load} of=${one}>${(/** @type {any} */ data) => html`<div class="stack"><p class="muted">All who use the cluster see it, here and in <code>det</code>.</p><label class="field">Message<input value=${text ?? data.clusterMessage?.message ?? ""} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
+    <div class="row"><${Do} kind="first" disabled=${!text} run=${async () => { await put("master/cluster_message", { message: text }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></div>`}</${Load}>`;
+}
+
+function Audit() {
+  const list = useGet("undeterred/audit?limit=200");
+  return html`<${Load} of=${list}>${(/** @type {any} */ data) => html`<${Table} label="audit log" rows=${data.entries} id=${(/** @type {any} */ a) => a.number} columns=${[
+    { key: "n", title: "Entry", num: true, cell: (/** @type {any} */ a) => a.number }, { key: "time", title: "When", cell: (/** @type {any} */ a) => html`<${When} at=${a.at} />` }, { key: "who", title: "Who", cell: (/** @type {any} */ a) => a.actor }, { key: "what", title: "What", cell: (/** @type {any} */ a) => html`<code>${a.method} ${a.target}</code>` },
+    { key: "fields", title: "Fields", wrap: true, cell: (/** @type {any} */ a) => (a.fields ?? []).join(", ") }, { key: "from", title: "From", cell: (/** @type {any} */ a) => a.address }]} empty=${html`<${Empty} title="Nothing was changed yet"></${Empty}>`} />`}</${Load}>`;
+}

@@ -1,0 +1,31 @@
+// Templates: parts of configurations that several experiments and tasks share.
+import { html, useState } from "../html.js";
+import { call, remove } from "../api.js";
+import { useGet } from "../data.js";
+import { Confirm, Dialog, Do, Empty, Head, Load, Table } from "../ui.js";
+
+export function Templates() {
+  const list = useGet("templates?limit=500");
+  const [open, setOpen] = useState(/** @type {any} */ (null));
+  return html`<div class="stack"><${Head} title="Templates"><button class="first" onClick=${() => setOpen({ name: "", config: {} })}>New template</button></${Head}>
+    <${Load} of=${list}>${(/** @type {any} */ { templates }) => html`<${Table} label="templates" rows=${templates} id=${(/** @type {any} */ t) => t.name} columns=${[
+      { key: "name", title: "Name", cell: (/** @type {any} */ t) => t.name }, { key: "config", title: "Sets", wrap: true, cell: (/** @type {any} */ t) => html`<code>${Object.keys(t.config ?? {}).join(", ")}</code>` },
+      { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight"><button class="small" onClick=${() => setOpen(t)}>Edit</button><${Confirm} kind="small danger" label="Delete" title="Delete template ${t.name}?" confirm="Delete" run=${async () => { await remove(`templates/${encodeURIComponent(t.name)}`); list.reload(); }}><p>What was created from it keeps its configuration.</p></${Confirm}></div>` },
+    ]} empty=${html`<${Empty} title="No templates yet"><code>det template set NAME FILE</code></${Empty}>`} />`}</${Load}>
+    ${open && html`<${Edit} template=${open} onClose=${() => setOpen(null)} reload=${list.reload} />`}</div>`;
+}
+
+/** @param {{template: any, onClose: () => void, reload: () => void}} props */
+function Edit({ template, onClose, reload }) {
+  const [name, setName] = useState(template.name);
+  const [text, setText] = useState(JSON.stringify(template.config, null, 2));
+  const save = async () => {
+    const config = JSON.parse(text);
+    await call("PUT", `/api/v1/templates/${encodeURIComponent(name)}`, { name, config, workspaceId: template.workspaceId });
+    onClose();
+    reload();
+  };
+  return html`<${Dialog} title=${template.name ? `Template ${template.name}` : "New template"} onClose=${onClose} wide><label class="field">Name<input value=${name} disabled=${Boolean(template.name)} onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>
+    <label class="field">Configuration, as JSON<textarea rows="16" spellcheck="false" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name} run=${save} done="Saved">Save</${Do}></div></${Dialog}>`;
+}

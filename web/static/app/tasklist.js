@@ -1,0 +1,96 @@
+// Notebooks, shells, commands, TensorBoards and generic tasks: in lists, and how they are started.
+import { html, useMemo, useState } from "./html.js";
+import { post, query } from "./api.js";
+import { useGet } from "./data.js";
+import { lasted, stateOf } from "./format.js";
+import { go } from "./router.js";
+import { may, session } from "./session.js";
+import { Confirm, Dialog, Do, State, Table, When } from "./ui.js";
+
+/** @type {[string, string, string][]} key of the lists, name, path */
+export const KINDS = [
+  ["notebooks", "JupyterLab", "notebooks"], ["shells", "Shell", "shells"], ["commands", "Command", "commands"],
+  ["tensorboards", "TensorBoard", "tensorboards"],
+];
+
+/** All tasks of a user, or of all users. @param {number | null} userId */
+export function useTasks(userId) {
+  const lists = KINDS.map(([, , path]) => useGet(`${path}${query({ limit: 500, userIds: userId ?? undefined })}`, ["tasks"]));
+  const generic = useGet(`generic-tasks${query({ limit: 500, userIds: userId ?? undefined })}`, ["tasks"]);
+  const rows = useMemo(() => {
+    const found = KINDS.flatMap(([key, kind], i) => (lists[i].data?.[key] ?? []).map((/** @type {any} */ task) => ({ ...task, kind, path: key })));
+    const others = (generic.data?.tasks ?? []).map((/** @type {any} */ task) => ({ ...task, id: task.taskId, kind: "Generic", path: "tasks", description: task.name }));
+    return [...found, ...others].sort((a, b) => (a.startTime < b.startTime ? 1 : -1));
+  }, [...lists.map((list) => list.data), generic.data]);
+  const all = [...lists, generic];
+  return { rows, isLoading: all.some((list) => list.isLoading), error: all.find((list) => list.error)?.error, reload: () => all.forEach((list) => list.reload()) };
+}
+
+/** @param {any} task */
+export const hasEnded = (task) => ["TERMINATED", "COMPLETED", "CANCELED", "ERROR"].includes(stateOf(task.state)) || Boolean(task.endTime);
+
+/** @param {{rows: any[], reload: () => void, empty?: any}} props */
+export function TaskTable({ rows, reload, empty }) {
+  return html`<${Table} label="tasks" rows=${rows} id=${(/** @type {any} */ t) => t.id} empty=${empty} columns=${[
+    { key: "name", title: "Name", cell: (/** @type {any} */ t) => html`<a href="/det/tasks/${t.id}">${t.description || t.id}</a>` },
+    { key: "kind", title: "Kind", cell: (/** @type {any} */ t) => t.kind },
+    { key: "state", title: "State", cell: (/** @type {any} */ t) => html`<${State} state=${t.state} />` },
+    { key: "user", title: "User", cell: (/** @type {any} */ t) => t.displayName || t.username },
+    { key: "pool", title: "Pool", cell: (/** @type {any} */ t) => t.resourcePool },
+    { key: "start", title: "Started", cell: (/** @type {any} */ t) => html`<${When} at=${t.startTime} />` },
+    { key: "age", title: "Age", num: true, cell: (/** @type {any} */ t) => lasted(t.startTime, t.endTime) },
+    { key: "do", title: "", cell: (/** @type {any} */ t) => html`<${TaskActions} task=${t} reload=${reload} small />` },
+  ]} />`;
+}
+
+/** @param {{task: any, reload: () => void, small?: boolean}} props */
+export function TaskActions({ task, reload, small }) {
+  const canChange = task.userId === session()?.user.id || may("UPDATE_NSC", task.workspaceId);
+  const kind = small ? "small" : "";
+  const canOpen = ["notebooks", "tensorboards"].includes(task.path);
+  if (hasEnded(task)) return html`<a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>`;
+  return html`<div class="row tight">${canOpen && html`<a class="button ${kind}" href="/det/interactive/${task.id}/${task.path}">Open</a>`}
+    <a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>
+    ${canChange && task.path === "tasks" && !task.noPause && html`<${Do} kind=${kind} run=${async () => { await post(`tasks/${task.id}/${stateOf(task.state) === "PAUSED" ? "unpause" : "pause"}`, { taskId: task.id }); reload(); }}>${stateOf(task.state) === "PAUSED" ? "Unpause" : "Pause"}</${Do}>`}
+    ${canChange && html`<${Confirm} kind="${kind} danger" label="Kill" title="Kill ${task.description || task.id}?" confirm="Kill" run=${async () => { await post(`${task.path}/${task.id}/kill`, task.path === "tasks" ? { taskId: task.id } : {}); reload(); }}>
+      <p>This ${task.kind} of ${task.displayName || task.username} ends at once. Files that are not on a mounted folder are lost.</p></${Confirm}>`}</div>`;
+}
+
+/** Start something that is used in the browser. */
+export function LaunchButtons() {
+  const [open, setOpen] = useState("");
+  return html`<button onClick=${() => setOpen("notebooks")}>JupyterLab</button><button onClick=${() => setOpen("shells")}>Shell</button><button onClick=${() => setOpen("commands")}>Command</button>
+    ${open && html`<${Launch} path=${open} onClose=${() => setOpen("")} />`}`;
+}
+
+/** @param {{path: string, onClose: () => void}} props */
+function Launch({ path, onClose }) {
+  const pools = useGet("resource-pools");
+  const workspaces = useGet("workspaces?limit=500");
+  const templates = useGet("templates?limit=500");
+  const [form, setForm] = useState(/** @type {any} */ ({ slots: "1", pool: "", workspace: "", template: "", name: "", words: "", idle: "", full: "" }));
+  const set = (/** @type {string} */ key) => (/** @type {any} */ event) => setForm({ ...form, [key]: event.target.value });
+  const [, title] = KINDS.find(([key]) => key === path) ?? ["", path];
+  const run = async () => {
+    /** @type {any} */
+    const config = { resources: { slots: Number(form.slots), ...(form.pool ? { resource_pool: form.pool } : {}) } };
+    if (form.name) config.description = form.name;
+    if (form.words) config.entrypoint = [form.words];
+    if (form.idle && path === "notebooks") config.idle_timeout = form.idle;
+    const answer = await post(path, { config: form.full ? { ...config, ...JSON.parse(form.full) } : config, templateName: form.template, workspaceId: Number(form.workspace || 0) });
+    const task = answer[path.slice(0, -1)];
+    onClose();
+    go(path === "notebooks" ? `/det/interactive/${task.id}/notebooks` : `/det/tasks/${task.id}`);
+  };
+  const options = (/** @type {any[]} */ rows, /** @type {string} */ key, /** @type {string} */ name) => [html`<option value="">default</option>`, ...rows.map((row) => html`<option key=${row[key]} value=${row[key]}>${row[name]}</option>`)];
+  return html`<${Dialog} title="Start ${title === "JupyterLab" ? title : `a ${title.toLowerCase()}`}" onClose=${onClose}>
+    <label class="field">Name<input value=${form.name} onInput=${set("name")} placeholder="made up" /></label>
+    ${path === "commands" && html`<label class="field">Command, a line for the shell<input class="mono" value=${form.words} onInput=${set("words")} placeholder="nvidia-smi" /></label>`}
+    <div class="row"><label class="field">Slots<input type="number" min="0" value=${form.slots} onInput=${set("slots")} /></label>
+      <label class="field">Pool<select value=${form.pool} onChange=${set("pool")}>${options(pools.data?.resourcePools ?? [], "name", "name")}</select></label>
+      <label class="field">Workspace<select value=${form.workspace} onChange=${set("workspace")}>${options((workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived), "id", "name")}</select></label>
+      <label class="field">Template<select value=${form.template} onChange=${set("template")}>${options(templates.data?.templates ?? [], "name", "name")}</select></label>
+      ${path === "notebooks" && html`<label class="field">Ends unused after<input value=${form.idle} onInput=${set("idle")} placeholder="never, or 2h" size="10" /></label>`}</div>
+    <details><summary>More of the configuration, as JSON</summary><textarea rows="5" spellcheck="false" value=${form.full} onInput=${set("full")} aria-label="more of the configuration, as JSON" placeholder='{"environment": {"image": "…"}}'></textarea></details>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${path === "commands" && !form.words} run=${run}>Start</${Do}></div></${Dialog}>`;
+}
