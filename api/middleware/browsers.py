@@ -14,8 +14,10 @@ from starlette.types import Message, Scope
 
 from api.errors import Forbidden, NotServed
 
-PAGE_POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+#: The web UI: programs, styles and data of this origin, and pictures that it draws itself.
+UI_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 #: Swagger UI sets styles within its elements, and asks the API what is tried out.
 SWAGGER_POLICY = (

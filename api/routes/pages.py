@@ -1,4 +1,4 @@
-"""Pages for browsers: a start page, and the description of the API. All files are served by the API itself."""
+"""The description of the API, as a page. All files are served by the API itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.middleware.browsers import PAGE_POLICY, SWAGGER_POLICY
+from api.middleware.browsers import SWAGGER_POLICY
 from api.routing import Route
 
 router = APIRouter(route_class=Route, tags=["cluster"], include_in_schema=False)
@@ -19,27 +19,11 @@ def _file(package: str, folder: str, name: str) -> bytes:
     return (files(package) / folder / name).read_bytes()
 
 
-def _page(name: str, policy: str) -> Response:
-    content = _file("api", "pages", name)
-    return Response(content, media_type="text/html", headers={"Content-Security-Policy": policy})
-
-
-@router.get("/")
-def index() -> Response:
-    """What this is, and where to go."""
-    return _page("index.html", PAGE_POLICY)
-
-
 @router.get("/docs/rest-api")
 def rest_api() -> Response:
     """The description of the API, to read and to try out."""
-    return _page("rest-api.html", SWAGGER_POLICY)
-
-
-@router.get("/docs/page.css")
-def style() -> Response:
-    """How the first page looks."""
-    return Response(_file("api", "pages", "page.css"), media_type="text/css")
+    content = _file("api", "pages", "rest-api.html")
+    return Response(content, media_type="text/html", headers={"Content-Security-Policy": SWAGGER_POLICY})
 
 
 @router.get("/docs/rest-api.js")

@@ -90,9 +90,8 @@ async def test_every_answer_has_the_headers_that_browsers_obey(api: Served) -> N
         assert "access-control-allow-origin" not in headers
 
 
-@pytest.mark.parametrize("path", ["/", "/docs/rest-api"])
-async def test_page_fetches_nothing_from_elsewhere(api: Served, path: str) -> None:
-    page = await api.http.get(path)
+async def test_page_fetches_nothing_from_elsewhere(api: Served) -> None:
+    page = await api.http.get("/docs/rest-api")
     assert page.headers["content-type"].startswith("text/html")
     assert "://" not in page.text
     assert not re.search(r"<script(?! src=)|<style|style=|onclick", page.text), "its policy would not let it run"
