@@ -36,6 +36,7 @@ def _success(description: str, *kinds: str) -> dict[int | str, dict[str, Any]]:
 #: What routes declare that answer with lines.
 LINES = _success("A stream: one object a line", "application/json")
 NDJSON = _success("A stream: one object a line", "application/x-ndjson")
+EVENTS = _success("A stream of server-sent events", "text/event-stream")
 
 
 def files(*kinds: str) -> dict[int | str, dict[str, Any]]:
@@ -92,9 +93,20 @@ def stream(lines: AsyncIterator[bytes], during: AbstractContextManager[None] | N
     return _Stream(lines, during or nullcontext())
 
 
+def event_stream(events: AsyncIterator[bytes], during: AbstractContextManager[None]) -> Response:
+    """The same of server-sent events, which browsers read; an error ends it, and the browser asks again."""
+    return _Stream(_events(events), during, "text/event-stream")
+
+
 class _Stream(StreamingResponse):
-    def __init__(self, lines: AsyncIterator[bytes], during: AbstractContextManager[None]) -> None:
-        super().__init__(_guarded(lines), media_type="application/json")
+    def __init__(
+        self, lines: AsyncIterator[bytes], during: AbstractContextManager[None], media_type: str = "application/json"
+    ) -> None:
+        super().__init__(
+            lines if media_type == "text/event-stream" else _guarded(lines),
+            media_type=media_type,
+            headers={"cache-control": "no-store"},
+        )
         self._during = during
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,6 +125,14 @@ async def _guarded(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     except Exception as error:  # noqa: BLE001
         log.error("a stream broke off", error=repr(error))
         yield _last_line(14, 503, "Service Unavailable", "the stream broke off: try again")
+
+
+async def _events(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for event in events:
+            yield event
+    except ApiError as error:
+        yield b"event: ended\ndata: " + orjson.dumps({"status": error.status, "message": error.message}) + b"\n\n"
 
 
 def _last_line(code: int, status: int, reason: str, message: str) -> bytes:

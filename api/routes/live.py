@@ -1,0 +1,63 @@
+"""What pages are notified of: one stream of server-sent events for all that a page shows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable, readable_task, readable_trial
+from api.deps import PartsDep, UserDep, asked_again
+from api.routing import Route
+from api.schemas.base import encode
+from api.schemas.live import Topic, topics_of
+from api.schemas.streaming import EVENTS, event_stream
+from web import files
+
+router = APIRouter(route_class=Route, tags=["cluster"])
+
+
+@router.get("/api/v1/undeterred/live", response_class=Response, responses=EVENTS)
+async def live(
+    request: Request, parts: PartsDep, user: UserDep, topic: Annotated[list[str] | None, Query()] = None
+) -> Response:
+    """Server-sent events: `version` of each `topic` now and when it changes, and `points` that trials report.
+
+    Topics: `experiments`, `jobs`, `tasks`, `agents`; `experiment:<number>`, `trial:<number>`, `curve:<experiment>`;
+    `task:<id>`, `log:<task id>`. `hello` comes first, and names the release of the pages. `reset`: read it again.
+    """
+    topics = topics_of(topic or [])
+
+    def check(reader: UserPrincipal) -> None:
+        with parts.database.read() as session:
+            for each in topics:
+                _check(session, each, reader)
+
+    await run_in_threadpool(check, user)
+    still = asked_again(request, check)
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield _event("hello", {"digest": files.load().digest})
+        async for event in parts.live.events(topics, still):
+            yield b": here\n\n" if event is None else _event(*event)
+
+    return event_stream(lines(), parts.followers.one_more(user.user_id))
+
+
+def _event(kind: str, data: object) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + encode(data) + b"\n\n"
+
+
+def _check(session: Session, topic: Topic, user: UserPrincipal) -> None:
+    """Raises: NotFound, Forbidden. Of lists only the time of a change is told."""
+    if topic.kind in ("experiment", "curve"):
+        readable(session, topic.number, user)
+    elif topic.kind == "trial":
+        readable_trial(session, topic.number, user)
+    elif topic.task_id:
+        readable_task(session, topic.task_id, user)
