@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from api.queries.paging import chosen, few
@@ -78,6 +78,26 @@ def read(
     if wanted.pattern is not None:
         rows = [row for row in rows if wanted.pattern.matches(row.log)]
     return Lines(rows, last_id, is_full)
+
+
+def bounds(session: Session, task_ids: Sequence[str]) -> tuple[int | None, int | None]:
+    """Ids of the first and the last line of tasks; None without any."""
+    first, last = session.execute(select(func.min(TaskLog.id), func.max(TaskLog.id)).where(_of(task_ids))).one()
+    return first, last
+
+
+def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first: int, last: int) -> int:
+    """An id behind which the lines from this moment on are, by bisection: lines arrive about in their order."""
+    low, high = first, last + 1  # the first such line is in between
+    while low < high:
+        middle = (low + high) // 2
+        found = select(TaskLog.id, TaskLog.timestamp).where(_of(task_ids), TaskLog.id >= middle)
+        row = session.execute(found.order_by(TaskLog.id).limit(1)).one_or_none()
+        if row is None or row[1] >= moment:
+            high = middle
+        else:
+            low = row[0] + 1
+    return low - 1
 
 
 def _of(task_ids: Sequence[str]) -> ColumnElement[bool]:

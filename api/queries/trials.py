@@ -78,6 +78,13 @@ def of_experiment(experiment_id: int) -> Select[Trial]:
     return select(Trial).where(Trial.experiment_id == experiment_id)
 
 
+def best_ids(session: Session, experiment: Experiment, most: int) -> list[int]:
+    """The trials with the best searcher metric, then those that were trained longest."""
+    best = Trial.searcher_metric.asc() if experiment.smaller_is_better else Trial.searcher_metric.desc()
+    order = (Trial.searcher_metric.is_(None), best, Trial.total_batches.desc(), Trial.id)
+    return list(session.scalars(of_experiment(experiment.id).with_only_columns(Trial.id).order_by(*order).limit(most)))
+
+
 def sorted_by(session: Session, statement: Select[Trial], sort_by: str, *, descending: bool) -> Select[Trial]:
     """The statement with an order. Raises: BadRequest."""
     column = chosen("sortBy", sort_by, {**SORT, "SORT_BY_DURATION": _duration(session)})

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from api.auth.authorization import readable_trial
+from api.auth.authorization import readable, readable_trial
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
-from api.queries import curves, trials
+from api.queries import curve_bands, curves, trials
 from api.queries.paging import chosen
 from api.routing import Route
+from api.schemas import curves as wire
 from api.schemas.base import answer
+from api.schemas.parameters import ExperimentId
 from database.models import Trial
 
 router = APIRouter(route_class=Route, tags=["trials"])
@@ -76,11 +78,40 @@ def time_series(
 
 def _metrics(trial: Trial, names: Any, ids: Any, group: str) -> list[tuple[str, str]]:
     """Group and name of each metric that was asked for and that the trial has."""
-    wanted: list[tuple[str, str]] = []
-    for id_ in ids:
-        in_group, dot, name = id_.partition(".")
-        if not dot or not name:
-            raise BadRequest(f"metricIds: {id_[:80]!r}: expected group.name, such as validation.loss")
-        wanted.append((in_group, name))
+    wanted = [_named("metricIds", id_) for id_ in ids]
     wanted += [(in_group, name) for name in names for in_group in sorted(trial.summary) if group in ("", in_group)]
     return [(in_group, name) for in_group, name in dict.fromkeys(wanted) if name in trial.summary.get(in_group, {})]
+
+
+@router.get("/api/v1/undeterred/experiments/{experiment_id}/curves", response_model=wire.Curves)
+def curves_of_experiment(
+    experiment_id: ExperimentId,
+    parts: PartsDep,
+    user: UserDep,
+    metric: Annotated[str, Query(description="group.name, such as validation.loss", max_length=700)],
+    trial_ids: Annotated[list[int] | None, Query(alias="trialIds", description="default: those with the best")] = None,
+    columns: Annotated[int, Query(ge=10, le=4000, description="of pixels")] = 600,
+    start: Annotated[int, Query(alias="startBatches", ge=0)] = 0,
+    end: Annotated[int, Query(alias="endBatches", ge=0, description="0: no end")] = 0,
+    most: Annotated[int, Query(ge=1, le=_MOST_TRIALS, description="trials")] = 100,
+) -> Response:
+    """Curves of one metric, thinned to the first, last, smallest and largest value of each column of pixels."""
+    group, name = _named("metric", metric)
+    with parts.database.read() as session:
+        experiment = readable(session, experiment_id, user)
+        if len(trial_ids or ()) > _MOST_TRIALS:
+            raise BadRequest(f"trialIds: {len(trial_ids or ())} trials: expected at most {_MOST_TRIALS}")
+        for trial_id in trial_ids or ():
+            if readable_trial(session, trial_id, user).experiment_id != experiment_id:
+                raise BadRequest(f"trialIds: {trial_id} is not of experiment {experiment_id}")
+        ids = trial_ids or trials.best_ids(session, experiment, most)
+        found = curve_bands.curves(session, ids, group, name, columns=columns, start=start, end=end or None)
+    return answer(wire.Curves(curves=[wire.Curve.model_construct(**vars(curve)) for curve in found]))
+
+
+def _named(field: str, text: str) -> tuple[str, str]:
+    """Group and name of a metric. Raises: BadRequest."""
+    group, dot, name = text.partition(".")
+    if not dot or not name:
+        raise BadRequest(f"{field}: {text[:80]!r}: expected group.name, such as validation.loss")
+    return group, name

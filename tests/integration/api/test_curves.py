@@ -85,3 +85,75 @@ def test_spike_stays_when_the_flat_rest_is_thinned_out() -> None:
     assert len(kept) == 50
     assert points[777] in kept
     assert thinned(points[:50], 50) == points[:50]
+
+
+BANDS = "/api/v1/undeterred/experiments/{}/curves"
+
+
+async def bands(user: Caller, run: Run, metric: str, **query: Any) -> dict[int, list[tuple[int, Any]]]:
+    answer = await user.get(BANDS.format(run.experiment_id), metric=metric, **query)
+    return {each["trialId"]: list(zip(each["batches"], each["values"], strict=True)) for each in answer["curves"]}
+
+
+async def test_curves_of_an_experiment_are_whole_when_short(api: Served) -> None:
+    user = api.user()
+    run = await api.trial(user)
+    other = await api.another_trial(run.experiment_id)
+    for step, loss in ((1, 3.0), (2, "NaN"), (3, "Infinity"), (4, "text"), (5, 1.0)):
+        await run.report("validation", step, {"loss": loss, "epoch": step / 2})
+    await other.report("validation", 2, {"loss": 2.0})
+    await other.report("training", 3, {"loss": 9.0})
+    assert await bands(user, run, "validation.loss") == {
+        run.trial_id: [(1, 3.0), (2, "NaN"), (3, "Infinity"), (5, 1.0)],
+        other.trial_id: [(2, 2.0)],
+    }
+    assert await bands(user, run, "validation.loss", trialIds=other.trial_id) == {other.trial_id: [(2, 2.0)]}
+    assert await bands(user, run, "validation.loss", startBatches=3, endBatches=4) == {run.trial_id: [(3, "Infinity")]}
+    assert await bands(user, run, "validation.unheard") == {}
+    assert list(await bands(user, run, "validation.loss", most=1)) == [run.trial_id], "the best one"
+    [curve_] = (await user.get(BANDS.format(run.experiment_id), metric="training.loss"))["curves"]
+    assert curve_["epochs"] == [None]
+    assert abs(curve_["times"][0] - utc_now().timestamp()) < 300
+
+
+@pytest.mark.parametrize("count", [20_000, 150_000])
+async def test_spike_is_never_lost_when_a_curve_is_thinned_out(api: Served, count: int) -> None:
+    """Read one by one, and put together by the database."""
+    user = api.user()
+    run = await api.trial(user)
+    up, down, odd = count // 3, count // 2, count // 5
+    rows = [
+        {"trial_id": run.trial_id, "run_id": 1, "group_name": "training", "total_batches": step, "reported_at": utc_now(),
+         "metrics": {"loss": 50.0 if step == up else -7.0 if step == down else "NaN" if step == odd else math.sin(step / 900)},
+         "archived": False}
+        for step in range(1, count + 1)
+    ]  # fmt: skip
+    with api.database.write() as session:
+        session.execute(insert(Metric), rows)
+    found = (await bands(user, run, "training.loss", columns=100))[run.trial_id]
+    assert len(found) <= 400 + 5
+    assert found[0][0] == 1
+    assert found[-1][0] == count
+    assert (up, 50.0) in found
+    assert (down, -7.0) in found
+    assert [step for step, _ in found] == sorted({step for step, _ in found})
+    zoomed = (await bands(user, run, "training.loss", columns=100, startBatches=odd - 5, endBatches=odd + 5))[
+        run.trial_id
+    ]
+    assert (odd, "NaN") in zoomed
+    assert len(zoomed) == 11
+
+
+async def test_curves_are_refused_when_the_question_is_wrong(api: Served) -> None:
+    user = api.user()
+    run, elsewhere = await api.trial(user), await api.trial(user)
+    path = BANDS.format(run.experiment_id)
+    assert "group.name" in await user.refused(400, "GET", path, params={"metric": "loss"})
+    wrong = {"metric": "a.b", "trialIds": [elsewhere.trial_id]}
+    assert f"{elsewhere.trial_id} is not of experiment {run.experiment_id}" in await user.refused(
+        400, "GET", path, params=wrong
+    )
+    for name, value in (("columns", 9), ("columns", 4001), ("most", 0), ("most", 201), ("startBatches", -1)):
+        assert name in await user.refused(400, "GET", path, params={"metric": "a.b", name: value})
+    await user.refused(400, "GET", path, params={"metric": "a.b", "trialIds": list(range(1, 202))})
+    await user.refused(404, "GET", BANDS.format(10**8), params={"metric": "a.b"})

@@ -1,0 +1,60 @@
+"""A window onto a log, for pages: any part of it by the ids of its lines, however long it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.auth.authorization import readable_task, readable_trial
+from api.deps import PartsDep, UserDep
+from api.parts import Parts
+from api.queries import logs
+from api.routing import Route
+from api.schemas import log_windows as wire
+from api.schemas.base import answer
+from api.schemas.parameters import TaskId, TrialId
+from database.tasks import tasks_of_trials
+
+router = APIRouter(route_class=Route, tags=["tasks"])
+
+
+@router.get("/api/v1/undeterred/tasks/{task_id}/log-window", response_model=wire.LogWindow)
+def of_task(
+    task_id: TaskId, parts: PartsDep, user: UserDep, wanted: Annotated[wire.WindowRequest, Query()]
+) -> Response:
+    """Lines of a task around one of them, or around a time or a share of the log."""
+    with parts.database.read() as session:
+        readable_task(session, task_id, user)
+    return _window(parts, [task_id], wanted)
+
+
+@router.get("/api/v1/undeterred/trials/{trial_id}/log-window", response_model=wire.LogWindow)
+def of_trial(
+    trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: Annotated[wire.WindowRequest, Query()]
+) -> Response:
+    """The same of a trial: of all tasks that it had."""
+    with parts.database.read() as session:
+        trial = readable_trial(session, trial_id, user)
+        task_ids = tasks_of_trials(session, [trial])[trial_id]
+    return _window(parts, task_ids, wanted)
+
+
+def _window(parts: Parts, task_ids: list[str], wanted: wire.WindowRequest) -> Response:
+    filters = logs.LogFilter(levels=logs.stored_levels(wanted.levels), search_text=wanted.search)
+    with parts.database.read() as session:
+        first, last = logs.bounds(session, task_ids)
+        if first is None or last is None:
+            return answer(wire.LogWindow())
+        descending, begin = wanted.before is not None, wanted.before if wanted.before is not None else wanted.after
+        if wanted.time is not None:
+            begin = logs.id_before(session, task_ids, wanted.time, first, last)
+        elif wanted.share is not None:
+            begin = first + int((last - first) * wanted.share) - 1
+        elif begin is None:
+            descending, begin = True, None
+        found = logs.read(session, task_ids, filters, from_id=begin, most=wanted.limit, descending=descending)
+        rows = list(reversed(found.rows)) if descending else list(found.rows)
+        lines = [wire.Line.of(row) for row in rows]
+    return answer(wire.LogWindow(first_id=first, last_id=last, lines=lines, is_full=found.is_full))
