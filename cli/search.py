@@ -13,15 +13,14 @@ from cli.options import ExperimentId, Json, lists
 from cli.render import Form
 
 if TYPE_CHECKING:
-    from workflows.searchers import Decision, Event, RungView, Search, Verdict
+    from workflows.searchers import Decision, Search
     from workflows.searchers.replay import Export
+    from workflows.searchers.standings import Standing
 
 Target = Annotated[
     str,
     typer.Argument(metavar="EXPERIMENT_ID|FILE", help="The experiment, or an exported search.", show_default=False),
 ]
-_MOST_NAMES = 8
-_VERBS = {"train_to": "train", "ask": "ask the sampler", "shutdown": "end the search"}
 _ENDED = ("COMPLETED", "CANCELED", "ERROR")
 
 
@@ -39,14 +38,17 @@ def rungs(
         has_rounds = "no rungs" if name != "pbt" else "no round that is over yet"
         number = export.header.experiment_id
         raise ValueError(f"the searcher {name!r} of experiment {number} has {has_rounds}; see `det e why {target}`")
-    standings = [_Standing(view, export) for view in views]
-    raw = [standing.as_json() for standing in standings]
+    from workflows.searchers.standings import Standing
+
+    standings = [Standing(view, export.decisions) for view in views]
+    raw = [standing.as_json(export.header.trials) for standing in standings]
+    names = history.names(export)
     if every:
         headers = ["Bracket", "Rung", "Length", "Place", "Trial", history.metric(export), "Outcome"]
-        rows = [row for standing in standings for row in standing.rows()]
+        rows = [row for standing in standings for row in _rows(standing, names)]
     else:
         headers = ["Bracket", "Rung", "Length", "Results", "Went On", "Threshold", "Best", history.metric(export)]
-        rows = [standing.summary() for standing in standings]
+        rows = [_summary(standing, names) for standing in standings]
     render.listing(headers, rows, form, raw=raw)
 
 
@@ -205,62 +207,23 @@ def trial_why(trial_id: int, as_json: bool) -> None:
 COMMANDS = (rungs, why, replay, fork, edit, plot)
 
 
-class _Standing:
-    """A rung with the last comparison of each of its trials."""
+def _summary(standing: Standing, names: Mapping[str, str]) -> list[Any]:
+    from workflows.searchers.standings import word
 
-    def __init__(self, view: RungView, export: Export) -> None:
-        self.view = view
-        self.names = history.names(export)
-        self.numbers = export.header.trials
-        self.verdicts: dict[str, Verdict] = {}
-        self.threshold: float | None = None
-        for decision in export.decisions:
-            for verdict in decision.verdicts:
-                if (verdict.bracket, verdict.rung) == (view.bracket, view.rung):
-                    self.verdicts[verdict.request_id] = verdict
-                    self.threshold = self.threshold if verdict.threshold is None else verdict.threshold
+    view = standing.view
+    best = view.entries[0] if view.entries else None
+    row: list[Any] = [view.bracket, view.rung, view.length, len(view.entries), standing.went_on]
+    return [*row, word(standing.threshold), best and names.get(best[0], best[0]), best and word(best[1])]
 
-    def summary(self) -> list[Any]:
-        view = self.view
-        is_top = any(verdict.outcome == "finished" for verdict in self.verdicts.values())
-        went_on = None if is_top else sum(entry[2] for entry in view.entries)
-        best = view.entries[0] if view.entries else None
-        row: list[Any] = [view.bracket, view.rung, view.length, len(view.entries), went_on, _word(self.threshold)]
-        return [*row, best and self._name(best[0]), best and _word(best[1])]
 
-    def rows(self) -> Iterator[list[Any]]:
-        view = self.view
-        for place, (request_id, metric, _) in enumerate(view.entries, 1):
-            outcome = (self._outcome(request_id) or "").replace("_", " ")
-            yield [view.bracket, view.rung, view.length, place, self._name(request_id), _word(metric), outcome]
+def _rows(standing: Standing, names: Mapping[str, str]) -> Iterator[list[Any]]:
+    from workflows.searchers.standings import word
 
-    def as_json(self) -> dict[str, Any]:
-        import json
-
-        entries = json.loads(self.view.model_dump_json())["entries"]  # NaN becomes text: JSON has no word for it
-        return {
-            "bracket": self.view.bracket,
-            "rung": self.view.rung,
-            "length": self.view.length,
-            "threshold": _word(self.threshold),
-            "entries": [
-                {
-                    "trialId": self.numbers.get(request_id),
-                    "requestId": request_id,
-                    "metric": metric,
-                    "wentOn": went_on,
-                    "outcome": self._outcome(request_id),
-                }
-                for request_id, metric, went_on in entries
-            ],
-        }
-
-    def _name(self, request_id: str) -> str:
-        return self.names.get(request_id, request_id)
-
-    def _outcome(self, request_id: str) -> str | None:
-        verdict = self.verdicts.get(request_id)
-        return None if verdict is None else verdict.outcome.value
+    view = standing.view
+    for place, (request_id, metric, _) in enumerate(view.entries, 1):
+        outcome = (standing.outcome(request_id) or "").replace("_", " ")
+        name = names.get(request_id, request_id)
+        yield [view.bracket, view.rung, view.length, place, name, word(metric), outcome]
 
 
 def _replayed(export: Export) -> Search:
@@ -302,20 +265,20 @@ def _count(export: Export) -> str:
 
 
 def _print_decisions(export: Export, form: Form) -> None:
+    from workflows.searchers.standings import about, action_words, event_words, reported
+
     names = history.names(export)
     metric = history.metric(export)
     rows: list[list[Any]] = []
     for decision in export.decisions:
-        event: Any = decision.event
-        about = getattr(event, "request_id", None)
-        reported: Mapping[str, Any] = getattr(event, "metrics", {})
+        trial = about(decision.event)
         rows.append(
             [
                 decision.number,
-                _event(event),
-                about and names.get(about, about),
-                reported.get(metric, getattr(event, "metric", None)),
-                decision.error or _actions(decision, names) or "-",
+                event_words(decision.event),
+                trial and names.get(trial, trial),
+                reported(decision.event, metric),
+                decision.error or action_words(decision, names) or "-",
             ]
         )
     if not rows and not form.is_for_programs:
@@ -325,48 +288,10 @@ def _print_decisions(export: Export, form: Form) -> None:
     render.listing(["Decision", "Event", "Trial", metric, "Actions"], rows, form, raw=raw)
 
 
-def _event(event: Event) -> str:
-    from workflows.searchers import Amended
-
-    words = str(event.kind).replace("_", " ")
-    if not isinstance(event, Amended):
-        return words
-    changes = event.model_dump(exclude_none=True, exclude={"kind"})
-    shown = [name if name == "hyperparameters" else f"{name} {value}" for name, value in changes.items()]
-    return f"{words} ({', '.join(shown)})"
-
-
-def _actions(decision: Decision, names: Mapping[str, str]) -> str:
-    """What was done, the same for several trials in one: `create trial 1, trial 2; train trial 1, trial 2 to 4`."""
-    trials: dict[tuple[str, str], list[str]] = {}
-    for action in decision.actions:
-        fields: Any = action
-        length = getattr(fields, "length", None)
-        about = getattr(fields, "request_id", None)
-        verb = _VERBS.get(fields.kind, str(fields.kind))
-        found = trials.setdefault((verb, "" if length is None else f" to {length}"), [])
-        found += [] if about is None else [names.get(about, about)]
-    return "; ".join(
-        f"{verb}{f' {_first(found)}' if found else ''}{suffix}" for (verb, suffix), found in trials.items()
-    )
-
-
-def _first(found: list[str]) -> str:
-    more = len(found) - _MOST_NAMES
-    return ", ".join(found[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
 def _as_json(decision: Decision) -> Any:
     import json
 
     return json.loads(decision.canonical())
-
-
-def _word(value: float | None) -> float | str | None:
-    """JSON has no words for NaN and infinity."""
-    import math
-
-    return value if value is None or math.isfinite(value) else "NaN" if math.isnan(value) else str(value)
 
 
 def _space(path: Path) -> dict[str, Any]:

@@ -52,6 +52,7 @@ LOGS = Bound(4 * MIB, values=None, at_once=1)
 TABLE: dict[str, Bound] = {
     "POST /api/v1/experiments": CONTEXT,
     "POST /api/v1/commands": CONTEXT,
+    "POST /api/v1/undeterred/experiments/plan": DOCUMENT,
     "POST /api/v1/generic-tasks": CONTEXT,
     "PUT /api/v1/experiments/by-external-id/{external_id:path}": CONTEXT,
     "PATCH /api/v1/experiments/{experiment_id}": DOCUMENT,

@@ -2,18 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
+from api.errors import BadRequest
+from api.schemas.search_views import DecisionRow, SearchView
 from database.models import Experiment, SearchDecision, Trial
-from workflows.searchers import Inherited
-from workflows.searchers.replay import Header
+from workflows import names
+from workflows.searchers import Decision, Inherited
+from workflows.searchers.explain import explain_search, explain_trial
+from workflows.searchers.replay import Header, derive
+from workflows.searchers.standings import Standing, about, action_words, event_words, reported, word
+
+#: Trials of one decision whose comparison is told.
+_MOST_COMPARED = 10
 
 
 def history(session: Session, experiment: Experiment) -> list[str]:
     """The lines of the file that replays without a cluster."""
-    header = Header(
+    return [_header(session, experiment).model_dump_json(), *_texts(session, experiment.id)]
+
+
+def view(session: Session, experiment: Experiment, at: int, most: int) -> SearchView:
+    """A search as it was after a decision.
+
+    Args:
+        session: To read with.
+        experiment: Whose search.
+        at: The decision; 0: the last one.
+        most: Decisions to tell of.
+
+    Raises: BadRequest, if there is no such decision.
+    """
+    rows = session.execute(
+        select(SearchDecision.decision, SearchDecision.decided_at)
+        .where(SearchDecision.experiment_id == experiment.id)
+        .order_by(SearchDecision.number)
+    ).all()
+    if at > len(rows):
+        raise BadRequest(f"at: {at}: the search of experiment {experiment.id} has {len(rows)} decisions")
+    at = at or len(rows)
+    header = _header(session, experiment)
+    decisions = [Decision.model_validate_json(text) for text, _ in rows[:at]]
+    search = header.new_search()
+    for decision in decisions:
+        derive(search, decision)
+    called = {request_id: f"trial {trial_id}" for request_id, trial_id in header.trials.items()}
+    metric = experiment.searcher_metric or "metric"
+    latest = list(zip(decisions, (time for _, time in rows), strict=False))[-most:]
+    return SearchView(
+        count=len(rows),
+        at=at,
+        metric=metric,
+        workflow_id=names.experiment_workflow(experiment.id),
+        sentences=explain_search(decisions, lambda other: called.get(other, other), metric=metric),
+        rungs=[Standing(rung, decisions).as_json(header.trials) for rung in search.rungs()],
+        decisions=[_row(decision, time, metric, header.trials, called) for decision, time in reversed(latest)],
+    )
+
+
+def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:
+    """What the search decided about a trial and why, in order."""
+    texts = _texts(session, experiment.id)
+    decisions = [Decision.model_validate_json(text) for text in texts if trial.request_id in text]
+    called = {request_id: f"trial {trial_id}" for request_id, trial_id in _trials(session, experiment.id).items()}
+    metric = experiment.searcher_metric or "metric"
+    return explain_trial(decisions, trial.request_id, lambda other: called.get(other, other), metric=metric)
+
+
+def _row(
+    decision: Decision, time: datetime, metric: str, numbers: Mapping[str, int], called: Mapping[str, str]
+) -> DecisionRow:
+    trial = about(decision.event)
+    return DecisionRow(
+        number=decision.number,
+        time=time,
+        event=event_words(decision.event),
+        trial_id=numbers.get(trial or ""),
+        value=word(reported(decision.event, metric)),
+        actions=action_words(decision, called),
+        error=decision.error,
+        sentences=_why(decision, called, metric),
+    )
+
+
+def _why(decision: Decision, called: Mapping[str, str], metric: str) -> list[str]:
+    """Why, for each trial that was compared."""
+    compared: Sequence[str] = list(dict.fromkeys(verdict.request_id for verdict in decision.verdicts))
+    return [
+        f"{called.get(each, each)}: {sentence.partition(': ')[2]}"
+        for each in compared[:_MOST_COMPARED]
+        for sentence in explain_trial([decision], each, lambda other: called.get(other, other), metric=metric)
+    ]
+
+
+def _header(session: Session, experiment: Experiment) -> Header:
+    return Header(
         experiment_id=experiment.id,
         name=experiment.name,
         config=config_secrets.shown(experiment.config),
@@ -23,7 +111,6 @@ def history(session: Session, experiment: Experiment) -> list[str]:
         forked_at=experiment.forked_at,
         trials=_trials(session, experiment.id),
     )
-    return [header.model_dump_json(), *_texts(session, experiment.id)]
 
 
 def _trials(session: Session, experiment_id: int) -> dict[str, int]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth import config_secrets
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import changeable, readable
+from api.auth.authorization import changeable, readable, readable_trial
 from api.deps import ActorDep, PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition
 from api.parts import Parts
@@ -22,7 +23,8 @@ from api.schemas import custom_search
 from api.schemas import search as wire
 from api.schemas.base import ObjectBody, answer
 from api.schemas.experiments import CreateExperimentRequest, NewExperimentResponse
-from api.schemas.parameters import ExperimentId
+from api.schemas.parameters import ExperimentId, TrialId
+from api.schemas.search_views import SearchView
 from api.schemas.streaming import NDJSON, while_there
 from api.services.experiments import Created
 from api.services.forks import origin_of
@@ -48,6 +50,28 @@ def history(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Resp
     return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
 
 
+@router.get("/api/v1/undeterred/experiments/{experiment_id}/search", response_model=SearchView)
+def view(
+    experiment_id: ExperimentId,
+    parts: PartsDep,
+    user: UserDep,
+    at: Annotated[int, Query(ge=0, le=2**31 - 1, description="a decision; 0: the last one")] = 0,
+    most: Annotated[int, Query(ge=1, le=1000, description="decisions to tell of")] = 100,
+) -> Response:
+    """A search after any of its decisions: rungs, what it waited for, and the latest decisions with their reasons."""
+    with parts.database.read() as session:
+        return answer(search.view(session, readable(session, experiment_id, user), at, most))
+
+
+@router.get("/api/v1/undeterred/trials/{trial_id}/decisions")
+def about_trial(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
+    """What the search decided about a trial and why, a sentence each."""
+    with parts.database.read() as session:
+        trial = readable_trial(session, trial_id, user)
+        experiment = readable(session, trial.experiment_id, user)
+        return answer({"sentences": search.about_trial(session, experiment, trial)})
+
+
 @router.post("/api/v1/preview-hp-search")
 async def preview(parts: PartsDep, user: UserDep, wanted: wire.PreviewSearchRequest) -> Response:
     """What a search will do if all goes as planned. The config needs neither storage nor code."""
@@ -57,6 +81,26 @@ async def preview(parts: PartsDep, user: UserDep, wanted: wire.PreviewSearchRequ
         {"count": g.count, "unit": {"name": name, "value": g.length, "maxLength": g.length is None}} for g in groups
     ]
     return answer({"summary": {"config": config.to_wire()["searcher"], "trials": trials}})
+
+
+@router.post("/api/v1/undeterred/experiments/plan", response_model=wire.ExperimentPlan)
+async def plan(parts: PartsDep, user: UserDep, wanted: CreateExperimentRequest) -> Response:
+    """Check a configuration as a creation does, and tell what its search will do; nothing is made."""
+    checked = wanted.model_copy(update={"validate_only": True, "model_definition": None})
+
+    def look() -> wire.ExperimentPlan:
+        created = parts.creator.create(checked, user, None)
+        config, groups = _preview(created.config, None)
+        trials = [wire.PlannedTrials(count=group.count, length=group.length) for group in groups]
+        return wire.ExperimentPlan(
+            config=config_secrets.shown(created.config),
+            warnings=created.warnings,
+            notices=created.notices,
+            unit=_unit(config),
+            trials=trials,
+        )
+
+    return answer(await run_in_threadpool(look))
 
 
 @router.post("/searcher/preview")

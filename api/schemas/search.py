@@ -38,6 +38,31 @@ class PreviewSearchRequest(
     seed: int | None = None
 
 
+class PlannedTrials(Wire):
+    """So many trials train for so long; `length` None: for the whole length of the search."""
+
+    count: int
+    length: int | None = None
+
+
+class ExperimentPlan(Wire):
+    """What an experiment would be, and what its search would do if all goes as planned.
+
+    Attributes:
+        config: With every default.
+        warnings: As of a creation.
+        notices: What is accepted and not acted on.
+        unit: Of the lengths.
+        trials: None can be told beforehand where a program decides.
+    """
+
+    config: dict[str, Any]
+    warnings: list[str] = []
+    notices: list[str] = []
+    unit: str = "units"
+    trials: list[PlannedTrials] = []
+
+
 class SearcherEventRef(Wire):
     """v1SearcherEvent, as far as it is named when it is answered."""
 

@@ -1,0 +1,72 @@
+"""A search at any of its decisions, what it decided about a trial, and the plan of one that is not made yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.api.served import ASHA, Caller, Served
+
+
+async def test_search_is_shown_after_any_of_its_decisions(api: Served) -> None:
+    user = api.user()
+    number = await api.created(user, searcher=ASHA)
+    path = f"/api/v1/undeterred/experiments/{number}/search"
+    now = await user.get(path)
+    assert (now["count"], now["at"], now["metric"], now["workflowId"]) == (1, 1, "loss", f"experiment-{number}")
+    assert await user.get(path, at=1) == now
+    [decision] = now["decisions"]
+    assert (decision["number"], decision["event"]) == (1, "started")
+    assert decision["actions"].startswith("create trial ")
+    assert now["sentences"][0].startswith("waits for ")
+    assert now["rungs"] == [] or all(rung["entries"] == [] for rung in now["rungs"])
+    trials = (await user.get(f"/api/v1/experiments/{number}/trials"))["trials"]
+    told = await user.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/decisions")
+    assert told["sentences"][0].startswith("decision 1: created: ")
+
+
+async def test_decision_that_is_not_there_is_refused(api: Served) -> None:
+    user = api.user()
+    number = await api.created(user, searcher=ASHA)
+    path = f"/api/v1/undeterred/experiments/{number}/search"
+    assert "at: 2: the search of experiment" in await user.refused(400, "GET", path, params={"at": 2})
+    assert "at" in await user.refused(400, "GET", path, params={"at": -1})
+
+
+async def planned(user: Caller, config: Any, **more: Any) -> Any:
+    return await user.post("/api/v1/undeterred/experiments/plan", {"config": yaml.safe_dump(config), **more})
+
+
+async def test_plan_tells_what_a_search_will_do_and_makes_nothing(api: Served) -> None:
+    user = api.user()
+    before = (await user.get("/api/v1/experiments"))["pagination"]["total"]
+    searcher = {"name": "async_halving", "metric": "loss", "max_trials": 16, "num_rungs": 2, "divisor": 4,
+                "max_length": {"batches": 100}}  # fmt: skip
+    plan = await planned(user, api.config(searcher=searcher))
+    assert plan["unit"] == "batches"
+    assert sum(group["count"] for group in plan["trials"]) == 16
+    assert {group["length"] for group in plan["trials"]} == {25, 100}
+    assert plan["config"]["max_restarts"] == 5
+    assert (await user.get("/api/v1/experiments"))["pagination"]["total"] == before
+
+
+async def test_plan_of_what_can_not_be_is_refused_as_its_creation_would_be(api: Served) -> None:
+    user = api.user()
+    wrong = api.config(searcher={"name": "random", "metric": "loss", "max_trials": 0, "max_length": 1})
+    text = yaml.safe_dump(wrong)
+    told = await user.refused(400, "POST", "/api/v1/undeterred/experiments/plan", {"config": text})
+    assert told == await user.refused(400, "POST", "/api/v1/experiments", {"config": text})
+    assert "max_trials" in told
+
+
+async def test_plan_is_for_read_only_tokens_too(api: Served) -> None:
+    user = api.user()
+    reader = api.session_of(user.user_id, user.username, scope="read")
+    assert (await planned(reader, api.config()))["trials"]
+
+
+@pytest.mark.parametrize("path", ["experiments/{}/search", "trials/{}/decisions"])
+async def test_search_of_nothing_is_not_found(api: Served, path: str) -> None:
+    await api.user().refused(404, "GET", f"/api/v1/undeterred/{path.format(10**8)}")
