@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 TRIAL := .venv-trial
 TORCH := .venv-torch
+TYPESCRIPT := .venv-node/node_modules/typescript
 COMPAT := .venv-compat-0.38.1 .venv-compat-0.21.0
 UV := $(VENV)/bin/uv
 # Of the commits since 72 characters were agreed upon.
@@ -26,11 +27,13 @@ soak: install-dev
 soak-versions: install-dev
 	@$(VENV)/bin/python -m tests.versions
 
-check: install-dev
+check: install-dev $(TYPESCRIPT)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/node $(TYPESCRIPT)/bin/tsc -p web/tsconfig.json
+	$(VENV)/bin/python -m web.vendor --check
 	$(VENV)/bin/python -m harness.twins --check
 	$(VENV)/bin/python -m docs.generate --check
 	$(VENV)/bin/python -m docs.words
@@ -99,6 +102,12 @@ $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[notebook,tensorboard,pytorch,deepspeed,transformers,lightning,keras]' scikit-learn pip
 	@touch $@
 
+# The checker of the types in the web UI's modules. Nothing of it is served, and nothing is built by it.
+$(TYPESCRIPT): web/package.json $(VENV)/.installed-dev
+	@mkdir -p .venv-node && cp web/package.json .venv-node/
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(VENV)/bin/npm install --silent --no-package-lock --no-audit --no-fund --prefix .venv-node
+	@touch $@
+
 # Determined's own clients as they were published, for tests/compat.
 .venv-compat-%/.installed: tests/compat/requirements-%.txt $(UV)
 	@echo "installing the published client $* into .venv-compat-$* …"
@@ -107,4 +116,4 @@ $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(TRIAL) $(TORCH) $(COMPAT) .venv-lowest .venv-tensorflow .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TRIAL) $(TORCH) $(COMPAT) .venv-lowest .venv-tensorflow .venv-node .pytest_cache .ruff_cache .hypothesis

@@ -46,7 +46,9 @@ from api.routes import (
     groups,
     jobs,
     labels,
+    live,
     log_retention,
+    log_windows,
     master,
     model_files,
     models,
@@ -71,6 +73,7 @@ from api.routes import (
     unsupported,
     usage,
     users,
+    web,
     webhooks,
     why,
     workspaces,
@@ -82,6 +85,7 @@ from api.routing import ERRORS, operation_id
 from api.schemas.body import told_of
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
+from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
 from api.services.pools import run_of
@@ -201,6 +205,9 @@ def create_app(settings: ApiSettings) -> FastAPI:
         agents,
         why,
         pages,
+        live,
+        log_windows,
+        web,
         unsupported,
     )
     for module in modules:
@@ -251,6 +258,7 @@ def _build(settings: ApiSettings) -> Parts:
         proxy=Proxy(settings, database, auth, service_tokens),
         commands=commands,
         dispatcher=dispatcher,
+        live=Live(database),
         metrics=metrics,
         reports=MetricReports(database, auth, metrics),
         logs=LogWriter(database, LogPolicies(database), LogHooks(database)),

@@ -14,6 +14,7 @@ from api.proxy.serve import Proxy
 from api.schemas.streaming import Followers
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
+from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
 from api.services.preemption import PreemptionWatch
@@ -34,6 +35,7 @@ class Parts:
     proxy: Proxy
     commands: Commands
     dispatcher: Dispatcher
+    live: Live
     metrics: MetricsWriter
     reports: MetricReports
     logs: LogWriter

@@ -87,6 +87,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings):
         "https://*.tasks.example.org, each task has a host name of its own, and so an origin",
         pattern=r"^(https?://[A-Za-z0-9*][A-Za-z0-9.*:\[\]-]*)?$",
     )
+    temporal_ui: str = Field(
+        default="",
+        description="address of Temporal's Web UI as users reach it: pages link to it",
+        pattern=r"^(https?://[^\s\"'<>]{1,300})?$",
+    )
     cluster_name: str = Field(default="undeterred", description="name shown to clients")
     admin_password: SecretStr | None = Field(default=None, description="password of `admin` on the first start")
     agent_token: SecretStr = Field(min_length=1, description="secret that agents authenticate with")

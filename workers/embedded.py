@@ -301,6 +301,7 @@ class Cluster:
             | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS", "UNDETERRED_PROXY_URL")
             | {
                 "UNDETERRED_PROXY_PORT": str(state.proxy_port),
+                **({"UNDETERRED_TEMPORAL_UI": f"http://localhost:{state.ui_port}"} if state.ui_port else {}),
                 "UNDETERRED_TRIAL_IMAGE": state.trial_image,
                 "UNDETERRED_PORT": str(state.port),
                 "UNDETERRED_HOST": state.listens_at(network),
@@ -385,6 +386,7 @@ class Cluster:
 
     def _greet(self, state: ClusterState, password: str | None, seconds: float) -> None:
         _say(f"Undeterred is up after {seconds:.1f} s ({state.slots} slots).")
+        _say(f"  Web UI       http://localhost:{state.port}/det/")
         _say(f"  API          http://localhost:{state.port}   (REST: http://localhost:{state.port}/docs/rest-api)")
         if state.ui_port:
             _say(f"  Temporal UI  http://localhost:{state.ui_port}")

@@ -58,6 +58,7 @@ def master(parts: PartsDep) -> Response:
             "branding": "undeterred",
             "rbacEnabled": parts.settings.access == "rbac",
             "undeterredAccess": parts.settings.access,
+            "temporalUi": parts.settings.temporal_ui,
             "product": "PRODUCT_COMMUNITY",
             "featureSwitches": [],
             "userManagementEnabled": True,

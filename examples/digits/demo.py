@@ -51,6 +51,8 @@ def main() -> int:
     done = subprocess.run([TRIAL_PYTHON, HERE / "evaluate.py", path], check=False)
     if done.returncode:
         return done.returncode
+    address = os.environ.get("DET_MASTER", "http://localhost:8080")
+    print(f"\nLook at the search: {address}/det/experiments/{experiment.id}")
     print(f"\nAll of it took {time.monotonic() - began:.0f} s. What to type next:")
     for command, meaning in (
         (f".venv/bin/det trial logs {trial.id}", "what the best trial printed"),

@@ -30,6 +30,7 @@ from api.settings import ApiSettings
 from database.models import Experiment, Group, GroupMember, Project, ResourcePool, RoleAssignment, Workspace
 from database.retention import post_removal
 from tests.integration.api.served import PASSWORD, Caller, Served, a_file
+from web import files as web_files
 from workflows.messages import RecordAgent
 from workflows.scheduling.model import AgentSlots
 
@@ -109,8 +110,10 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/config-schema", None, PUBLIC),
     ("GET", "/api/v1/openapi.json", None, PUBLIC),
     ("GET", "/docs/rest-api", None, PUBLIC),
-    ("GET", "/", None, PUBLIC),
-    ("GET", "/docs/page.css", None, PUBLIC),
+    ("GET", "/", None, PUBLIC.replace("200", "307")),
+    ("GET", "/det", None, PUBLIC),
+    ("GET", "/det/{page}", None, PUBLIC),
+    ("GET", "/det/assets/{digest}/{asset}", None, PUBLIC),
     ("GET", "/docs/rest-api.js", None, PUBLIC),
     ("GET", "/docs/swagger-ui-bundle.js", None, PUBLIC),
     ("GET", "/docs/swagger-ui.css", None, PUBLIC),
@@ -255,6 +258,14 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/trials/{trial_id}/workloads", None, SEEN),
     ("GET", "/api/v1/trials/{trial_id}/logs", None, SEEN),
     ("GET", "/api/v1/undeterred/trials/{trial_id}/why", None, SEEN),
+    ("GET", "/api/v1/undeterred/trials/{trial_id}/decisions", None, SEEN),
+    ("GET", "/api/v1/undeterred/trials/{trial_id}/log-window", None, SEEN),
+    ("GET", "/api/v1/undeterred/tasks/{task_id}/log-window", None, SEEN),
+    ("GET", "/api/v1/undeterred/experiments/{experiment_id}/search", None, SEEN),
+    ("GET", "/api/v1/undeterred/experiments/{experiment_id}/curves?metric=validation.loss", None, SEEN),
+    ("POST", "/api/v1/undeterred/experiments/plan", {"config": "{config}"}, USERS),
+    # a stream does not end: one that names no topic is refused to those who may open it
+    ("GET", "/api/v1/undeterred/live", None, row("viewer", "400", foreign="400", read_only="400")),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/why", None, SEEN),
     ("GET", "/api/v1/undeterred/tasks/{task_id}/why", None, SEEN),
     ("POST", "/api/v1/trials/{trial_id}/kill", None, TEMPORAL),
@@ -538,7 +549,7 @@ class World:
             "user_id": owner.user_id, "username": owner.username, "experiment_id": run.experiment_id, "command": "pause",
             "trial_id": run.trial_id, "task_id": run.task_id, "allocation_id": run.allocation_id, "uuid": checkpoint,
             "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
-            "agent_id": "agent-a", "slot_id": "0",
+            "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",
             "label": "x", "external_id": str(uuid.uuid4()),
