@@ -201,6 +201,15 @@ def master() -> Iterator[Master]:
     master.stop()
 
 
+@pytest.fixture(scope="module")
+def module_master() -> Iterator[Master]:
+    """For what a whole module shares."""
+    master = Master()
+    master.start()
+    yield master
+    master.stop()
+
+
 class Trial:
     """The info files of a trial, and a master that serves it."""
 

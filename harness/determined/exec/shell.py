@@ -1,4 +1,4 @@
-"""What the container of a shell runs: OpenSSH's server, which only the key of this shell opens.
+"""What the container of a shell runs: OpenSSH's server, which only the key of this shell opens, and its terminals.
 
 Source: spec tasks.md §3.
 """
@@ -11,6 +11,8 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 
 from determined._fail import fail, say
 from determined.exec._environment import TaskEnvironment
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     import pwd
     from collections.abc import Mapping
 
+#: What the terminals for browsers ask for; no session needs it.
+TERMINAL_TOKEN = "DET_TERMINAL_TOKEN"
 _SBIN = os.pathsep.join(("/usr/sbin", "/usr/local/sbin", "/sbin"))
 _SFTP = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 _KEY = re.compile(
@@ -29,6 +33,7 @@ _KEY = re.compile(
 _NO_LOGIN = ("", "nologin", "false")
 # What the SSH server and the client's terminal say; the container's values would be wrong there.
 _THEIRS = {"_", "HOME", "TERM", "PWD", "OLDPWD", "SHLVL", "USER", "LOGNAME", "SHELL", "MAIL", "DISPLAY", "XAUTHORITY"}
+_AGAIN_S = 1.0
 # What the client may say; else it is as in the container.
 _IF_UNSET = re.compile(r"LANG|LANGUAGE|LC_\w+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -89,7 +94,51 @@ def main() -> None:
     except (OSError, subprocess.SubprocessError) as e:
         fail(f"can't prepare the SSH server in {folder}: {e}")
     say("INFO", f"this shell lets in {user.pw_name}")
-    raise SystemExit(serve(env, [sshd, "-D", "-e", "-f", f"{folder}/sshd_config"], lambda: _greets(port)))
+    terminals = _Terminals(f"{folder}/session")
+    argv = [sshd, "-D", "-e", "-f", f"{folder}/sshd_config"]
+    try:
+        raise SystemExit(serve(env, argv, lambda: _greets(port) and terminals.answer(), _without_secrets()))
+    finally:
+        terminals.end()
+
+
+class _Terminals:
+    """The process that has the terminals for browsers. It is started again if it ends: sshd goes on."""
+
+    def __init__(self, session: str) -> None:
+        self._port = port_of("TERMINAL_PORT") if os.environ.get(TERMINAL_TOKEN) else 0
+        self._argv = [sys.executable, "-m", "determined.exec.terminal", session]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_over = threading.Event()
+        if self._port:
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL)
+            code = self._process.wait()
+            if not self._is_over.wait(_AGAIN_S):
+                say("WARNING", f"the terminals for browsers have ended with status {code}, and start anew")
+
+    def answer(self) -> bool:
+        """Whether they do; a shell without a token for them has none."""
+        if not self._port:
+            return True
+        try:
+            socket.create_connection((HOST, self._port), timeout=10).close()
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """End them, and so what runs in them."""
+        self._is_over.set()
+        if self._process is not None:
+            self._process.terminate()
+
+
+def _without_secrets() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != TERMINAL_TOKEN}
 
 
 def _program(name: str) -> str:
@@ -172,7 +221,7 @@ def _exports(environ: Mapping[str, str]) -> str:
     """The environment of this container, for a shell to read. Names that no shell can have are left out."""
     lines: list[str] = []
     for name, value in sorted(environ.items()):
-        if name in _THEIRS or name.startswith("SSH_") or not _NAME.fullmatch(name):
+        if name in _THEIRS or name == TERMINAL_TOKEN or name.startswith("SSH_") or not _NAME.fullmatch(name):
             continue
         line = f"export {name}={shlex.quote(value)}\n"
         lines.append(f'[ -n "${{{name}+x}}" ] || {line}' if _IF_UNSET.fullmatch(name) else line)
