@@ -24,14 +24,14 @@ def start(kind: str, name: str, body: Mapping[str, Any], *, detach: bool, no_bro
         return
     render.note(f"Launched {name} (id: {launched['id']}, name: {launched['description']})")
     await_ready(kind, name, launched["id"])
-    show(launched, no_browser=no_browser)
+    show(launched["serviceAddress"], no_browser=no_browser)
 
 
 def reopen(kind: str, name: str, task_id: str, *, no_browser: bool) -> None:
     """Open one that runs. Raises: ValueError, if it has ended."""
     found = kinds.fetched(kind, task_id)[kind]
     refuse_ended(name, found)
-    show(found, no_browser=no_browser)
+    show(found["serviceAddress"], no_browser=no_browser)
 
 
 def refuse_ended(name: str, found: Mapping[str, Any]) -> None:
@@ -40,9 +40,9 @@ def refuse_ended(name: str, found: Mapping[str, Any]) -> None:
         raise ValueError(f"{name} {found['id']} has ended: {found['exitStatus']}.")
 
 
-def show(found: Mapping[str, Any], *, no_browser: bool) -> None:
-    """Print its address, and open it in a browser."""
-    address = session.master_url().rstrip("/") + found["serviceAddress"]
+def show(path: str, *, no_browser: bool) -> None:
+    """Print the address of a service of the API's, and open it in a browser."""
+    address = session.master_url().rstrip("/") + path
     render.say(address)
     if not no_browser:
         import webbrowser

@@ -1,4 +1,4 @@
-"""`det shell`: shells on slots of the cluster, by ssh through the cluster's API."""
+"""`det shell`: shells on slots of the cluster, by ssh through the cluster's API, or in a browser."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from cli import kinds, launching, opening, render, session
 from cli.bundles import bundled
 from cli.launching import LaunchOptions
 
-app = kinds.app_of("shell", "Shells: a terminal on slots of the cluster, by ssh.")
+app = kinds.app_of("shell", "Shells: a terminal on slots of the cluster, by ssh or in a browser.")
 #: Options that det does not know are ssh's.
 _SSH = {"ignore_unknown_options": True}
 SshOptions = Annotated[
     list[str] | None, typer.Argument(metavar="SSH_OPTIONS", help="Passed on to ssh.", show_default=False)
 ]
 ShowCommand = Annotated[bool, typer.Option("--show-ssh-command", help="Print the command too, with a key that stays.")]
+Web = Annotated[bool, typer.Option("--web", help="In your browser, where the same terminal is there again later.")]
 
 
 def command() -> Any:
@@ -40,20 +41,51 @@ def start(
     ssh_options: SshOptions = None,
     detach: kinds.Detach = False,
     show_ssh_command: ShowCommand = False,
+    web: Web = False,
+    no_browser: opening.NoBrowser = False,
 ) -> None:
     """Start a shell, log in when it is ready, and end with ssh's exit code."""
+    _check_options(ssh_options, web=web, no_browser=no_browser)
     launched = launching.launch("shells", options.body())["shell"]
     if detach:
         render.say(launched["id"])
         return
     render.note(f"Launched shell (id: {launched['id']}, name: {launched['description']})")
-    _log_in(launched, ssh_options or [], show_ssh_command)
+    if web or no_browser:
+        _show(launched, no_browser=no_browser)
+    else:
+        _log_in(launched, ssh_options or [], show_ssh_command)
 
 
 @app.command("open", context_settings=_SSH)
-def open_one(task_id: kinds.TaskId, ssh_options: SshOptions = None, show_ssh_command: ShowCommand = False) -> None:
-    """Log in to a shell, and end with ssh's exit code."""
-    _log_in(_usable(task_id), ssh_options or [], show_ssh_command)
+def open_one(
+    task_id: kinds.TaskId,
+    ssh_options: SshOptions = None,
+    show_ssh_command: ShowCommand = False,
+    web: Web = False,
+    no_browser: opening.NoBrowser = False,
+) -> None:
+    """Log in to a shell, and end with ssh's exit code; or open its terminal in your browser."""
+    _check_options(ssh_options, web=web, no_browser=no_browser)
+    if web or no_browser:
+        _show(_usable(task_id), no_browser=no_browser)
+    else:
+        _log_in(_usable(task_id), ssh_options or [], show_ssh_command)
+
+
+def _check_options(ssh_options: Sequence[str] | None, *, web: bool, no_browser: bool) -> None:
+    """A browser takes no options of ssh. Raises: ValueError."""
+    if ssh_options and (web or no_browser):
+        raise ValueError(f"{ssh_options[0]!r} is for ssh, but a browser opens the shell: leave it out, or --web.")
+
+
+def _show(shell: dict[str, Any], *, no_browser: bool) -> None:
+    if not shell.get("terminalAddress"):
+        raise ValueError(
+            f"shell {shell['id']} is reached by ssh only: its key has a passphrase, or its cluster is older."
+        )
+    opening.await_ready("shell", "shell", shell["id"])
+    opening.show(shell["terminalAddress"], no_browser=no_browser)
 
 
 @app.command("show-ssh-command", context_settings=_SSH)

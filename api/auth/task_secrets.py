@@ -1,4 +1,4 @@
-"""Secrets of a task: a notebook's token, a shell's keys. Made with it, and gone when it ends.
+"""Secrets of a task: a notebook's token, a shell's keys and its terminals' token. Made with it, gone when it ends.
 
 They are in a table of their own: neither a configuration nor a list nor a history of a workflow has them.
 """
@@ -27,7 +27,8 @@ from database.models import Task, TaskSecret
 from workflows.lifecycle.task import TaskKind
 
 _LONGEST_PASSPHRASE = 1000
-NOTEBOOK_TOKEN, PRIVATE_KEY, PUBLIC_KEY = "notebook_token", "private_key", "public_key"
+NOTEBOOK_TOKEN, TERMINAL_TOKEN = "notebook_token", "terminal_token"
+PRIVATE_KEY, PUBLIC_KEY = "private_key", "public_key"
 
 
 def make(session: Session, task: Task, passphrase: str = "") -> None:
@@ -39,6 +40,8 @@ def make(session: Session, task: Task, passphrase: str = "") -> None:
         private, public = _key_pair(passphrase)
         _add(session, task, PRIVATE_KEY, private)
         _add(session, task, PUBLIC_KEY, public)
+        if not passphrase:  # else only who knows it gets in
+            _add(session, task, TERMINAL_TOKEN, secrets.token_urlsafe(32))
 
 
 def of(session: Session, task_id: str) -> dict[str, str]:

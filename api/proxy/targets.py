@@ -16,10 +16,10 @@ from api.errors import FailedPrecondition, Forbidden, NotFound, Unauthenticated
 from database.models import Allocation, Experiment, Task, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
-from workflows.lifecycle.services import Service, services_of
+from workflows.lifecycle.services import TERMINAL, Service, services_of
 from workflows.lifecycle.task import TaskKind
 
-_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})(?::[1-9][0-9]{0,4})?")
+_NAME = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._-]{{0,99}})(?::[1-9][0-9]{{0,4}}|{TERMINAL})?")
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class Targets:
             if not service.is_open:
                 if isinstance(visitor, ServiceToken):
                     visitor = self._user(session, task, visitor)
-                _authorize(session, task, visitor, name)
+                _authorize(session, task, visitor, service)
             allocation_id = _container(session, task)
-            token = task_secrets.of(session, task_id).get(task_secrets.NOTEBOOK_TOKEN) if service.variable else None
+            token = task_secrets.of(session, task_id).get(service.secret) if service.secret else None
         login = f"token {token}" if token else ""
         return Target(task_id, TaskKind(task.kind), allocation_id, service, login)
 
@@ -116,22 +116,25 @@ def _service(session: Session, task: Task, name: str) -> Service | None:
     return next((service for service in services if service.name == name), None)
 
 
-def _authorize(session: Session, task: Task, visitor: UserPrincipal | None, name: str) -> None:
-    """A service acts with its owner's rights. Who may change the task uses it; a notebook, only who knows its token;
-    a TensorBoard, who sees it and all that it shows.
+def _authorize(session: Session, task: Task, visitor: UserPrincipal | None, service: Service) -> None:
+    """A service acts with its owner's rights. Who may change the task uses it; a notebook and a shell's terminals, only
+    who may know its secrets; a TensorBoard, who sees it and all that it shows.
     """
     if visitor is None:
         raise Unauthenticated("not logged in: please log in (`det user login`)")
     try:
         readable_task(session, task.id, visitor)
     except NotFound:
-        raise unknown(name) from None
+        raise unknown(service.name) from None
     if visitor.is_read_only:
         raise Forbidden("a read-only token opens no services: they act for the owner of their task")
+    is_private = bool(service.secret) or TaskKind(task.kind) is TaskKind.NOTEBOOK
     if task.trial_id is not None:
         changeable(session, session.get_one(Trial, task.trial_id).experiment_id, visitor)
-    elif TaskKind(task.kind) is TaskKind.NOTEBOOK and not task_secrets.may_know(task, visitor):
-        raise Forbidden(f"notebook {task.id} belongs to another user: only its owner and administrators open it")
+    elif is_private and not task_secrets.may_know(task, visitor):
+        raise Forbidden(
+            f"{task.kind.lower()} {task.id} belongs to another user: only its owner and administrators open it"
+        )
     elif TaskKind(task.kind) is TaskKind.TENSORBOARD:
         _check_shown(session, task, visitor)
     else:

@@ -18,6 +18,7 @@ from api.schemas.base import Pagination
 from api.schemas.parameters import SORT_BY, USER_IDS, USERS
 from database.models import Allocation, Task, User
 from database.types import utc_now
+from workflows.lifecycle.services import TERMINAL
 from workflows.lifecycle.task import TaskKind, TaskState
 
 _SORT: dict[str, Any] = {
@@ -143,8 +144,13 @@ def tensorboard(row: Row, token: str = "") -> wire.Tensorboard:
     )
 
 
-def _address(row: Row, token: str) -> str:
-    return f"/proxy/{row[0].id}/" + (f"?token={token}" if token else "")
+def terminals(row: Row, token: str) -> str:
+    """The address of a shell's terminals. `token`: what opens them."""
+    return _address(row, token, TERMINAL)
+
+
+def _address(row: Row, token: str, service: str = "") -> str:
+    return f"/proxy/{row[0].id}{service}/" + (f"?token={token}" if token else "")
 
 
 def _seen(row: Row) -> dict[str, Any]:

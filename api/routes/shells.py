@@ -23,6 +23,9 @@ def _shown(asking: Asking, row: query.Row) -> wire.Shell:
     shell.agent_user_group = service_access.login_of(asking.session, task, row[1])
     if task_secrets.may_know(task, asking.user):
         known = task_secrets.of(asking.session, task.id)
+        token = service_access.token_for(asking.parts.service_tokens, task, asking.user)
+        if token and task_secrets.TERMINAL_TOKEN in known:
+            shell.terminal_address = query.terminals(row, token)
         shell.private_key = known.get(task_secrets.PRIVATE_KEY, "")
         shell.public_key = known.get(task_secrets.PUBLIC_KEY, "")
     return shell

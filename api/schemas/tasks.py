@@ -78,10 +78,13 @@ class Notebook(Seen):
 
 
 class Shell(Seen):
-    """v1Shell. The private key is in answers about one shell, to its owner and administrators."""
+    """v1Shell. The private key, and the address of its terminals, are in answers about one shell, to its owner and
+    administrators.
+    """
 
     private_key: str = ""
     public_key: str = ""
+    terminal_address: str = ""
     addresses: list[Raw] = Field(default_factory=list[Any])
     agent_user_group: Map = Field(default_factory=dict[str, Any])
 

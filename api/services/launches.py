@@ -164,8 +164,10 @@ def _notebook_work(session: Session, task: Task, allocation: Allocation, rank: i
 
 
 def _shell_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
-    public = task_secrets.of(session, task.id)[task_secrets.PUBLIC_KEY]
-    return _work(session, task, {"DET_SHELL_AUTHORIZED_KEY": public})
+    known = task_secrets.of(session, task.id)
+    env = {"DET_SHELL_AUTHORIZED_KEY": known[task_secrets.PUBLIC_KEY]}
+    token = known.get(task_secrets.TERMINAL_TOKEN)
+    return _work(session, task, env if token is None else env | {"DET_TERMINAL_TOKEN": token})
 
 
 def _tensorboard_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:

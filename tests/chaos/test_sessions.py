@@ -1,4 +1,4 @@
-"""kill -9 of every part of a cluster while a notebook is open: its kernel goes on, and what it knew is still there."""
+"""kill -9 of every part of a cluster while a notebook or a shell is open: it goes on, and what it knew is still there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from api.auth.authentication import client_hash
 from tests.kit.embedded import PARTS, Embedded
 from tests.kit.patience import PATIENCE
+from tests.kit.windows import Window
 
 #: Of a session that a user sees broken and whose page connects again by itself.
 RECONNECTED_WITHIN_S = 2.0 * PATIENCE
@@ -31,15 +32,20 @@ def embedded(tmp_path: Path) -> Iterator[Embedded]:
         yield cluster
 
 
+def login(master: str) -> dict[str, str]:
+    """The header that says who calls."""
+    body = {"username": "admin", "password": client_hash("correct horse"), "isHashed": True}
+    token = httpx.post(f"{master}/api/v1/auth/login", json=body).raise_for_status().json()["token"]
+    return {"Authorization": f"Bearer {token}"}
+
+
 class Notebook:
     """A notebook, used through the server as JupyterLab's page uses it."""
 
     def __init__(self, embedded: Embedded, task_id: str) -> None:
         self.master = embedded.environment["DET_MASTER"]
         self.path = f"/proxy/{task_id}/api"
-        login = {"username": "admin", "password": client_hash("correct horse"), "isHashed": True}
-        token = httpx.post(f"{self.master}/api/v1/auth/login", json=login).raise_for_status().json()["token"]
-        self.headers = {"Authorization": f"Bearer {token}"}
+        self.headers = login(self.master)
         self.session = uuid.uuid4().hex
         self.kernel = ""
 
@@ -86,13 +92,13 @@ class Notebook:
         return self.output(socket, self.send(socket, code), until)
 
 
-def started(embedded: Embedded, *options: str) -> str:
+def started(embedded: Embedded, kind: str = "notebook") -> str:
     """`det notebook start`; the id of what is ready."""
-    run = embedded.det("notebook", "start", "-d", "--config", "resources.slots=0", *options)
+    run = embedded.det(kind, "start", "-d", "--config", "resources.slots=0")
     assert run.returncode == 0, run.stderr
     task_id = run.stdout.strip()
     ready = f"SELECT 1 FROM allocations WHERE task_id = '{task_id}' AND ready_at IS NOT NULL"
-    embedded.until(lambda: embedded.rows(ready), 60, "JupyterLab answers")
+    embedded.until(lambda: embedded.rows(ready), 60, f"the {kind} answers")
     return task_id
 
 
@@ -161,3 +167,38 @@ def test_twenty_terminals_are_there_after_a_restart_of_everything(embedded: Embe
             assert after or time.monotonic() < began + RECONNECTED_WITHIN_S, "the terminals are not reached again"
             time.sleep(0.05)
     assert after == before
+
+
+def window_again(address: str, headers: dict[str, str], before: Window) -> tuple[Window, float]:
+    """Attached once more where another window ended, and how long it took from now, s."""
+    began = time.monotonic()
+    while True:
+        try:
+            socket = connect(address + before.where, additional_headers=headers, open_timeout=5)
+            return Window(socket), time.monotonic() - began
+        except (OSError, WebSocketException):
+            assert time.monotonic() < began + 30, "the terminal is not reached again"
+            time.sleep(0.05)
+
+
+@pytest.mark.timeout(300)
+def test_a_shells_terminal_loses_no_line_to_the_death_of_any_part(embedded: Embedded) -> None:
+    master = embedded.environment["DET_MASTER"]
+    address, headers = f"ws{master[4:]}/proxy/{started(embedded, 'shell')}:terminal/attach", login(master)
+    window = Window(connect(address, additional_headers=headers))
+    window.type("stty -echo; known=41; n=0; while [ $n -lt 100000 ]; do echo line $n.; n=$((n+1)); sleep 0.01; done\n")
+    output = ""
+    for part in PARTS:
+        window.read(r"line \d+\.\r\n")
+        os.kill(embedded.pid(part), signal.SIGKILL)
+        embedded.up()
+        if part == "api":
+            output += window.output.decode()
+            window, took = window_again(address, headers, window)
+            assert took < RECONNECTED_WITHIN_S
+    window.type("\x03")
+    window.type("echo known is $((known + 1))\n")
+    output += window.read(r"known is 42\r\n")
+    numbers = [int(number) for number in re.findall(r"line (\d+)\.\r\n", output)]
+    assert len(numbers) > 100
+    assert numbers == list(range(len(numbers)))

@@ -1,4 +1,4 @@
-"""A shell as its users have it: real ssh and scp, through `det` and the server."""
+"""A shell as its users have it: real ssh and scp, and terminals for browsers, through `det` and the server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
+from api.auth.authentication import client_hash
 from tests.kit.embedded import Embedded
 from tests.kit.servers import free_port, ssh_program, ssh_server_program
+from tests.kit.windows import Window
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +87,48 @@ def test_det_ends_with_the_exit_code_of_its_session(shell: Shell, embedded: Embe
     done = embedded.det("shell", "open", shell.id, "exit 5")
     assert done.returncode == 5, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_browser_opens_a_terminal_by_the_address_that_det_prints(shell: Shell, embedded: Embedded) -> None:
+    printed = embedded.det("shell", "open", shell.id, "--web", "--no-browser")
+    assert printed.returncode == 0, printed.stderr
+    with httpx.Client(follow_redirects=True, headers={"accept": "text/html"}) as browser:
+        page = browser.get(printed.stdout.strip())
+        assert (page.status_code, "page.mjs" in page.text) == (200, True)
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        assert (page.url.port, page.url.query) == (int(embedded.environment["UNDETERRED_PROXY_PORT"]), b"")
+        address = f"ws://localhost:{page.url.port}{page.url.path}attach?name=browser"
+        cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+    origin = f"http://localhost:{page.url.port}"
+    window = Window(connect(address, additional_headers=cookies | {"Origin": origin}))
+    window.type("echo [$DET_TASK_ID]\n")
+    window.read(rf"\[{shell.id}\]")
+    window.close()
+    for headers, status in ((cookies | {"Origin": embedded.environment["DET_MASTER"]}, 403), ({"Origin": origin}, 401)):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(address, additional_headers=headers)
+        assert refused.value.response.status_code == status
+
+
+def test_another_user_opens_no_terminal(shell: Shell, embedded: Embedded) -> None:
+    master = embedded.environment["DET_MASTER"]
+
+    def login(name: str, password: str) -> dict[str, str]:
+        body = {"username": name, "password": client_hash(password), "isHashed": True}
+        token = httpx.post(f"{master}/api/v1/auth/login", json=body).raise_for_status().json()["token"]
+        return {"Authorization": f"Bearer {token}"}
+
+    admin = login("admin", "correct horse")
+    user = {"user": {"username": "mallory", "active": True}, "password": client_hash("a password"), "isHashed": True}
+    httpx.post(f"{master}/api/v1/users", json=user, headers=admin).raise_for_status()
+    mallory = login("mallory", "a password")
+    path = f"{master}/proxy/{shell.id}:terminal/"
+    assert httpx.get(f"{path}terminals", headers=admin).status_code == 200
+    for name in ("", "terminals", "page.mjs"):
+        refused = httpx.get(path + name, headers=mallory)
+        assert (refused.status_code, "only its owner and administrators" in refused.text) == (403, True)
+    seen = httpx.get(f"{master}/api/v1/shells/{shell.id}", headers=mallory).json()["shell"]
+    assert (seen["id"], seen["terminalAddress"]) == (shell.id, "")
+    with pytest.raises(InvalidStatus) as no:
+        connect(f"ws{path[4:]}attach", additional_headers=mallory)
+    assert no.value.response.status_code == 403

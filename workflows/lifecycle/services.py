@@ -1,14 +1,14 @@
 """Services: what of a task is reached through the server, by name. Source: spec tasks.md §1 and §4.
 
-A service of a task's own is named as the task; one of its configuration's `environment.proxy_ports` is named
-`<task id>:<port>`, and by the task's id alone too if its configuration says so. The container connects to the API and
-carries their streams; nothing connects to the container.
+A service of a task's own is named as the task, a shell's terminals `<task id>:terminal`; one of its configuration's
+`environment.proxy_ports` is named `<task id>:<port>`, and by the task's id alone too if its configuration says so. The
+container connects to the API and carries their streams; nothing connects to the container.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ class Service:
         variable: The environment variable that says the port; empty for what a user's program has chosen itself.
         protocol: What it speaks.
         is_open: All who know the name may use it.
+        secret: Which of the task's secrets it asks for; only its owner and administrators use such a service.
     """
 
     name: str
@@ -42,18 +43,24 @@ class Service:
     variable: str = ""
     protocol: Protocol = Protocol.HTTP
     is_open: bool = False
+    secret: str = ""
 
     def on_the_wire(self) -> dict[str, Any]:
         """For the container, as JSON."""
         return asdict(self)
 
 
-#: What kinds of tasks serve themselves: variable, protocol, and whether it is open. The port is a free one: tasks of a
-#: host may share its network. A shell's sshd asks for its key, and published clients connect to it without a token.
+#: The terminals of a shell, after its id. No port is named so.
+TERMINAL = ":terminal"
+#: What kinds of tasks serve themselves, with what their names have behind the task's id. The port is a free one: tasks
+#: of a host may share its network. A shell's sshd asks for its key; published clients connect to it without a token.
 _OWN = {
-    TaskKind.NOTEBOOK: ("NOTEBOOK_PORT", Protocol.HTTP, False),
-    TaskKind.SHELL: ("SHELL_PORT", Protocol.TCP, True),
-    TaskKind.TENSORBOARD: ("TENSORBOARD_PORT", Protocol.HTTP, False),
+    TaskKind.NOTEBOOK: [Service("", 0, "NOTEBOOK_PORT", secret="notebook_token")],
+    TaskKind.SHELL: [
+        Service("", 0, "SHELL_PORT", Protocol.TCP, is_open=True),
+        Service(TERMINAL, 0, "TERMINAL_PORT", secret="terminal_token"),
+    ],
+    TaskKind.TENSORBOARD: [Service("", 0, "TENSORBOARD_PORT")],
 }
 
 
@@ -65,10 +72,8 @@ def services_of(kind: TaskKind, task_id: str, config: Mapping[str, Any]) -> list
         task_id: Of the task.
         config: Its configuration, or its experiment's.
     """
-    found: dict[str, Service] = {}
-    if kind in _OWN:
-        variable, protocol, is_open = _OWN[kind]
-        found[task_id] = Service(task_id, 0, variable, protocol, is_open)
+    own = [replace(service, name=task_id + service.name) for service in _OWN.get(kind, [])]
+    found = {service.name: service for service in own}
     environment: Any = config.get("environment") or {}
     listed = cast("list[dict[str, Any]]", environment.get("proxy_ports") or [])
     for each in listed[:MOST_PORTS]:

@@ -126,6 +126,21 @@ async def test_a_shell_has_a_key_pair_of_its_own(api: Served) -> None:
     assert isinstance(shell["agentUserGroup"], dict)
 
 
+async def test_a_shells_terminals_have_a_token_and_a_port_of_their_own(api: Served) -> None:
+    user = api.user()
+    shell = (await launched(api, user, "shell"))["shell"]
+    base, _, token = shell["terminalAddress"].partition("?token=")
+    assert base == f"/proxy/{shell['id']}:terminal/"
+    said = api.parts.service_tokens.read(token)
+    assert (said.task_id, said.user_id) == (shell["id"], user.user_id)
+    env = (await order_of(api, shell["id"]))["env"]
+    hidden = secrets_of(api, shell["id"])["terminal_token"]
+    assert env["DET_TERMINAL_TOKEN"] == hidden
+    assert hidden not in json.dumps(await user.get(f"/api/v1/shells/{shell['id']}"))
+    served = {each["name"]: each["variable"] for each in json.loads(env["DET_PROXY_SERVICES"])}
+    assert served == {shell["id"]: "SHELL_PORT", f"{shell['id']}:terminal": "TERMINAL_PORT"}
+
+
 async def test_a_shells_key_is_locked_by_the_passphrase_that_comes_with_it(api: Served) -> None:
     user = api.user()
     data = base64.b64encode(b'{"passphrase": "open sesame"}').decode()
@@ -136,6 +151,8 @@ async def test_a_shells_key_is_locked_by_the_passphrase_that_comes_with_it(api: 
     assert key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() == shell["publicKey"]
     with api.database.read() as session:
         assert "sesame" not in json.dumps([session.get_one(Task, shell["id"]).config, secrets_of(api, shell["id"])])
+    assert shell["terminalAddress"] == "", "nobody gets in without the passphrase"
+    assert "DET_TERMINAL_TOKEN" not in (await order_of(api, shell["id"]))["env"]
     await launched(api, user, "shell", data=base64.b64encode(b"{}").decode())
 
 
@@ -177,6 +194,7 @@ async def test_secrets_are_in_answers_about_one_task_only_and_end_with_it(api: S
         ended = (await user.get(f"/api/v1/{kind}s/{task_id}"))[kind]
         assert ended.get("privateKey", "") == ""
         assert "token" not in ended.get("serviceAddress", "")
+        assert ended.get("terminalAddress", "") == ""
 
 
 async def workspace_of(api: Served, **roles: Caller) -> int:

@@ -22,7 +22,8 @@ def answer(kind: str, **more: Any) -> dict[str, Any]:
     shown = {"id": ID, "description": "My task", "state": "STATE_RUNNING", "exitStatus": "", "username": "ada",
              "resourcePool": "default", "workspaceId": 1, "startTime": "2026-11-03T00:00:00Z"}  # fmt: skip
     if kind == "shell":
-        shown |= {"privateKey": KEY, "publicKey": "ssh-ed25519 A", "agentUserGroup": {"user": ""}}
+        shown |= {"privateKey": KEY, "publicKey": "ssh-ed25519 A", "agentUserGroup": {"user": ""},
+                  "terminalAddress": f"/proxy/{ID}:terminal/?token=t"}  # fmt: skip
     else:
         shown |= {"serviceAddress": f"/proxy/{ID}/?token=t"}
     if kind == "tensorboard":
@@ -96,6 +97,25 @@ def test_a_tensorboard_has_something_to_show(cluster: Cluster, det: Det) -> None
     result = det("tensorboard", "start")
     assert (result.code, "expected ids of experiments" in result.err) == (2, True)
     assert "3, 4" in det("tensorboard", "list").out
+
+
+def test_a_shell_is_opened_in_a_browser(cluster: Cluster, det: Det, opened: list[str]) -> None:
+    address = f"{cluster.url}/proxy/{ID}:terminal/?token=t"
+    result = det("shell", "start", "--web")
+    assert (result.code, result.out, opened) == (0, address + "\n", [address])
+    assert det("shell", "open", ID, "--web").code == 0
+    assert len(opened) == 2
+    assert det("shell", "open", ID, "--web", "--no-browser").out == address + "\n"
+    assert det("shell", "open", ID, "--no-browser").out == address + "\n"
+    assert len(opened) == 2
+    result = det("shell", "open", ID, "--web", "-L", "1:localhost:1")
+    assert (result.code, "'-L' is for ssh" in result.err) == (1, True)
+    cluster.routes[f"GET /api/v1/shells/{ID}"] = answer("shell", terminalAddress="")
+    result = det("shell", "open", ID, "--web")
+    assert (result.code, "is reached by ssh only" in result.err) == (1, True)
+    cluster.routes[f"GET /api/v1/shells/{ID}"] = answer("shell", privateKey="")
+    result = det("shell", "open", ID, "--web")
+    assert (result.code, "belongs to ada" in result.err) == (1, True)
 
 
 @pytest.fixture

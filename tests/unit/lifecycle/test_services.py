@@ -17,8 +17,14 @@ def ports(*listed: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (TaskKind.NOTEBOOK, [Service("t", 0, "NOTEBOOK_PORT")]),
-        (TaskKind.SHELL, [Service("t", 0, "SHELL_PORT", Protocol.TCP, is_open=True)]),
+        (TaskKind.NOTEBOOK, [Service("t", 0, "NOTEBOOK_PORT", secret="notebook_token")]),
+        (
+            TaskKind.SHELL,
+            [
+                Service("t", 0, "SHELL_PORT", Protocol.TCP, is_open=True),
+                Service("t:terminal", 0, "TERMINAL_PORT", secret="terminal_token"),
+            ],
+        ),
         (TaskKind.TENSORBOARD, [Service("t", 0, "TENSORBOARD_PORT")]),
         (TaskKind.COMMAND, []),
         (TaskKind.TRIAL, []),
