@@ -20,7 +20,18 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.errors import FailedPrecondition, Forbidden, NotFound
-from database.models import Checkpoint, Experiment, GroupMember, Model, Project, RoleAssignment, Task, Trial, Workspace
+from database.models import (
+    Checkpoint,
+    Experiment,
+    GroupMember,
+    Model,
+    Project,
+    RoleAssignment,
+    Task,
+    Trial,
+    User,
+    Workspace,
+)
 
 Id = TypeVar("Id", int, str)
 Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
@@ -111,6 +122,12 @@ def require_role(session: Session, user: UserPrincipal, workspace_id: int, least
             f"workspace {workspace.name!r}: you are {role.told} there, and this needs the role {least.told}"
         )
     return workspace
+
+
+def check_active(session: Session, user: UserPrincipal) -> None:
+    """Refuse what a container would start for a deactivated user, whose sessions have ended. Raises: Forbidden."""
+    if not session.get_one(User, user.user_id).is_active:
+        raise Forbidden(f"user {user.username} is not active: their containers start nothing new")
 
 
 def open_workspace(session: Session, user: UserPrincipal, workspace_id: int) -> Workspace:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import task_secrets
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import changeable_task, check_may_launch, open_workspace, readable_task
+from api.auth.authorization import changeable_task, check_active, check_may_launch, open_workspace, readable_task
 from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.schemas.contexts import File
 from api.schemas.jobs import PatchResources
@@ -128,6 +128,7 @@ def _checked(
     session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiSettings
 ) -> tuple[Workspace, TaskConfig]:
     """Where it is, and its configuration. Raises: BadRequest, NotFound, Forbidden, FailedPrecondition."""
+    check_active(session, user)
     workspace = open_workspace(session, user, wanted.workspace_id or 1)
     if wanted.kind in (TaskKind.NOTEBOOK, TaskKind.SHELL, TaskKind.COMMAND):
         check_may_launch(session, user, workspace)

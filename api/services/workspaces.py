@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import Role, changeable, readable_workspaces, require_role, role_in
+from api.auth.authorization import Role, changeable, check_active, readable_workspaces, require_role, role_in
 from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unsupported
 from api.queries.workspaces import available_pools
 from api.schemas import workspaces as wire
@@ -179,6 +179,7 @@ def target_project(session: Session, project_id: int, user: UserPrincipal, *, is
     Locked, it can't be deleted before this transaction ends.
     """
     row = readable_project(session, project_id, user)
+    check_active(session, user)
     if is_locked:
         session.refresh(row, with_for_update={"read": True})
     workspace = require_role(session, user, row.workspace_id, Role.CONTRIBUTOR)

@@ -40,6 +40,7 @@ def main() -> None:
     _show_parts_below_a_layer()
     config = os.path.join(folder, "config.json")
     write_private(config, json.dumps(_config(port, base, token)))
+    _load_our_magic(folder)
     watch = _idle.watcher(env, port, base, token)
     argv = [sys.executable, "-m", "jupyterlab", f"--config={config}"]
     raise SystemExit(serve(env, argv, lambda: answers(port, f"{base}api"), when_ready=watch))
@@ -69,6 +70,28 @@ def _config(port: int, base: str, token: str) -> dict[str, Any]:
         **_encryption(),
         "LabApp": {"check_for_updates_class": "jupyterlab.NeverCheckForUpdate", "news_url": None},
     }
+
+
+#: What each kernel runs first. IPython has no other place for it that is neither the image's nor the user's profile; a
+#: kernel of another Python, which has no `determined`, goes without. The user's own file comes after it.
+_STARTUP = """if "get_ipython" in globals():
+    try:
+        from determined.ipython import load_ipython_extension as _load
+    except ImportError:
+        pass
+    else:
+        _load(get_ipython())
+        del _load
+"""
+
+
+def _load_our_magic(folder: str) -> None:
+    """Have kernels know `%det`."""
+    before = os.environ.get("PYTHONSTARTUP") or ""
+    more = f"exec(compile(open({before!r}).read(), {before!r}, 'exec'))\n" if os.path.isfile(before) else ""
+    path = os.path.join(folder, "startup.py")
+    write_private(path, _STARTUP + more)
+    os.environ["PYTHONSTARTUP"] = path
 
 
 def _show_parts_below_a_layer() -> None:

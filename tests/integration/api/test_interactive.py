@@ -20,14 +20,18 @@ from database.models import (
     RoleAssignment,
     Task,
     TaskSecret,
+    User,
     Workspace,
 )
 from tests.integration.api.served import Caller, Run, Served, a_file
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.task import TaskState
-from workflows.messages import OpenAllocation, RecordTask
+from workflows.messages import CloseAllocation, OpenAllocation, RecordTask
 from workflows.scheduling.model import Placement
 
+EXPERIMENT = (
+    "entrypoint: [python3, notebook.py]\nsearcher: {name: single, metric: loss}\nresources: {slots_per_trial: 0}\n"
+)
 KINDS = ("notebook", "shell", "tensorboard")
 
 
@@ -195,6 +199,44 @@ async def test_secrets_are_in_answers_about_one_task_only_and_end_with_it(api: S
         assert ended.get("privateKey", "") == ""
         assert "token" not in ended.get("serviceAddress", "")
         assert ended.get("terminalAddress", "") == ""
+
+
+async def test_a_notebook_creates_experiments_as_its_owner_and_only_while_that_one_may(api: Served) -> None:
+    """What `%det run` sends, from the container and with its token."""
+    owner, admin = api.user(), api.user(is_admin=True)
+    workspace_id = await workspace_of(api, contributor=owner)
+    foreign_id = await workspace_of(api)
+    project, elsewhere = [
+        (await admin.post(f"/api/v1/workspaces/{each}/projects", {"name": "p"}))["project"]["id"]
+        for each in (workspace_id, foreign_id)
+    ]
+    notebook = (await launched(api, owner, "notebook", workspaceId=workspace_id))["notebook"]["id"]
+    env = (await order_of(api, notebook))["env"]
+    container = Caller(api.http, {"Authorization": f"Bearer {env['DET_USER_TOKEN']}"})
+    assert (await container.get(f"/api/v1/notebooks/{notebook}"))["notebook"]["workspaceId"] == workspace_id
+    body = {"config": EXPERIMENT, "modelDefinition": [a_file("notebook.py", b"1")], "projectId": project}
+    made = (await container.post("/api/v1/experiments", body))["experiment"]
+    assert (made["username"], made["projectId"], made["userId"]) == (owner.username, project, owner.user_id)
+    await container.refused(404, "POST", "/api/v1/experiments", body | {"projectId": elsewhere})
+    of_admin = (await launched(api, admin, "notebook", workspaceId=workspace_id))["notebook"]["id"]
+    env = (await order_of(api, of_admin))["env"]
+    no_admin = Caller(api.http, {"Authorization": f"Bearer {env['DET_USER_TOKEN']}"})
+    await no_admin.refused(404, "POST", "/api/v1/experiments", body | {"projectId": elsewhere})
+    with api.database.write() as session:
+        session.execute(update(RoleAssignment).where(RoleAssignment.user_id == owner.user_id).values(role="viewer"))
+    assert "needs the role" in await container.refused(403, "POST", "/api/v1/experiments", body)
+    with api.database.write() as session:
+        session.execute(update(RoleAssignment).where(RoleAssignment.user_id == owner.user_id).values(role="editor"))
+        session.execute(update(User).where(User.id == owner.user_id).values(is_active=False))
+    assert "is not active" in await container.refused(403, "POST", "/api/v1/experiments", body)
+    launch = {"workspaceId": workspace_id}
+    assert "is not active" in await container.refused(403, "POST", "/api/v1/shells", launch)
+    with api.database.write() as session:
+        session.execute(update(User).where(User.id == owner.user_id).values(is_active=True))
+    await container.post("/api/v1/experiments", body)
+    await asyncio.to_thread(api.records.close_allocation, CloseAllocation(allocation_id=f"{notebook}.1"))
+    api.parts.auth.forget()
+    await container.refused(401, "POST", "/api/v1/experiments", body)
 
 
 async def workspace_of(api: Served, **roles: Caller) -> int:
