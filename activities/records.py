@@ -11,7 +11,7 @@ from temporalio import activity
 
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
-from database.log_lines import ASSIGNED, note_line
+from database.log_lines import ASSIGNED, FURTHER, note_line
 from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskSecret, Trial
 from database.organization import drop_workspace_if_empty
 from database.session import Database
@@ -34,6 +34,7 @@ from workflows.messages import (
     RecordExperiment,
     RecordTask,
     RecordTrial,
+    TaskNote,
     TaskUse,
     TrialStanding,
 )
@@ -134,6 +135,13 @@ class Records:
         ready_at, used_at = found[0], found[1] or found[0]
         since = max(ready_at, used_at)
         return TaskUse(idle_s=max(0.0, (utc_now() - since).total_seconds()))
+
+    @activity.defn
+    def note_task(self, note: TaskNote) -> None:
+        """Write a line into a task's log, about its present run."""
+        with self._database.write() as session:
+            place = FURTHER + note.place
+            note_line(session, note.task_id, note.line, allocation_id=note.allocation_id, place=place, level="WARNING")
 
     @activity.defn
     def open_allocation(self, order: OpenAllocation) -> None:

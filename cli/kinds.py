@@ -24,6 +24,15 @@ SortBy = Annotated[
     ),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Print the id and return at once.")]
+Lifetime = Annotated[
+    str, typer.Argument(metavar="LIMIT", help="A duration, as 8h: so long in all; 0s: never.", show_default=False)
+]
+IdleTimeout = Annotated[
+    str, typer.Argument(metavar="LIMIT", help="A duration, as 2h, from now on; 0s: never.", show_default=False)
+]
+#: Kinds that end when nobody uses them.
+ENDS_IDLE = ("notebook", "tensorboard")
+_REACHED = {"maxLifetime": "when it has run for", "idleTimeout": "when it has not been used for"}
 #: Characters of an id.
 _WHOLE = 36
 HEADERS = ("Id", "Owner", "Description", "State", "Exit Status", "Resource Pool", "Workspace")
@@ -139,8 +148,27 @@ def _add_changes(app: typer.Typer, kind: str, name: str, more: Sequence[tuple[st
         session.get().post(api_path(f"{kind}s", task_id, "set_priority"), {"priority": priority})
         render.say(f"Set priority of {name} {task_id} to {priority}")
 
+    def set_lifetime(task_id: TaskId, limit: Lifetime) -> None:
+        set_limit(resolved(kind, task_id), "maxLifetime", limit)
+
+    def set_idle_timeout(task_id: TaskId, limit: IdleTimeout) -> None:
+        set_limit(resolved(kind, task_id), "idleTimeout", limit)
+
     _add(app, "kill", kill, f"End {name}s at once. Those that have ended stay as they are.")
     _add(set_app, "priority", set_priority, f"Change the place of a {name} in the queue of its pool.")
+    _add(set_app, "lifetime", set_lifetime, f"Change after how long on its slots a {name} ends.")
+    if kind in ENDS_IDLE:
+        _add(set_app, "idle-timeout", set_idle_timeout, f"Change after how long without use a {name} ends.")
+
+
+def set_limit(task_id: str, name: str, limit: str) -> None:
+    """Change a limit of a task's time, and print what holds then. `name`: of the request's field."""
+    from workflows.config.durations import seconds_of
+
+    path = api_path("undeterred", "tasks", task_id, "limits")
+    now = session.get().patch(path, {name: limit}).json()[name]
+    never = "not end for that" if not seconds_of(now) else f"end {_REACHED[name]} {now}"
+    render.say(f"Task {task_id} will {never}")
 
 
 def _add(app: typer.Typer, word: str, command: Callable[..., None], help: str) -> None:

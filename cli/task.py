@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import launching, render, session
+from cli import kinds, launching, render, session
 from cli.bundles import bundled
 from cli.group import new_app
 from cli.options import Json, LogLines, OfAllocation, lists
@@ -17,6 +17,8 @@ from cli.render import Form
 from determined.common.api._url import api_path
 
 app = new_app("Tasks of all kinds, and tasks of your own that run any program.", aliases={"ls": "list"}, default="list")
+set_app = new_app("Change a task of any kind that waits or runs.")
+app.add_typer(set_app, name="set")
 
 TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print its log until it ends.")]
@@ -152,6 +154,18 @@ def unpause(task_id: TaskId) -> None:
     """Have a paused task go on, and those below it: each is started again."""
     session.get().post(api_path("tasks", task_id, "unpause"))
     render.say(f"Unpaused task: {task_id}")
+
+
+@set_app.command("lifetime")
+def set_lifetime(task_id: TaskId, limit: kinds.Lifetime) -> None:
+    """Change after how long on its slots a task ends, all its runs together."""
+    kinds.set_limit(task_id, "maxLifetime", limit)
+
+
+@set_app.command("idle-timeout")
+def set_idle_timeout(task_id: TaskId, limit: kinds.IdleTimeout) -> None:
+    """Change after how long without use a notebook or TensorBoard ends."""
+    kinds.set_limit(task_id, "idleTimeout", limit)
 
 
 @app.command("cleanup-logs")

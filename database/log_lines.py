@@ -14,8 +14,8 @@ from database.models import TaskLog
 from database.types import utc_now
 from database.upsert import insert
 
-#: Places of the lines about one allocation of a task; that of its end is the first.
-READY, ASSIGNED, STARTED = 1, 2, 3
+#: Places of the lines about one allocation of a task; that of its end is the first. Those of its workflow come behind.
+READY, ASSIGNED, STARTED, FURTHER = 1, 2, 3, 10
 
 
 class LogLine(TypedDict):

@@ -69,6 +69,7 @@ def record_activities(
         records.record_trial,
         records.record_task,
         records.task_use,
+        records.note_task,
         records.open_allocation,
         records.request_preemption,
         records.close_allocation,

@@ -34,6 +34,7 @@ from workflows.messages import (
     RemovedFiles,
     RemoveFiles,
     RunContainer,
+    TaskNote,
     TaskUse,
 )
 from workflows.searchers.study import Suggestion, SuggestOrder
@@ -66,6 +67,12 @@ def record_task(record: RecordTask) -> None:
 @activity.defn
 def task_use(ref: AllocationRef) -> TaskUse:
     """How long the task of an allocation has not been used."""
+    raise NotImplementedError
+
+
+@activity.defn
+def note_task(note: TaskNote) -> None:
+    """Write a line into a task's log."""
     raise NotImplementedError
 
 

@@ -244,6 +244,9 @@ class TaskRun(BaseModel):
     revision: int = 0
     newest_wish: int = 0  # the number of the latest, see TaskWish
     idle_timeout_s: float | None = None  # after so long without use it is ended
+    max_lifetime_s: float | None = None  # after so long on its slots it is ended
+    newest_limits: int = 0  # the number of those, see TaskLimits
+    ran_s: float = 0.0  # so long its earlier runs had their slots
     ended_because: str = ""  # it is ended for this, and not because a user wanted it
 
 
@@ -258,6 +261,23 @@ class TaskWish(BaseModel):
 
     number: int
     state: TaskState  # ACTIVE, STOPPING_PAUSED or STOPPING_CANCELED
+
+
+class TaskLimits(BaseModel):
+    """The limits of a task's time, changed while it waits or runs. Numbered as wishes are; None: without this limit."""
+
+    number: int
+    idle_timeout_s: float | None = None
+    max_lifetime_s: float | None = None
+
+
+class TaskNote(BaseModel):
+    """A line for a task's log about its present run. `place` tells the lines about one run apart."""
+
+    task_id: str
+    allocation_id: str
+    place: int
+    line: str
 
 
 class Assignment(BaseModel):

@@ -10,13 +10,14 @@ from temporalio import workflow
 from workflows import calls, names
 from workflows.allocation import AllocationHolder, AllocationRun, Wish, wait
 from workflows.attributes import note_state
-from workflows.config.durations import shown
+from workflows.config.limits import lifetime_end
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind, backoff_s
 from workflows.lifecycle.task import TaskState, TaskVerdict, judge
 from workflows.lifecycle.trial import NextStep
-from workflows.messages import AllocationRef, OpenAllocation, RecordTask, TaskRun, TaskUse, TaskWish, Timing
+from workflows.messages import OpenAllocation, RecordTask, TaskLimits, TaskRun, TaskWish, Timing
 from workflows.options import record
 from workflows.scheduling.model import Placement, Request
+from workflows.task_limits import LimitsWatch
 
 
 class TaskWorkload:
@@ -84,7 +85,7 @@ class TaskWorkload:
 class Task(AllocationHolder):
     """Id `task-<task id>`. Closes when its terminal state is recorded.
 
-    Messages: `want` (signal) from the API; those of its pool as `AllocationHolder` has them.
+    Messages: `want` and `limit` (signals) from the API; those of its pool as `AllocationHolder` has them.
     """
 
     @workflow.init
@@ -103,6 +104,8 @@ class Task(AllocationHolder):
                 await self._end(TaskState.CANCELED, "killed on request")
             elif not self._workload.needs_slots():
                 await self._pause()
+            elif (limit_s := state.max_lifetime_s) is not None and state.ran_s >= limit_s:
+                await self._end(TaskState.CANCELED, lifetime_end(limit_s))
             else:
                 await self._given_back()
                 await self._after(await self._allocate())
@@ -120,30 +123,32 @@ class Task(AllocationHolder):
         if self._allocation is not None:
             self._allocation.steer_again()
 
+    @workflow.signal
+    def limit(self, limits: TaskLimits) -> None:
+        """A user changes the limits of its time. What a later change overtook is out of date."""
+        if limits.number > self._run.newest_limits:
+            self._run.newest_limits = limits.number
+            self._run.idle_timeout_s, self._run.max_lifetime_s = limits.idle_timeout_s, limits.max_lifetime_s
+
     async def _allocate(self) -> AllocationEnd:
         """Run one allocation to its end."""
         run = self._run
         run.run_id += 1
         now = self._allocation = AllocationRun(self._allocation_id, run.pool, self._workload)
-        watch = None if run.idle_timeout_s is None else asyncio.create_task(self._end_idle(now, run.idle_timeout_s))
+        limits = LimitsWatch(run, now, self._end_because)
+        watch = asyncio.create_task(limits.watch())
         end = await now.run()
-        if watch is not None:
-            watch.cancel()
+        watch.cancel()
+        run.ran_s += limits.held_s
         self._allocation, self._release = None, now.release
         return end
 
-    async def _end_idle(self, now: AllocationRun, timeout_s: float) -> None:
-        """End the task once it has not been used for so long; it sleeps until that could be so at the earliest."""
-        await workflow.wait_condition(lambda: now.has_slots)
-        left_s = timeout_s
-        while left_s > 0:
-            await workflow.sleep(left_s, summary="idle timeout")
-            use: TaskUse = await record(calls.task_use, AllocationRef(allocation_id=now.id))
-            left_s = timeout_s if use.idle_s is None else timeout_s - use.idle_s
+    def _end_because(self, reason: str) -> None:
+        """A limit of its time is reached. What leaves already for its user's sake is let go."""
         if self._run.state is TaskState.ACTIVE:
-            self._run.ended_because = f"idle for more than {shown(timeout_s)}: service is inactive"
-            self._run.state = TaskState.STOPPING_CANCELED
-            now.steer_again()
+            self._run.ended_because, self._run.state = reason, TaskState.STOPPING_CANCELED
+            if self._allocation is not None:
+                self._allocation.steer_again()
 
     async def _after(self, end: AllocationEnd) -> None:
         """Judge an allocation's end, record what follows, and sleep a back-off."""

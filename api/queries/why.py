@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -12,10 +13,11 @@ from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Task, TaskLog, Trial
+from workflows.config.durations import seconds_of
 from workflows.lifecycle.allocation import backoff_s
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TaskFacts, TrialFacts
-from workflows.lifecycle.task import TaskState
+from workflows.lifecycle.task import ENDS_IDLE, TaskKind, TaskState
 from workflows.lifecycle.trial import FINAL_STATE, TrialState
 from workflows.messages import Timing
 
@@ -77,9 +79,16 @@ def of_task(session: Session, task: Task) -> TaskFacts:
         restarts=task.restarts,
         max_restarts=config.get("max_restarts") or 0,
         goes_on=bool(task.is_pausable),
+        idle_timeout=_limit(config, "idle_timeout") if TaskKind(task.kind) in ENDS_IDLE else "",
+        max_lifetime=_limit(config, "max_lifetime"),
         ended_at=task.ended_at,
         runs=[_run(row, [], away, grace) for row in rows],
     )
+
+
+def _limit(config: dict[str, Any], name: str) -> str:
+    limit = config.get(name) or ""
+    return limit if seconds_of(limit) else ""
 
 
 def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], timing: Timing) -> list[TrialFacts]:

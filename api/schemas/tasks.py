@@ -50,6 +50,20 @@ class Priority(Wire, json_schema_extra=example({"priority": 10})):
     priority: int
 
 
+class PatchTaskLimits(Wire, json_schema_extra=example({"idleTimeout": "2h", "maxLifetime": "0s"})):
+    """Limits of a task's time, as its configuration has them; absent ones stay, and 0s is none."""
+
+    idle_timeout: str | None = Field(default=None, max_length=100)
+    max_lifetime: str | None = Field(default=None, max_length=100)
+
+
+class TaskLimitsResponse(Wire):
+    """The limits of a task's time that hold now. Null: it has none of its own, and the task never ends for that."""
+
+    idle_timeout: str | None = None
+    max_lifetime: str | None = None
+
+
 class Seen(Wire):
     """What v1Command, v1Notebook, v1Shell and v1Tensorboard have in common."""
 

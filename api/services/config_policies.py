@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -87,6 +88,15 @@ def check_change(session: Session, row: Experiment | Task, changes: dict[str, An
         if name in fixed and fixed[name] != value:
             raise BadRequest(f"resources.{name}: {value}: a config policy sets it to {fixed[name]}")
     check(policy, changes, workload)
+
+
+def check_limits(session: Session, row: Task, changes: Mapping[str, str]) -> None:
+    """Refuse to change limits of a task's time that a policy sets itself. Raises: BadRequest."""
+    policy, _ = _of(session, row)
+    for name, value in changes.items():
+        fixed = policy.invariant_config.get(name)
+        if fixed is not None and fixed != value:
+            raise BadRequest(f"{name}: {value}: a config policy sets it to {fixed}")
 
 
 def check_move(session: Session, row: Experiment | Task, anchor: Experiment | Task, pool: str) -> None:

@@ -209,6 +209,7 @@ def _run(row: Task, config: TaskConfig, user: UserPrincipal, workspace: Workspac
         goes_on=bool(row.is_pausable),
         max_restarts=config.max_restarts,
         idle_timeout_s=config.idle_timeout_s if TaskKind(row.kind) in ENDS_IDLE else None,
+        max_lifetime_s=config.max_lifetime_s,
         timing=timing,
     )
 

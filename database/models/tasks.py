@@ -45,7 +45,7 @@ class Task(Base):
     restarts: Mapped[int] = mapped_column(default=0, server_default="0")
     wishes: Mapped[int] = mapped_column(default=0, server_default="0")  # of users, counted for its workflow
     revision: Mapped[int] = mapped_column(default=0, server_default="0")
-    last_used_at: Mapped[datetime | None] = mapped_column(UtcTime)  # through its services, or as it reported itself
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcTime)  # as its services and reports tell
     sources: Mapped[dict[str, Any] | None] = mapped_column(Document)  # a TensorBoard's: ids of experiments and trials
 
 

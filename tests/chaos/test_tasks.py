@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +86,22 @@ def test_tasks_outlive_every_part_of_the_cluster(embedded: Embedded, tmp_path: P
     embedded.until(lambda: state(embedded, paused) == ("ACTIVE", 2), 60, "the task runs again")
     shown = json.loads(embedded.det("command", "list", "--json").stdout)
     assert {each["exitStatus"] for each in shown} == {"exited with code 5", "exited with 0"}
+
+
+@pytest.mark.timeout(180)
+def test_a_lifetime_that_ends_while_the_cluster_is_down_ends_the_task_when_it_is_back(embedded: Embedded) -> None:
+    embedded.up()
+    task_id = command(embedded, "--config", "resources.slots=0", "--config", "max_lifetime=1h", "sleep 300")
+    embedded.until(lambda: state(embedded, task_id) == ("ACTIVE", 1), 60, "the task runs")
+    assert embedded.det("command", "set", "lifetime", task_id, "10s").returncode == 0
+    warned = "SELECT count(*) FROM task_logs WHERE log LIKE '%will end in %'"
+    embedded.until(lambda: embedded.rows(warned) == [(1,)], 10, "its log warns")
+    for part in PARTS:
+        os.kill(embedded.pid(part), signal.SIGKILL)
+    time.sleep(12)
+    assert state(embedded, task_id)[0] == "ACTIVE"
+    embedded.up()
+    embedded.until(lambda: state(embedded, task_id)[0] == "CANCELED", 30, "its end is made up for")
+    [(message,)] = embedded.rows(f"SELECT message FROM tasks WHERE id = '{task_id}'")
+    assert message == "it has run for 10s, its max_lifetime"
+    assert embedded.rows(warned) == [(1,)], "once"

@@ -224,7 +224,7 @@ async def elastic() -> None:
 
 
 async def tasks() -> None:
-    """Tasks: one fails and is started again, one pauses while it runs, one is killed while it waits, one ends unused."""
+    """Tasks: one fails and starts again, one pauses, one is killed while it waits, one ends unused, one at a limit."""
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
         folder = Path(name)
         async with platform(
@@ -249,7 +249,13 @@ async def tasks() -> None:
             with running.database.write() as session:
                 session.get_one(Allocation, f"{unused}.1").ready_at = utc_now()
             await _until_task(running, unused, "CANCELED")
-            for kind, task_id in (("failing", failing), ("paused", paused), ("waiting", waiting), ("unused", unused)):
+            limited = await _task(running, "exec sleep 300", max_lifetime="1h")
+            await _until_task(running, limited, "ACTIVE", runs=1)
+            path = f"/api/v1/undeterred/tasks/{limited}/limits"
+            assert (await running.http.patch(path, json={"maxLifetime": "2s"})).status_code == 200
+            await _until_task(running, limited, "CANCELED")
+            kept = {"failing": failing, "paused": paused, "waiting": waiting, "unused": unused, "limited": limited}
+            for kind, task_id in kept.items():
                 await _keep(running, f"task-{task_id}", f"task_{kind}", str(folder))
 
 

@@ -29,8 +29,8 @@ _MOST_ARGS, _LONGEST_ARGS = 200, 16 * 1024
 _LONGEST_NAME = 1000
 #: Keys of the configurations of both published generations that are accepted and dropped.
 _IGNORED = ("slurm", "pbs")
-#: Of an idle timeout.
-_LONGEST_IDLE_S = 365 * 86400
+#: Of a limit of its time.
+_LONGEST_S = 365 * 86400
 #: What a notebook may be asked about to find out whether it is idle.
 IDLE_TYPES = ("kernels_or_terminals", "kernel_connections", "activity")
 
@@ -63,18 +63,18 @@ class TaskConfig(Section):
     idle_timeout: str | None = Field(
         default=None, description="After so long without use a notebook or TensorBoard ends, as 20m; 0s: never."
     )
+    max_lifetime: str | None = Field(
+        default=None, description="After so long on its slots, all runs together, it ends, as 8h; 0s: never."
+    )
     notebook_idle_type: str = Field(default=IDLE_TYPES[0], description="By what a notebook finds out that it is idle.")
     tensorboard_args: list[str] = Field(
         default=[], max_length=_MOST_ARGS, description="Further options of TensorBoard."
     )
 
-    @field_validator("idle_timeout", mode="before")
+    @field_validator("idle_timeout", "max_lifetime", mode="before")
     @classmethod
-    def _idle_timeout(cls, value: Any) -> Any:
-        seconds = seconds_of(value) if isinstance(value, str) else None
-        if seconds is None or not (seconds == 0 or 1 <= seconds <= _LONGEST_IDLE_S):
-            raise ValueError(f"invalid duration: {str(value)[:80]}: expected 1s to 365d, such as 20m, or 0s for never")
-        return value
+    def _limit(cls, value: Any) -> Any:
+        return checked_limit(value)
 
     @field_validator("notebook_idle_type")
     @classmethod
@@ -95,7 +95,12 @@ class TaskConfig(Section):
     @property
     def idle_timeout_s(self) -> float | None:
         """None: it never ends for that."""
-        return (seconds_of(self.idle_timeout) if self.idle_timeout is not None else None) or None
+        return _seconds(self.idle_timeout)
+
+    @property
+    def max_lifetime_s(self) -> float | None:
+        """None: it never ends for that."""
+        return _seconds(self.max_lifetime)
 
     @field_validator("entrypoint")
     @classmethod
@@ -108,6 +113,18 @@ class TaskConfig(Section):
         if size > LONGEST_ENTRYPOINT:
             raise ValueError(f"has {size} bytes, the limit is {LONGEST_ENTRYPOINT}: put it into a file of its context")
         return words
+
+
+def checked_limit(value: Any) -> str:
+    """A limit of a task's time: a duration, or 0s for none. Raises: ValueError."""
+    seconds = seconds_of(value) if isinstance(value, str) else None
+    if seconds is None or not (seconds == 0 or 1 <= seconds <= _LONGEST_S):
+        raise ValueError(f"invalid duration: {str(value)[:80]}: expected 1s to 365d, such as 20m, or 0s for never")
+    return value
+
+
+def _seconds(limit: str | None) -> float | None:
+    return (seconds_of(limit) if limit is not None else None) or None
 
 
 class TaskConfigError(ValueError):

@@ -68,5 +68,9 @@ def _next(facts: TaskFacts) -> Iterator[str]:
         return
     left = facts.max_restarts - facts.restarts
     yield "if it fails, it starts again" if left > 0 else "if it fails, it ends in ERROR"
+    if facts.idle_timeout:
+        yield f"it ends when it has not been used for {facts.idle_timeout}"
+    if facts.max_lifetime:
+        yield f"it ends when it has run for {facts.max_lifetime}"
     if run is not None and not facts.goes_on:
         yield "if its host fails, it is not started again: it may have done part of its work"

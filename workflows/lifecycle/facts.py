@@ -120,6 +120,8 @@ class TaskFacts(Facts):
     restarts: int = 0
     max_restarts: int = 0
     goes_on: bool = False  # it does its work again when it is interrupted
+    idle_timeout: str = ""  # not used for so long, it ends; empty: it does not end for that, as the next one
+    max_lifetime: str = ""  # on its slots for so long, it ends
     ended_at: datetime | None = None
     runs: list[RunFacts] = Field(default_factory=list[RunFacts])
     queue: QueueFacts | None = None

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from determined.exec._environment import TaskEnvironment
 
 _LONGEST_PAUSE_S = 30.0
-_WARNING_S = 300.0
 _KINDS = ("kernels", "terminals", "sessions")
 
 
@@ -50,18 +49,14 @@ class Activity:
 
 
 class _Watcher:
-    """Tells the master, and warns who is here before the end."""
+    """Tells the master."""
 
-    def __init__(self, env: TaskEnvironment, timeout_s: float, look: Callable[[], tuple[bool, str]]) -> None:
+    def __init__(self, env: TaskEnvironment, pause_s: float, is_idle: Callable[[], bool]) -> None:
         self._env = env
-        self._timeout_s = timeout_s
-        self._look = look
+        self._pause_s = pause_s
+        self._is_idle = is_idle
         self._session = session_of(env)
-        self._pause_s = min(_LONGEST_PAUSE_S, timeout_s / 4)
-        self._used_at = time.monotonic()
-        self._newest_request = ""
         self._told: set[str] = set()
-        self._is_warned = False
 
     def run(self) -> None:
         while True:
@@ -72,27 +67,11 @@ class _Watcher:
                 self._tell(f"the master can't learn whether this notebook is idle: {e}")
 
     def _once(self) -> None:
-        is_idle, newest_request = self._look()
+        is_idle = self._is_idle()
         body = {"notebookId": self._env.task_id, "idle": is_idle}
-        # The master counts requests itself, such as those of a page that is open.
-        is_asked = newest_request > self._newest_request
-        self._newest_request = max(newest_request, self._newest_request)
-        if not is_idle or is_asked:
-            self._used_at, self._is_warned = time.monotonic(), False
         self._session.put(api_path("notebooks", self._env.task_id, "report_idle"), json=body)
         if os.environ.get("DET_DEBUG") == "true":
             say("DEBUG", f"this notebook is {'idle' if is_idle else 'in use'}")
-        self._warn()
-
-    def _warn(self) -> None:
-        left_s = self._used_at + self._timeout_s - time.monotonic()
-        if not self._is_warned and left_s <= min(_WARNING_S, self._timeout_s / 10) + self._pause_s:
-            self._is_warned = True
-            say(
-                "WARNING",
-                f"this notebook is idle, and ends in about {max(left_s, 0):.0f} s unless it is used: "
-                f"idle_timeout in its configuration is {self._timeout_s:g} s",
-            )
 
     def _tell(self, message: str) -> None:
         if message not in self._told and len(self._told) < 10:
@@ -101,9 +80,9 @@ class _Watcher:
 
 
 def watcher(env: TaskEnvironment, port: int, base: str, token: str) -> Callable[[], None]:
-    """What tells the master from its call on, in a thread, whether the notebook is in use, if it has an idle timeout.
+    """What tells the master from its call on, in a thread, whether the notebook is in use.
 
-    Ends the process with one sentence if the timeout is none.
+    One without an idle timeout may be given one while it runs. Ends the process with one sentence if it is no number.
 
     Args:
         env: Of this container.
@@ -112,40 +91,27 @@ def watcher(env: TaskEnvironment, port: int, base: str, token: str) -> Callable[
         token: For its API.
     """
     text = os.environ.get("DET_IDLE_TIMEOUT_S") or ""
-    if not text:
-        return lambda: None
     try:
-        timeout_s = float(text)
+        timeout_s = float(text or 4 * _LONGEST_PAUSE_S)
     except ValueError:
         timeout_s = 0.0
     if not 0 < timeout_s < 1e9:
         fail(f"the environment variable DET_IDLE_TIMEOUT_S is {text!r}, but must be a number of seconds")
     activity = Activity(os.environ.get("NOTEBOOK_IDLE_TYPE") or "")
 
-    def look() -> tuple[bool, str]:
-        kernels, terminals, sessions = (_listed(port, base, token, kind) for kind in _KINDS)
-        return activity.is_idle(kernels, terminals, sessions), _newest_request(port, base, token, kernels)
+    def is_idle() -> bool:
+        return activity.is_idle(*(_listed(port, base, token, kind) for kind in _KINDS))
 
     def start() -> None:
-        threading.Thread(target=_Watcher(env, timeout_s, look).run, name="determined-idle", daemon=True).start()
+        watch = _Watcher(env, min(_LONGEST_PAUSE_S, timeout_s / 4), is_idle)
+        threading.Thread(target=watch.run, name="determined-idle", daemon=True).start()
 
     return start
 
 
-def _newest_request(port: int, base: str, token: str, kernels: list[Any]) -> str:
-    """When the newest request came, as text; empty if a kernel was busy later, which is not told apart."""
-    status = _asked(port, base, token, "status")
-    newest = str(status.get("last_activity") or "") if isinstance(status, dict) else ""  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-    return newest if newest > max((str(each.get("last_activity") or "") for each in kernels), default="") else ""
-
-
-def _asked(port: int, base: str, token: str, name: str) -> Any:
-    # Our looks are no use of the notebook.
-    return get_json(port, f"{base}api/{name}?no_track_activity=1", {"Authorization": f"token {token}"})
-
-
 def _listed(port: int, base: str, token: str, name: str) -> list[Any]:
-    answer = _asked(port, base, token, name)
+    # Our looks are no use of the notebook.
+    answer = get_json(port, f"{base}api/{name}?no_track_activity=1", {"Authorization": f"token {token}"})
     if not isinstance(answer, list):
         raise OSError(f"api/{name} of JupyterLab answers {type(answer).__name__}, not a list")
     return [each for each in answer if isinstance(each, dict)]  # pyright: ignore[reportUnknownVariableType]

@@ -450,6 +450,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/generic-tasks", None, USERS),
     ("POST", "/api/v1/generic-tasks", {"config": "entrypoint: [a]", "projectId": "{project_id}"}, row("contributor")),
     ("GET", "/api/v1/tasks/{generic_id}/config", None, SEEN),
+    ("PATCH", "/api/v1/undeterred/tasks/{command_id}/limits", {"maxLifetime": "8h"}, EDITORS),
     ("POST", "/api/v1/tasks/{spare_generic_id}/kill", {}, EDITORS),
     ("POST", "/api/v1/tasks/{generic_id}/pause", None, ONCE),
     ("POST", "/api/v1/tasks/{paused_id}/unpause", None, ONCE),

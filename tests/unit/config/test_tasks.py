@@ -48,9 +48,9 @@ def test_a_notebook_has_a_program_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("1.5s", 1.5), ("0s", None), ("365d", 365 * 86400)]
 )
-def test_an_idle_timeout_is_a_duration(text: str, seconds: float | None) -> None:
-    config = parse_task_config(TaskKind.TENSORBOARD, {"idle_timeout": text})
-    assert config.idle_timeout_s == seconds
+def test_a_limit_of_its_time_is_a_duration(text: str, seconds: float | None) -> None:
+    config = parse_task_config(TaskKind.TENSORBOARD, {"idle_timeout": text, "max_lifetime": text})
+    assert (config.idle_timeout_s, config.max_lifetime_s) == (seconds, seconds)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,8 @@ def test_an_idle_timeout_is_a_duration(text: str, seconds: float | None) -> None
         ({"idle_timeout": "-5m"}, "invalid duration: -5m"),
         ({"idle_timeout": "366d"}, "invalid duration: 366d"),
         ({"idle_timeout": True}, "invalid duration: True"),
+        ({"max_lifetime": 5}, "<config>.max_lifetime: invalid duration: 5: expected 1s to 365d"),
+        ({"max_lifetime": "0.1s"}, "invalid duration: 0.1s"),
         ({"notebook_idle_type": "x"}, "invalid notebook idle type: x not in [kernels_or_terminals kernel_connections"),
         ({"notebook_idle_type": 4}, "<config>.notebook_idle_type: expected a valid string"),
         ({"tensorboard_args": "--x"}, "<config>.tensorboard_args: expected a valid array"),

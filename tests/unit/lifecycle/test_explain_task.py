@@ -46,6 +46,8 @@ def test_running_task_tells_where_and_what_a_failure_would_cost() -> None:
         "0 of 2 restarts spent",
     ]
     assert not waits_for_slots(facts(runs=[run()]))
+    limited = told(runs=[run()], idle_timeout="20m", max_lifetime="8h", goes_on=True)
+    assert limited[2:] == ["it ends when it has not been used for 20m", "it ends when it has run for 8h"]
 
 
 def test_task_that_starts_or_leaves_says_so() -> None:
