@@ -11,8 +11,8 @@ from temporalio import activity
 
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
-from database.log_lines import ASSIGNED, FURTHER, note_line
-from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskSecret, Trial
+from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
+from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskDependency, TaskSecret, Trial
 from database.organization import drop_workspace_if_empty
 from database.session import Database
 from database.tasks import end_trial_task
@@ -22,6 +22,8 @@ from database.upsert import insert
 from workflows import names
 from workflows.lifecycle.allocation import AllocationEnd, AllocationState, ExitKind
 from workflows.lifecycle.experiment import TERMINAL
+from workflows.lifecycle.needs import NeedEnded
+from workflows.lifecycle.task import TaskState
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,
@@ -111,12 +113,16 @@ class Records:
             row.state, row.message = record.state.value, record.message
             row.restarts, row.revision = record.restarts, record.revision
             if record.state.is_terminal:
+                if row.ended_at is None:  # a retry finds it ended: it is posted once
+                    _post_end(session, row.id, record.state)
                 row.ended_at = row.ended_at or now
                 session.flush()
                 session.execute(delete(TaskSecret).where(TaskSecret.task_id == row.id))
             if record.end is not None:
                 text = f"{row.name} was terminated: {record.end.message}"
                 _note_end(session, row.id, record.allocation_id, record.end, text)
+            elif record.state.is_terminal:
+                note_line(session, row.id, f"{row.name} was terminated: {record.message}", place=ENDED)
             if record.state.is_terminal and row.workspace_id is not None:
                 drop_workspace_if_empty(session, row.workspace_id)
 
@@ -260,6 +266,13 @@ class Records:
         """Remove the record of an agent whose host is gone for good."""
         with self._database.write() as session:
             session.execute(delete(Agent).where(Agent.id == agent_id, ~Agent.is_connected))
+
+
+def _post_end(session: Session, task_id: str, state: TaskState) -> None:
+    """Tell the tasks that come after this one."""
+    ended = NeedEnded(task_id=task_id, state=state).model_dump(mode="json")
+    for later in session.scalars(select(TaskDependency.task_id).where(TaskDependency.needs_id == task_id)):
+        session.add(Outbox(workflow_id=names.task_workflow(later), kind="need_ended", payload=ended))
 
 
 def _note_end(session: Session, task_id: str, allocation_id: str, end: AllocationEnd, text: str) -> None:

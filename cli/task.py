@@ -26,6 +26,16 @@ ProjectId = Annotated[
     int | None, typer.Option("--project_id", "--project-id", help="In the workspace of this project.")
 ]
 
+After = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after", help="Wait until this task has completed; may be repeated. If it fails, this one is canceled."
+    ),
+]
+AfterAny = Annotated[
+    list[str] | None, typer.Option("--after-any", help="Wait until this task has ended, in whatever way.")
+]
+
 HEADERS = [
     "Task ID",
     "Allocation ID",
@@ -93,6 +103,8 @@ def create(
     no_pause: Annotated[
         bool, typer.Option("--no_pause", "--no-pause", help="It is never paused, and never started twice.")
     ] = False,
+    after: After = None,
+    after_any: AfterAny = None,
 ) -> None:
     """Run a program of your own as a task. Prints its id."""
     options = launching.LaunchOptions(config_file=config_file, config=config, context=context, include=include)
@@ -104,6 +116,8 @@ def create(
         "parentId": parent,
         "inheritContext": inherit_context,
         "noPause": no_pause,
+        "after": after,
+        "afterAny": after_any,
     }
     _created(body, follow)
 
@@ -113,9 +127,12 @@ def fork(
     parent_task_id: Annotated[str, typer.Argument(help="The task to run once more.", show_default=False)],
     follow: Follow = False,
     project_id: ProjectId = None,
+    after: After = None,
+    after_any: AfterAny = None,
 ) -> None:
-    """Run a generic task once more: its configuration and its files."""
-    _created({"config": "", "contextDirectory": [], "forkedFrom": parent_task_id, "projectId": project_id}, follow)
+    """Run a generic task once more: its configuration and its files. What it came after is not waited for again."""
+    body: dict[str, Any] = {"config": "", "contextDirectory": [], "forkedFrom": parent_task_id, "projectId": project_id}
+    _created(body | {"after": after, "afterAny": after_any}, follow)
 
 
 def _created(body: Mapping[str, Any], follow: bool) -> None:

@@ -16,6 +16,8 @@ from database.upsert import insert
 
 #: Places of the lines about one allocation of a task; that of its end is the first. Those of its workflow come behind.
 READY, ASSIGNED, STARTED, FURTHER = 1, 2, 3, 10
+#: Places of the lines about a task itself; that of its start is the first.
+AWAITS, ENDED = 1, 2
 
 
 class LogLine(TypedDict):

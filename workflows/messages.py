@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.needs import Need
 from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.lifecycle.trial import TrialState
 from workflows.scheduling.autoscaler import Demand, Node
@@ -246,6 +247,7 @@ class TaskRun(BaseModel):
     idle_timeout_s: float | None = None  # after so long without use it is ended
     max_lifetime_s: float | None = None  # after so long on its slots it is ended
     newest_limits: int = 0  # the number of those, see TaskLimits
+    needs: list[Need] = Field(default_factory=list[Need])  # what it comes after
     ran_s: float = 0.0  # so long its earlier runs had their slots
     ended_because: str = ""  # it is ended for this, and not because a user wanted it
 

@@ -12,6 +12,7 @@ from workflows.allocation import AllocationHolder, AllocationRun, Wish, wait
 from workflows.attributes import note_state
 from workflows.config.limits import lifetime_end
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind, backoff_s
+from workflows.lifecycle.needs import NeedEnded, broken, is_waiting, note_end
 from workflows.lifecycle.task import TaskState, TaskVerdict, judge
 from workflows.lifecycle.trial import NextStep
 from workflows.messages import OpenAllocation, RecordTask, TaskLimits, TaskRun, TaskWish, Timing
@@ -85,7 +86,8 @@ class TaskWorkload:
 class Task(AllocationHolder):
     """Id `task-<task id>`. Closes when its terminal state is recorded.
 
-    Messages: `want` and `limit` (signals) from the API; those of its pool as `AllocationHolder` has them.
+    Messages: `want` and `limit` (signals) from the API, `need_ended` (signal) when one has ended that it comes after;
+    those of its pool as `AllocationHolder` has them.
     """
 
     @workflow.init
@@ -102,8 +104,12 @@ class Task(AllocationHolder):
         while not state.state.is_terminal:
             if state.state is TaskState.STOPPING_CANCELED:
                 await self._end(TaskState.CANCELED, "killed on request")
+            elif reason := broken(state.needs):
+                await self._end(TaskState.CANCELED, reason)
             elif not self._workload.needs_slots():
                 await self._pause()
+            elif is_waiting(state.needs):
+                await self._await_others()
             elif (limit_s := state.max_lifetime_s) is not None and state.ran_s >= limit_s:
                 await self._end(TaskState.CANCELED, lifetime_end(limit_s))
             else:
@@ -129,6 +135,23 @@ class Task(AllocationHolder):
         if limits.number > self._run.newest_limits:
             self._run.newest_limits = limits.number
             self._run.idle_timeout_s, self._run.max_lifetime_s = limits.idle_timeout_s, limits.max_lifetime_s
+
+    @workflow.signal
+    def need_ended(self, ended: NeedEnded) -> None:
+        """A task that this one comes after has ended."""
+        note_end(self._run.needs, ended)
+
+    async def _await_others(self) -> None:
+        """Wait for the end of those that it comes after. It holds nothing meanwhile."""
+        run = self._run
+
+        def goes_on() -> bool:
+            return not is_waiting(run.needs) or bool(broken(run.needs)) or not self._workload.needs_slots()
+
+        self._workload.say(f"comes after {len(run.needs)} other tasks, and waits for their end")
+        await workflow.wait_condition(lambda: goes_on() or self._is_old())
+        if not goes_on():
+            workflow.continue_as_new(run)
 
     async def _allocate(self) -> AllocationEnd:
         """Run one allocation to its end."""
@@ -191,8 +214,12 @@ class Task(AllocationHolder):
             await self._record()
         await self._given_back()
         self._workload.say("paused")
-        await workflow.wait_condition(lambda: run.state is not TaskState.PAUSED or self._is_old())
-        if run.state is TaskState.PAUSED:
+
+        def goes_on() -> bool:
+            return run.state is not TaskState.PAUSED or bool(broken(run.needs))
+
+        await workflow.wait_condition(lambda: goes_on() or self._is_old())
+        if not goes_on():
             workflow.continue_as_new(run)
 
     async def _end(self, state: TaskState, message: str, end: AllocationEnd | None = None) -> None:

@@ -12,11 +12,22 @@ from sqlalchemy.orm import Session
 from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
-from database.models import Agent, Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Task, TaskLog, Trial
+from database.models import (
+    Agent,
+    Allocation,
+    Checkpoint,
+    Experiment,
+    LogPolicyMatch,
+    Metric,
+    Task,
+    TaskDependency,
+    TaskLog,
+    Trial,
+)
 from workflows.config.durations import seconds_of
 from workflows.lifecycle.allocation import backoff_s
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.facts import Commanded, ExperimentFacts, RunFacts, TaskFacts, TrialFacts
+from workflows.lifecycle.facts import Commanded, ExperimentFacts, NeedFacts, RunFacts, TaskFacts, TrialFacts
 from workflows.lifecycle.task import ENDS_IDLE, TaskKind, TaskState
 from workflows.lifecycle.trial import FINAL_STATE, TrialState
 from workflows.messages import Timing
@@ -82,8 +93,22 @@ def of_task(session: Session, task: Task) -> TaskFacts:
         idle_timeout=_limit(config, "idle_timeout") if TaskKind(task.kind) in ENDS_IDLE else "",
         max_lifetime=_limit(config, "max_lifetime"),
         ended_at=task.ended_at,
+        needs=_needs(session, task),
         runs=[_run(row, [], away, grace) for row in rows],
     )
+
+
+def _needs(session: Session, task: Task) -> list[NeedFacts]:
+    statement = (
+        select(Task.id, Task.state, TaskDependency.any_end)
+        .join(TaskDependency, TaskDependency.needs_id == Task.id)
+        .where(TaskDependency.task_id == task.id, Task.ended_at.is_(None))
+        .order_by(Task.started_at, Task.id)
+    )
+    return [
+        NeedFacts(task_id=task_id, state=TaskState(state), any_end=any_end)
+        for task_id, state, any_end in session.execute(statement).tuples()
+    ]
 
 
 def _limit(config: dict[str, Any], name: str) -> str:

@@ -63,8 +63,12 @@ def _wanted(session: Session, wanted: wire.GenericTaskRequest, user: UserPrincip
     workspace_id = target_project(session, wanted.project_id, user).workspace_id if wanted.project_id else 0
     if wanted.forked_from:
         model = service.find(session, wanted.forked_from, user, TaskKind.GENERIC)
-        config = _read(model.written or "") | config
+        config = _without_needs(_read(model.written or "")) | config
         content, workspace_id = _content(session, model), workspace_id or model.workspace_id or 0
+    for name, ids in (("after", wanted.after), ("after_any", wanted.after_any)):
+        given: Any = config.get(name) or []
+        if ids and isinstance(given, list):  # what is no list is refused with all that is wrong
+            config[name] = [*given, *ids]
     parent = None
     if wanted.parent_id:
         parent = service.find_changeable(session, wanted.parent_id, user, TaskKind.GENERIC)
@@ -94,6 +98,11 @@ def _read(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRequest("config: expected names with values, such as `entrypoint: [python3, main.py]`")
     return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _without_needs(config: dict[str, Any]) -> dict[str, Any]:
+    """Of another task: what that one came after was for its run only."""
+    return {key: value for key, value in config.items() if key not in ("after", "after_any")}
 
 
 def _content(session: Session, task: Task) -> bytes | None:

@@ -9,6 +9,7 @@ from pydantic import Field
 from api.schemas.base import EXAMPLE_UUID, Map, Pagination, Raw, Timestamp, Wire, example
 from api.schemas.bulk import BulkFilters
 from api.schemas.contexts import File
+from workflows.config.tasks import MOST_NEEDS
 
 
 class LaunchRequest(
@@ -225,7 +226,7 @@ class IdleReport(Wire, json_schema_extra=example({"notebookId": EXAMPLE_UUID, "i
 class GenericTaskRequest(
     Wire, json_schema_extra=example({"config": "entrypoint: [python3, nightly.py]\nresources: {slots: 0}\n"})
 ):
-    """v1CreateGenericTaskRequest. `config`: YAML or JSON."""
+    """v1CreateGenericTaskRequest. `config`: YAML or JSON, which may have `after` and `after_any` as well."""
 
     config: str = ""
     context_directory: list[File] = Field(default_factory=list[File])
@@ -234,6 +235,8 @@ class GenericTaskRequest(
     parent_id: str = ""
     inherit_context: bool = False
     no_pause: bool = False
+    after: list[str] = Field(default_factory=list[str], max_length=MOST_NEEDS)
+    after_any: list[str] = Field(default_factory=list[str], max_length=MOST_NEEDS)
 
 
 class GenericTaskResponse(Wire, json_schema_extra=example({"taskId": EXAMPLE_UUID, "warnings": []})):

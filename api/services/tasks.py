@@ -17,20 +17,21 @@ from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.schemas.contexts import File
 from api.schemas.jobs import PatchResources
 from api.schemas.validation import checked_object
-from api.services import config_policies, tensorboards
+from api.services import config_policies, dependencies, tensorboards
 from api.services.contexts import pack
 from api.services.jobs import change, claim_of
 from api.services.pools import capacity_warnings, check_available, defaults_of
 from api.services.templates import readable_template
 from api.settings import ApiSettings
 from api.temporal import outbox
-from database.log_lines import note_line
+from database.log_lines import AWAITS, note_line
 from database.models import Task, TaskContext, Workspace
 from workflows import names
 from workflows.config.config_policies import Workload
 from workflows.config.defaults import default_name
 from workflows.config.durations import shown as shown_duration
 from workflows.config.tasks import TaskConfig, TaskConfigError, parse_task_config
+from workflows.lifecycle.needs import is_waiting
 from workflows.lifecycle.task import ENDS_IDLE, KILLED, PAUSED, UNPAUSED, TaskKind, TaskState
 from workflows.messages import TaskRun, TaskWish
 
@@ -85,6 +86,7 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     Raises: BadRequest, NotFound, Forbidden, FailedPrecondition, TooLarge. Nothing is left behind.
     """
     workspace, config = _checked(session, wanted, user, settings)
+    needs = dependencies.checked(session, config, user)
     content = pack(wanted.files, "files") if wanted.files else wanted.content
     pool = config.resources.resource_pool
     task_id = str(uuid.uuid4())
@@ -113,7 +115,11 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     if content is not None:
         session.add(TaskContext(task_id=task_id, content=content))
     note_line(session, task_id, f"Scheduling {row.name} (id: {names.allocation_id(task_id, 1)})")
-    run = _run(row, config, user, workspace, settings)
+    dependencies.record(session, row, needs)
+    if is_waiting(needs):
+        awaited = ", ".join(need.task_id for need in needs if need.state is None)
+        note_line(session, task_id, f"{row.name} waits for the end of {awaited}", place=AWAITS)
+    run = _run(row, config, user, workspace, settings).model_copy(update={"needs": needs})
     outbox.post(session, names.task_workflow(task_id), outbox.START_TASK, run.model_dump(mode="json"))
     return Launched(row, capacity_warnings(session, pool, config.resources.slots))
 

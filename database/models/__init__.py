@@ -20,7 +20,7 @@ from database.models.people import (
     UserToken,
 )
 from database.models.registry import Model, ModelVersion, Template, TrialSource
-from database.models.tasks import Allocation, AllocationContainer, Task, TaskContext, TaskSecret
+from database.models.tasks import Allocation, AllocationContainer, Task, TaskContext, TaskDependency, TaskSecret
 from database.models.trials import (
     Checkpoint,
     LogPolicyMatch,
@@ -64,6 +64,7 @@ __all__ = [
     "StorageRemoval",
     "Task",
     "TaskContext",
+    "TaskDependency",
     "TaskLog",
     "TaskSecret",
     "Template",

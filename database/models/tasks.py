@@ -49,6 +49,16 @@ class Task(Base):
     sources: Mapped[dict[str, Any] | None] = mapped_column(Document)  # a TensorBoard's: ids of experiments and trials
 
 
+class TaskDependency(Base):
+    """A generic task comes after another task: the end of that one is posted to its workflow."""
+
+    __tablename__ = "task_dependencies"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    needs_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True)
+    any_end: Mapped[bool]  # it need not have completed
+
+
 class TaskSecret(Base):
     """What only a task's own containers, its owner and administrators may know: a key, a token. Gone when it ends."""
 

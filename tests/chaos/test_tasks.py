@@ -105,3 +105,27 @@ def test_a_lifetime_that_ends_while_the_cluster_is_down_ends_the_task_when_it_is
     [(message,)] = embedded.rows(f"SELECT message FROM tasks WHERE id = '{task_id}'")
     assert message == "it has run for 10s, its max_lifetime"
     assert embedded.rows(warned) == [(1,)], "once"
+
+
+@pytest.mark.timeout(180)
+def test_the_end_of_a_task_reaches_what_comes_after_it_whatever_is_killed(embedded: Embedded, tmp_path: Path) -> None:
+    embedded.up()
+    end = tmp_path / "end"
+    aside = ("--config", "resources.slots=0")
+    first = command(embedded, *aside, f"while [ ! -e {end} ]; do sleep 0.1; done")
+    (tmp_path / "task.yaml").write_text("entrypoint: ['true']\nresources: {slots: 0}\n")
+    later: list[str] = []
+    for _ in range(3):
+        created = embedded.det("task", "create", str(tmp_path / "task.yaml"), "--after", later[-1] if later else first)
+        later += re.findall(r"Created task (\S+)", created.stdout)
+    embedded.until(lambda: state(embedded, first) == ("ACTIVE", 1), 60, "the first one runs")
+    for part in ("api", "orchestrator", "temporal"):
+        os.kill(embedded.pid(part), signal.SIGKILL)
+    end.touch()
+    embedded.up()
+    for _ in range(3):
+        os.kill(embedded.pid("orchestrator"), signal.SIGKILL)
+        os.kill(embedded.pid("api"), signal.SIGKILL)
+        embedded.up()
+    for each in later:
+        embedded.until(lambda each=each: state(embedded, each) == ("COMPLETED", 1), 60, "it runs in its turn")

@@ -224,7 +224,9 @@ async def elastic() -> None:
 
 
 async def tasks() -> None:
-    """Tasks: one fails and starts again, one pauses, one is killed while it waits, one ends unused, one at a limit."""
+    """Tasks: one fails and starts again, one pauses, one is killed while it waits, one ends unused, one at a limit,
+    and two come after others.
+    """
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
         folder = Path(name)
         async with platform(
@@ -254,7 +256,21 @@ async def tasks() -> None:
             path = f"/api/v1/undeterred/tasks/{limited}/limits"
             assert (await running.http.patch(path, json={"maxLifetime": "2s"})).status_code == 200
             await _until_task(running, limited, "CANCELED")
-            kept = {"failing": failing, "paused": paused, "waiting": waiting, "unused": unused, "limited": limited}
+            awaited, broken = await _task(running, "sleep 2"), await _task(running, "sleep 2; exit 3")
+            later = await _task(running, "true", after=[awaited], after_any=[broken])
+            dropped = await _task(running, "true", after=[broken])
+            await running.post(f"/api/v1/tasks/{dropped}/pause")
+            await _until_task(running, later, "COMPLETED")
+            await _until_task(running, dropped, "CANCELED")
+            kept = {
+                "later": later,
+                "dropped": dropped,
+                "failing": failing,
+                "paused": paused,
+                "waiting": waiting,
+                "unused": unused,
+                "limited": limited,
+            }
             for kind, task_id in kept.items():
                 await _keep(running, f"task-{task_id}", f"task_{kind}", str(folder))
 

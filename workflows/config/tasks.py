@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -35,6 +35,11 @@ _LONGEST_S = 365 * 86400
 IDLE_TYPES = ("kernels_or_terminals", "kernel_connections", "activity")
 
 
+#: Of tasks that one comes after.
+MOST_NEEDS = 50
+AfterId = Annotated[str, Field(min_length=1, max_length=80)]
+
+
 class TaskResources(Section):
     """How much the task needs, and its place among others. All of it is on one host."""
 
@@ -60,6 +65,12 @@ class TaskConfig(Section):
     debug: bool = Field(default=False, description="Whether to log more.")
     max_restarts: int = Field(default=0, ge=0, le=_MOST_RESTARTS, description="Starts after failures.")
     preemption_timeout: int = Field(default=0, ge=0, le=INT64_MAX, description="Seconds that it has to leave.")
+    after: list[AfterId] = Field(
+        default=[], max_length=MOST_NEEDS, description="Generic tasks and commands that complete before it runs."
+    )
+    after_any: list[AfterId] = Field(
+        default=[], max_length=MOST_NEEDS, description="Those that end before it runs, in whatever way."
+    )
     idle_timeout: str | None = Field(
         default=None, description="After so long without use a notebook or TensorBoard ends, as 20m; 0s: never."
     )
@@ -150,6 +161,7 @@ def parse_task_config(kind: TaskKind, *layers: Mapping[str, Any]) -> TaskConfig:
     if kind not in INTERACTIVE and merged.get("entrypoint", []) == []:
         told = "must not be empty" if "entrypoint" in merged else "field required"
         findings.append(Finding(("entrypoint",), f"{told}: expected a command and its arguments"))
+    findings += _of_needs(kind, merged)
     try:
         config = TaskConfig.model_validate_json(text, strict=True)  # `true` is no number
     except ValidationError as error:
@@ -183,6 +195,16 @@ def _rules(merged: JsonMap) -> Iterator[Finding]:
     yield from container_rules(merged)
     if "is_single_node" in _map(merged.get("resources")):
         yield Finding(("resources", "is_single_node"), "can't be set: all of such a task is on one host")
+
+
+def _of_needs(kind: TaskKind, merged: JsonMap) -> Iterator[Finding]:
+    named = [(key, merged[key]) for key in ("after", "after_any") if merged.get(key)]
+    for key, _ in named:
+        if kind is not TaskKind.GENERIC:
+            yield Finding((key,), "can't be set: only generic tasks wait for the end of others")
+    count = sum(len(cast("list[Any]", value)) for _, value in named if isinstance(value, list))
+    if count > MOST_NEEDS:
+        yield Finding((named[-1][0],), f"{count} tasks to come after: the limit is {MOST_NEEDS}")
 
 
 def _misspelt(merged: JsonMap) -> Iterator[Finding]:

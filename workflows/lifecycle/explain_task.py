@@ -18,10 +18,13 @@ from workflows.lifecycle.explain import (
 from workflows.lifecycle.facts import TaskFacts
 from workflows.lifecycle.task import TaskState
 
+#: Of tasks that one waits for.
+_MOST_NAMED = 5
+
 
 def waits_for_slots(facts: TaskFacts) -> bool:
     """Whether it holds nothing and wants something: then its pool knows more."""
-    return facts.state is TaskState.ACTIVE and open_run(facts) is None
+    return facts.state is TaskState.ACTIVE and open_run(facts) is None and not facts.needs
 
 
 def explain_task(facts: TaskFacts, now: datetime) -> list[str]:
@@ -46,6 +49,8 @@ def _headline(facts: TaskFacts, now: datetime) -> str:
         return "is paused, and holds no slots"
     if facts.state is not TaskState.ACTIVE:
         return f"is {facts.state}: it waits for its workflow"
+    if facts.needs:
+        return f"waits for {_named(facts)}, and holds no slots meanwhile"
     if facts.queue is None:
         return f"has no slots; whether it waits for some is not known: {facts.queue_error or 'its pool was not asked'}"
     if not facts.queue.is_queued and not facts.queue.is_granted and facts.runs:
@@ -53,10 +58,22 @@ def _headline(facts: TaskFacts, now: datetime) -> str:
     return why_queued(facts.queue, "task")
 
 
+def _named(facts: TaskFacts) -> str:
+    """What it comes after; the first ones if there are many."""
+    shown = [
+        f"task {need.task_id} ({need.state}) to {'end' if need.any_end else 'complete'}"
+        for need in facts.needs[:_MOST_NAMED]
+    ]
+    more = len(facts.needs) - len(shown)
+    return ", ".join([*shown, *([f"{more} more"] if more else [])])
+
+
 def _next(facts: TaskFacts) -> Iterator[str]:
     run = open_run(facts)
     if facts.state.is_terminal:
         return
+    if any(not need.any_end for need in facts.needs):
+        yield "if one of those fails or is killed that are to complete, it is canceled"
     if facts.state is TaskState.PAUSED:
         yield f"it begins again from the start after `det task unpause {facts.task_id}`"
         return

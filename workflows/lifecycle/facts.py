@@ -110,6 +110,14 @@ class TrialFacts(Facts):
     commanded: Commanded | None = None
 
 
+class NeedFacts(Facts):
+    """A task that another one comes after, and that has not ended."""
+
+    task_id: str
+    state: TaskState
+    any_end: bool = False  # it need not complete
+
+
 class TaskFacts(Facts):
     """Everything about a task that is no trial. Runs in order, the oldest first."""
 
@@ -122,6 +130,7 @@ class TaskFacts(Facts):
     goes_on: bool = False  # it does its work again when it is interrupted
     idle_timeout: str = ""  # not used for so long, it ends; empty: it does not end for that, as the next one
     max_lifetime: str = ""  # on its slots for so long, it ends
+    needs: list[NeedFacts] = Field(default_factory=list[NeedFacts])  # what it waits for before it asks for slots
     ended_at: datetime | None = None
     runs: list[RunFacts] = Field(default_factory=list[RunFacts])
     queue: QueueFacts | None = None

@@ -559,6 +559,16 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_secrets_task_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('task_id', 'name', name=op.f('pk_task_secrets'))
     )
+    op.create_table('task_dependencies',
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('needs_id', sa.String(length=80), nullable=False),
+    sa.Column('any_end', sa.Boolean(), nullable=False),
+    sa.ForeignKeyConstraint(['needs_id'], ['tasks.id'], name=op.f('fk_task_dependencies_needs_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_dependencies_task_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('task_id', 'needs_id', name=op.f('pk_task_dependencies'))
+    )
+    with op.batch_alter_table('task_dependencies', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_task_dependencies_needs_id'), ['needs_id'], unique=False)
     op.create_table('task_contexts',
     sa.Column('task_id', sa.String(length=80), nullable=False),
     sa.Column('content', sa.LargeBinary(), nullable=False),
@@ -753,6 +763,10 @@ def downgrade() -> None:
     op.drop_table('allocations')
     op.drop_table('task_secrets')
     op.drop_table('task_contexts')
+    with op.batch_alter_table('task_dependencies', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_task_dependencies_needs_id'))
+
+    op.drop_table('task_dependencies')
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_tasks_trial_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_parent_id'))

@@ -96,6 +96,8 @@ def test_a_mistake_of_an_interactive_kind_is_named(config: dict[str, Any], told:
         ({"entrypoint": ["a"], "resources": [1]}, "<config>.resources: expected an object"),
         ({"entrypoint": ["a"], "environment": {"environment_variables": ["=x"]}}, "NAME=VALUE"),
         ({"entrypoint": ["a"], "bind_mounts": [{"host_path": "a", "container_path": "b"}]}, "an absolute path"),
+        ({"entrypoint": ["a"], "after": ["x"]}, "<config>.after: can't be set: only generic tasks wait"),
+        ({"entrypoint": ["a"], "after": "x"}, "<config>.after: can't be set"),
         ({"entrypoint": ["a"], "max_restarts": 10**9}, "<config>.max_restarts: expected less than or equal to 10000"),
     ],
 )
@@ -104,6 +106,23 @@ def test_a_mistake_is_named_with_its_place(config: dict[str, Any], told: str) ->
         parsed(config)
     assert str(raised.value).startswith("invalid command configuration: ")
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("needs", "told"),
+    [
+        ({"after": "x"}, "<config>.after: expected a valid array"),
+        ({"after": [""]}, "<config>.after[0]: "),
+        ({"after": ["x" * 81]}, "<config>.after[0]: "),
+        ({"after": ["x"] * 51}, "<config>.after: 51 tasks to come after: the limit is 50"),
+        ({"after": ["x"] * 26, "after_any": ["y"] * 25}, "<config>.after_any: 51 tasks to come after"),
+    ],
+)
+def test_what_a_generic_task_comes_after_has_limits(needs: dict[str, Any], told: str) -> None:
+    with pytest.raises(TaskConfigError) as raised:
+        parsed({"entrypoint": ["a"], **needs}, kind=TaskKind.GENERIC)
+    assert told in str(raised.value)
+    assert parsed({"entrypoint": ["a"], "after": ["x"] * 50}, kind=TaskKind.GENERIC)["after"] == ["x"] * 50
 
 
 def test_a_configuration_has_a_limit() -> None:

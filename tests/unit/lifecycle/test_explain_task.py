@@ -9,7 +9,7 @@ import pytest
 from tests.unit.lifecycle.test_explain import NOW, at, ended, queue, run
 from workflows.lifecycle.allocation import EndCause, ExitKind
 from workflows.lifecycle.explain_task import explain_task, waits_for_slots
-from workflows.lifecycle.facts import TaskFacts
+from workflows.lifecycle.facts import NeedFacts, TaskFacts
 from workflows.lifecycle.task import TaskState
 
 
@@ -31,6 +31,17 @@ def test_waiting_task_names_its_place_and_the_slots() -> None:
     shared = queue(policy="fair_share", job_slots=3)
     assert told(queue=shared)[0].endswith("; slots are shared by weight, and its task holds 3")
     assert "is not known: Temporal is away" in told(queue_error="Temporal is away")[0]
+
+
+def test_task_that_comes_after_others_names_them() -> None:
+    first = NeedFacts(task_id="a", state=TaskState.ACTIVE)
+    waiting = {"needs": [first, NeedFacts(task_id="b", state=TaskState.PAUSED, any_end=True)]}
+    assert not waits_for_slots(facts(**waiting))
+    assert told(**waiting)[:2] == [
+        "task t waits for task a (ACTIVE) to complete, task b (PAUSED) to end, and holds no slots meanwhile",
+        "if one of those fails or is killed that are to complete, it is canceled",
+    ]
+    assert told(needs=[first] * 7)[0].endswith("task a (ACTIVE) to complete, 2 more, and holds no slots meanwhile")
 
 
 def test_running_task_tells_where_and_what_a_failure_would_cost() -> None:
