@@ -12,7 +12,18 @@ from temporalio import activity
 from database import webhooks
 from database.log_facts import actions_of_log_policies, failure_of
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
-from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Task, TaskDependency, TaskSecret, Trial
+from database.models import (
+    Agent,
+    Allocation,
+    Checkpoint,
+    Experiment,
+    Outbox,
+    Task,
+    TaskContext,
+    TaskDependency,
+    TaskSecret,
+    Trial,
+)
 from database.organization import drop_workspace_if_empty
 from database.session import Database
 from database.tasks import end_trial_task
@@ -23,7 +34,7 @@ from workflows import names
 from workflows.lifecycle.allocation import AllocationEnd, AllocationState, ExitKind
 from workflows.lifecycle.experiment import TERMINAL
 from workflows.lifecycle.needs import NeedEnded
-from workflows.lifecycle.task import TaskState
+from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,
@@ -118,6 +129,8 @@ class Records:
                 row.ended_at = row.ended_at or now
                 session.flush()
                 session.execute(delete(TaskSecret).where(TaskSecret.task_id == row.id))
+                if TaskKind(row.kind) is not TaskKind.GENERIC:  # forks and children take those
+                    session.execute(delete(TaskContext).where(TaskContext.task_id == row.id))
             if record.end is not None:
                 text = f"{row.name} was terminated: {record.end.message}"
                 _note_end(session, row.id, record.allocation_id, record.end, text)

@@ -106,7 +106,10 @@ class ApiSettings(ClusterSettings, OutgoingSettings):
     )
     trial_image: str = Field(default="undeterred/trial:dev", description="container image when a config names none")
     log_retention_days: int | None = Field(
-        default=None, ge=-1, le=32767, description="days that logs are kept after a trial's end; none or -1: no limit"
+        default=None,
+        ge=-1,
+        le=32767,
+        description="days that logs are kept after their trial's or task's end; none or -1: all",
     )
     access: Literal["basic", "rbac"] = Field(
         default="rbac",

@@ -1,4 +1,4 @@
-"""Retention of logs, in days from the trial's end: set by the trial, else its experiment, else the cluster."""
+"""Retention of logs, in days from the end: set by a trial, else its experiment, else the cluster; of others by that."""
 
 from __future__ import annotations
 
@@ -82,7 +82,12 @@ class LogRetention:
             .where(Trial.ended_at.is_not(None), self._days() != FOREVER, with_lines)
         ).all()
         now = utc_now()
-        return [task_id for task_id, ended, days in rows if ended is not None and ended + timedelta(days=days) <= now]
+        found = [task_id for task_id, ended, days in rows if ended is not None and ended + timedelta(days=days) <= now]
+        if self._cluster_days == FOREVER:
+            return found
+        ended_by = now - timedelta(days=self._cluster_days)
+        others = select(Task.id).where(Task.trial_id.is_(None), Task.ended_at <= ended_by, with_lines)
+        return [*found, *session.scalars(others)]
 
 
 def valid_days(days: int) -> int:

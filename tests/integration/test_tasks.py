@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import orjson
 import pytest
 from sqlalchemy import select
 
-from database.models import Task, TaskLog
+from api.services.log_retention import LogRetention
+from database.models import Task, TaskContext, TaskLog
 from database.types import utc_now
 from tests.kit.platform import ADMIN_PASSWORD, Platform, platform
 from workflows.lifecycle.task import TaskKind
@@ -242,6 +244,38 @@ async def test_one_is_forked_with_its_files_and_takes_those_of_its_parent(runnin
     listed = (await running.get("/api/v1/generic-tasks"))["tasks"]
     assert [each["taskId"] for each in listed] == [child, fork, model]
     assert {each["state"] for each in listed} == {"GENERIC_TASK_STATE_COMPLETED"}
+
+
+async def test_logs_go_by_the_setting_of_the_cluster_and_files_with_what_can_not_be_forked(running: Platform) -> None:
+    none, files = {"resources": {"slots": 0}}, {"data": "x"}
+    ended = [
+        await command(running, "echo ended", files=files, **none),
+        await generic(running, "echo ended", config=none, contextDirectory=members(files)),
+    ]
+    open_ = await command(running, "echo open; sleep 300", **none)
+    for each in ended:
+        await end(running, each)
+    await running.until(lambda: _lines_of(running, open_) > 2, what="the other one has lines")
+    with running.database.read() as session:
+        assert list(session.scalars(select(TaskContext.task_id))) == [ended[1]], "a fork takes them"
+    for days, left in ((None, 2), (1, 2), (0, 0)):
+        LogRetention(running.database, days).remove_expired()
+        assert sum(_lines_of(running, each) > 0 for each in ended) == left
+    assert _lines_of(running, open_) > 2
+    with running.database.write() as session:
+        session.get_one(Task, open_).ended_at = utc_now() - timedelta(days=3)
+    LogRetention(running.database, 4).remove_expired()
+    assert _lines_of(running, open_) > 2
+    LogRetention(running.database, 2).remove_expired()
+    assert _lines_of(running, open_) == 0
+    fork = await running.post("/api/v1/generic-tasks", {"forkedFrom": ended[1], "config": "entrypoint: [cat, data]"})
+    await end(running, fork["taskId"])
+    assert await output(running, fork["taskId"]) == ["x"]
+
+
+def _lines_of(running: Platform, task_id: str) -> int:
+    with running.database.read() as session:
+        return len(session.scalars(select(TaskLog.id).where(TaskLog.task_id == task_id)).all())
 
 
 async def test_a_container_outlives_its_agent_and_its_output_is_complete(running: Platform) -> None:
