@@ -130,6 +130,7 @@ def _usable(task_id: str) -> dict[str, Any]:
 
 def _log_in(shell: dict[str, Any], ssh_options: Sequence[str], is_shown: bool) -> None:
     opening.await_ready("shell", "shell", shell["id"])
+    shell = _usable(shell["id"])  # it knows as whom it runs now
     if is_shown:
         key = _kept_key(shell)
         render.note(shlex.join(_ssh(shell, key, ssh_options)))

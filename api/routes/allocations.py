@@ -16,7 +16,7 @@ from api.deps import PartsDep, PrincipalDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.routing import Route
-from api.schemas.allocations import Gather, PreemptionResponse, RunId, StartRunResponse
+from api.schemas.allocations import Gather, PreemptionResponse, Ready, RunId, StartRunResponse
 from api.schemas.base import answer
 from api.schemas.checkpoints import STORAGE_ID
 from api.schemas.parameters import AllocationId
@@ -66,7 +66,7 @@ async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, calle
 
 
 @router.post("/api/v1/allocations/{allocation_id}/ready")
-async def ready(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
+async def ready(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep, told: Ready) -> Response:
     """The task does its work now."""
     caller = own_allocation(caller, allocation_id)
 
@@ -74,8 +74,9 @@ async def ready(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalD
         with parts.database.write() as session:
             _note_in(session, allocation_id, "ready_at")
             if caller.kind in INTERACTIVE:
-                name = session.get_one(Task, caller.task_id).name
-                line = f"Service of {name} is available"
+                task = session.get_one(Task, caller.task_id)
+                task.login_user = told.login_user or None
+                line = f"Service of {task.name} is available"
                 note_line(session, caller.task_id, line, allocation_id=allocation_id, place=READY)
 
     await run_in_threadpool(note)

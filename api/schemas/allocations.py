@@ -15,6 +15,13 @@ class RunId(Wire, json_schema_extra=example({"runId": 9})):
     run_id: int
 
 
+class Ready(Wire, json_schema_extra=example({"loginUser": "ada"})):
+    """What a container says when it is ready. `login_user`: by which name ssh logs in, of a shell."""
+
+    # a word of the command that clients run
+    login_user: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_.-]{0,39})?$")
+
+
 class Gather(Wire, json_schema_extra=example({"numPeers": 1, "data": {"address": "10.0.0.1"}})):
     """How many containers there are, and what this one says."""
 

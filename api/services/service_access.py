@@ -20,12 +20,15 @@ def token_for(tokens: ServiceTokens, task: Task, user: UserPrincipal) -> str:
 
 
 def login_of(session: Session, task: Task, owner: User) -> dict[str, Any]:
-    """v1AgentUserGroup: as whom its container runs; an empty user: the one of the image, usually root."""
+    """v1AgentUserGroup: as whom its container runs; an empty user: the one of the image, usually root.
+
+    Once it is ready, its container has said who that is: also a process of the agent's user, or an image's own user.
+    """
     group: dict[str, Any] = session.get_one(Workspace, task.workspace_id).agent_user_group or {}
     if group.get("agent_uid") is not None:
         return {
-            "user": group.get("agent_user") or "",
+            "user": task.login_user or group.get("agent_user") or "",
             "agentUid": group["agent_uid"],
             "agentGid": group.get("agent_gid"),
         }
-    return {"user": owner.agent_user or "", "agentUid": owner.agent_uid, "agentGid": owner.agent_gid}
+    return {"user": task.login_user or owner.agent_user or "", "agentUid": owner.agent_uid, "agentGid": owner.agent_gid}

@@ -46,6 +46,7 @@ class Task(Base):
     wishes: Mapped[int] = mapped_column(default=0, server_default="0")  # of users, counted for its workflow
     revision: Mapped[int] = mapped_column(default=0, server_default="0")
     last_used_at: Mapped[datetime | None] = mapped_column(UtcTime)  # as its services and reports tell
+    login_user: Mapped[str | None] = mapped_column(String(40))  # a shell's: as whom ssh logs in; None: not known yet
     sources: Mapped[dict[str, Any] | None] = mapped_column(Document)  # a TensorBoard's: ids of experiments and trials
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import os
+import pwd
 import shlex
 import socket
 import subprocess
@@ -93,7 +94,8 @@ def test_commands_run_with_the_environment_of_the_container(shell: Shell) -> Non
         folder = shell.root / "run" / "ssh"
         assert folder.stat().st_mode & 0o777 == 0o700
         assert not [path for path in folder.iterdir() if path.name != "host_key.pub" and path.stat().st_mode & 0o077]
-        assert len(shell.master.of(READY)) == 1
+        [ready] = shell.master.of(READY)
+        assert ready.body == {"loginUser": pwd.getpwuid(os.getuid()).pw_name}
         process.terminate()
         assert process.wait(30) in (0, 143)
 

@@ -104,7 +104,7 @@ def window_again(address: str, headers: dict[str, str], before: Window) -> tuple
             socket = connect(address + before.where, additional_headers=headers, open_timeout=5)
             return Window(socket), time.monotonic() - began
         except (OSError, WebSocketException):
-            assert time.monotonic() < began + 30, "the terminal is not reached again"
+            assert time.monotonic() < began + 30 * PATIENCE, "the terminal is not reached again"
             time.sleep(0.05)
 
 

@@ -58,6 +58,15 @@ def test_a_command_has_the_tasks_environment_and_its_exit_code(shell: Shell) -> 
     assert (done.stdout.split(), done.returncode) == ([shell.id, "SHELL"], 7), done.stderr
 
 
+def test_login_is_by_the_name_that_the_container_runs_as(shell: Shell, embedded: Embedded) -> None:
+    import pwd
+
+    name = pwd.getpwuid(os.getuid()).pw_name
+    assert f"  User {name}" in shell.config.read_text().splitlines()
+    assert shell.run("ssh", shell.id, "id -un").stdout.strip() == name
+    assert embedded.det("shell", "show-ssh-command", shell.id).stdout.split()[-1] == f"{name}@{shell.id}"
+
+
 def test_a_hundred_megabytes_arrive_as_they_were_sent(shell: Shell, tmp_path: Path) -> None:
     data = os.urandom(100_000_000)
     (tmp_path / "sent").write_bytes(data)

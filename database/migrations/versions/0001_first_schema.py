@@ -540,6 +540,7 @@ def upgrade() -> None:
     sa.Column('wishes', sa.Integer(), server_default='0', nullable=False),
     sa.Column('revision', sa.Integer(), server_default='0', nullable=False),
     sa.Column('last_used_at', UtcTime(), nullable=True),
+    sa.Column('login_user', sa.String(length=40), nullable=True),
     sa.Column('sources', Document, nullable=True),
     sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_tasks_owner_id')),
     sa.ForeignKeyConstraint(['parent_id'], ['tasks.id'], name=op.f('fk_tasks_parent_id')),

@@ -93,6 +93,7 @@ def serve(
     is_ready: Callable[[], bool],
     environ: Mapping[str, str] | None = None,
     when_ready: Callable[[], None] = lambda: None,
+    facts: Mapping[str, Any] | None = None,
 ) -> int:
     """Run a server to its end, and tell the master once it is ready.
 
@@ -104,6 +105,7 @@ def serve(
         is_ready: Asked several times a second until it is true.
         environ: The server's environment variables; None for those of this process.
         when_ready: Called once, when it is.
+        facts: What the master learns of it besides that it is ready.
 
     Returns:
         Its exit status, as a shell has it.
@@ -114,7 +116,9 @@ def serve(
         fail(f"can't start {argv[0]}: {e.strerror}")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: _end(server, number))
-    threading.Thread(target=_tell_when_ready, args=(env, server, is_ready, when_ready), daemon=True).start()
+    threading.Thread(
+        target=_tell_when_ready, args=(env, server, is_ready, when_ready, facts or {}), daemon=True
+    ).start()
     status = server.wait()
     return status if status >= 0 else 128 - status
 
@@ -133,6 +137,7 @@ def _tell_when_ready(
     server: subprocess.Popen[bytes],
     is_ready: Callable[[], bool],
     when_ready: Callable[[], None],
+    facts: Mapping[str, Any],
 ) -> None:
     began, warned_at = time.monotonic(), 0.0
     while not is_ready():
@@ -144,15 +149,16 @@ def _tell_when_ready(
             say("WARNING", f"the {env.task_type.lower()} does not answer yet, after {waited_s:.0f} s")
         time.sleep(_LOOK_S)
     when_ready()
-    tell_ready(env)
+    tell_ready(env, facts)
 
 
-def tell_ready(env: TaskEnvironment) -> None:
+def tell_ready(env: TaskEnvironment, facts: Mapping[str, Any] | None = None) -> None:
     """Tell the master that this task does its work now, as often as it takes. What it refuses is said."""
+    body = dict(facts or {})
     session, told = session_of(env), False
     while True:
         try:
-            session.post(api_path("allocations", env.allocation_id, "ready"), json={})
+            session.post(api_path("allocations", env.allocation_id, "ready"), json=body)
             return
         except errors.APIException as e:
             if 400 <= e.status < 500 and e.status not in (408, 429):

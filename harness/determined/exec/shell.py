@@ -30,6 +30,7 @@ _SFTP = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/u
 _KEY = re.compile(
     r"(?:ssh-(?:ed25519|rsa)|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]{16,16384}={0,3}(?: [^\r\n]*)?"
 )
+_LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 _NO_LOGIN = ("", "nologin", "false")
 # What the SSH server and the client's terminal say; the container's values would be wrong there.
 _THEIRS = {"_", "HOME", "TERM", "PWD", "OLDPWD", "SHLVL", "USER", "LOGNAME", "SHELL", "MAIL", "DISPLAY", "XAUTHORITY"}
@@ -97,7 +98,11 @@ def main() -> None:
     terminals = _Terminals(f"{folder}/session")
     argv = [sshd, "-D", "-e", "-f", f"{folder}/sshd_config"]
     try:
-        raise SystemExit(serve(env, argv, lambda: _greets(port) and terminals.answer(), _without_secrets()))
+        raise SystemExit(
+            serve(
+                env, argv, lambda: _greets(port) and terminals.answer(), _without_secrets(), facts=_login(user.pw_name)
+            )
+        )
     finally:
         terminals.end()
 
@@ -139,6 +144,11 @@ class _Terminals:
 
 def _without_secrets() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != TERMINAL_TOKEN}
+
+
+def _login(name: str) -> dict[str, str]:
+    """By which name clients log in, if it is one that the master passes on."""
+    return {"loginUser": name} if _LOGIN.fullmatch(name) else {}
 
 
 def _program(name: str) -> str:

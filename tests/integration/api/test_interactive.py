@@ -145,6 +145,20 @@ async def test_a_shells_terminals_have_a_token_and_a_port_of_their_own(api: Serv
     assert served == {shell["id"]: "SHELL_PORT", f"{shell['id']}:terminal": "TERMINAL_PORT"}
 
 
+async def test_a_shell_is_logged_in_to_by_the_name_that_its_container_says(api: Served) -> None:
+    user, admin = api.user(), api.user(is_admin=True)
+    given = {"agentUid": 1000, "agentUser": "ada", "agentGid": 100, "agentGroup": "users"}
+    await admin.patch(f"/api/v1/users/{user.user_id}", {"agentUserGroup": given})
+    shell = (await launched(api, user, "shell"))["shell"]
+    assert shell["agentUserGroup"] == {"user": "ada", "agentUid": 1000, "agentGid": 100}
+    container, path = container_of(api, await order_of(api, shell["id"])), f"/api/v1/allocations/{shell['id']}.1/ready"
+    for wrong in ("-oProxyCommand=x", "a b", "x" * 41, "a\n"):
+        assert "loginUser" in await container.refused(400, "POST", path, {"loginUser": wrong})
+    await container.post(path, {"loginUser": "grace"})
+    found = (await user.get(f"/api/v1/shells/{shell['id']}"))["shell"]
+    assert found["agentUserGroup"]["user"] == "grace"
+
+
 async def test_a_shells_key_is_locked_by_the_passphrase_that_comes_with_it(api: Served) -> None:
     user = api.user()
     data = base64.b64encode(b'{"passphrase": "open sesame"}').decode()

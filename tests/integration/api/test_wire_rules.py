@@ -151,11 +151,10 @@ async def test_body_of_the_wrong_kind_is_a_client_error_when_posted_anywhere(api
         (run.container, "POST", f"{trial}/searcher/completed_operation"), (run.container, "POST", "/api/v1/runs/start"),
         (run.container, "POST", "/api/v1/checkpoints"), (run.container, "POST", "/api/v1/task/logs"),
         (api.agent, "POST", "/api/v1/undeterred/agents/a/reconcile"),
-        (run.container, "POST", f"{allocation}/acceleratorData"),
+        (run.container, "POST", f"{allocation}/acceleratorData"), (run.container, "POST", f"{allocation}/ready"),
     ):  # fmt: skip
         response = await caller.ask(method, path, body)
         assert response.status_code == 400, f"{path}: {response.status_code} {response.text}"
-    await run.container.post(f"{allocation}/ready", body)
 
 
 async def test_body_is_refused_when_it_is_larger_than_any_context(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
