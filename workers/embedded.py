@@ -28,7 +28,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from api.settings import ApiSettings
 from workers.processes import Process, holder_of_port
 from workers.secret_environment import take
 from workers.settings import host_limits
+from workers.stopped import sentences
 from workers.temporal_server import NoTemporal, command, find_or_get
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -406,7 +407,7 @@ class Cluster:
     # -- down -------------------------------------------------------------------------------------------------------
 
     def down(self) -> None:
-        """Stop everything, running trials included: they go on from their latest checkpoints. Raises: ClusterError."""
+        """Stop everything, what runs included, and say what becomes of that after `up`. Raises: ClusterError."""
         state = self._load() if self.folder.exists() else None
         if state is None:
             _say(f"nothing runs in {self.folder}")
@@ -416,7 +417,9 @@ class Cluster:
             stopped = asyncio.run(_stop_containers(self.folder, state))
             for name in ("gateway", "orchestrator", "api", "temporal"):
                 self.process(name).stop(15)
-        _say(f"stopped. {stopped} running trials go on from their latest checkpoints after `det up`.")
+        _say("stopped. `det up` takes up what waits.")
+        for sentence in sentences(stopped):
+            _say(f"  {sentence}")
 
     def status(self) -> int:
         """Say what runs; 0 if all of it does."""
@@ -432,7 +435,8 @@ class Cluster:
         return 0 if all(pids.values()) else 1
 
 
-async def _stop_containers(folder: Path, state: ClusterState) -> int:
+async def _stop_containers(folder: Path, state: ClusterState) -> list[Mapping[str, str]]:
+    """End all that runs; the labels of it."""
     from activities.launchers.base import Launcher, LaunchError
     from activities.launchers.docker import DockerLauncher, owner_of
     from activities.launchers.process import ProcessLauncher
@@ -443,12 +447,12 @@ async def _stop_containers(folder: Path, state: ClusterState) -> int:
     else:
         launcher = ProcessLauncher(folder / "agent" / "containers")
     try:
-        running = [status.container_id for status in await launcher.list() if status.running]
-        await asyncio.gather(*(launcher.kill(container_id, 3.0) for container_id in running))
+        running = [status for status in await launcher.list() if status.running]
+        await asyncio.gather(*(launcher.kill(status.container_id, 3.0) for status in running))
     except LaunchError as error:
         _say(f"containers could not be stopped: {error}")
-        return 0
-    return len(running)
+        return []
+    return [status.labels for status in running]
 
 
 def _where_trials_run(state: ClusterState) -> Iterator[str]:

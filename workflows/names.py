@@ -13,6 +13,11 @@ SEARCH_ATTRIBUTES = {
     "User": "Keyword",
 }
 
+#: Labels of containers: of which trial, or kind of task, one is, and whether that starts again if it is stopped.
+TRIAL_LABEL = "ai.undeterred.trial"
+KIND_LABEL = "ai.undeterred.kind"
+GOES_ON_LABEL = "ai.undeterred.goes-on"
+
 
 def experiment_workflow(experiment_id: int) -> str:
     """Workflow id of an experiment."""

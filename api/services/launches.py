@@ -35,6 +35,7 @@ from database.models import (
     Workspace,
 )
 from database.upsert import insert
+from workflows import names
 from workflows.config.tasks import TaskConfig
 from workflows.lifecycle.ports import ports_of
 from workflows.lifecycle.services import services_of
@@ -143,7 +144,7 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
         workspace_id=session.get_one(Project, experiment.project_id).workspace_id,
         env=env if start is None else env | {"DET_LATEST_CHECKPOINT": start},
         log_fields={"trial_id": trial.id},
-        labels={"ai.undeterred.experiment": str(experiment.id), "ai.undeterred.trial": str(trial.id)},
+        labels={"ai.undeterred.experiment": str(experiment.id), names.TRIAL_LABEL: str(trial.id)},
     )
 
 
@@ -183,6 +184,7 @@ def _tensorboard_work(session: Session, task: Task, allocation: Allocation, rank
 def _work(session: Session, task: Task, env: dict[str, str], reads: Sequence[dict[str, Any]] = ()) -> Work:
     """What all tasks have that are no trials, besides what their kind needs."""
     config, found = task.config or {}, dict(env)
+    goes_on = {names.GOES_ON_LABEL: "yes"} if task.is_pausable else {}
     if config.get("work_dir"):
         found["DET_TASK_WORK_DIR"] = config["work_dir"]
     if config.get("debug"):
@@ -194,7 +196,7 @@ def _work(session: Session, task: Task, env: dict[str, str], reads: Sequence[dic
         workspace_id=task.workspace_id or 0,
         env=found,
         log_fields={},
-        labels={"ai.undeterred.task": task.id},
+        labels={"ai.undeterred.task": task.id, names.KIND_LABEL: task.kind} | goes_on,
         reads=list(reads),
     )
 

@@ -129,3 +129,20 @@ def test_the_end_of_a_task_reaches_what_comes_after_it_whatever_is_killed(embedd
         embedded.up()
     for each in later:
         embedded.until(lambda each=each: state(embedded, each) == ("COMPLETED", 1), 60, "it runs in its turn")
+
+
+@pytest.mark.timeout(180)
+def test_down_says_what_becomes_of_tasks_and_so_it_is(embedded: Embedded, tmp_path: Path) -> None:
+    embedded.up()
+    lost = command(embedded, "--config", "resources.slots=0", "sleep 300")
+    (tmp_path / "task.yaml").write_text("entrypoint: [exec sleep 300]\nresources: {slots: 0}\n")
+    created = embedded.det("task", "create", str(tmp_path / "task.yaml")).stdout
+    again = re.findall(r"Created task (\S+)", created)[0]
+    running = "SELECT count(*) FROM allocations WHERE state = 'RUNNING'"
+    embedded.until(lambda: embedded.rows(running) == [(2,)], 60, "both run")
+    said = embedded.run("down").stdout
+    assert "1 command ended for good" in said
+    assert "1 generic task starts again from the beginning" in said
+    embedded.up()
+    embedded.until(lambda: state(embedded, again) == ("ACTIVE", 2), 60, "it starts again")
+    embedded.until(lambda: state(embedded, lost) == ("ERROR", 1), 60, "it does not")
