@@ -60,6 +60,7 @@ from api.routes import (
     profiler,
     projects,
     roles,
+    run_commands,
     runs,
     search,
     shells,
@@ -203,6 +204,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         experiments,
         cleanup,
         allocations,
+        run_commands,  # behind `runs/start`
         checkpoints,
         agents,
         why,

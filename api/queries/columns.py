@@ -12,6 +12,7 @@ from typing import Any, cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.queries.table_columns import RUN_LABELS
 from api.schemas.base import number
 from database.models import Experiment, Trial
 
@@ -27,9 +28,11 @@ _OF_EXPERIMENTS = [
 ]  # fmt: skip
 
 
-def columns(session: Session, project_id: int) -> list[dict[str, str]]:
-    """What experiments have in general, the hyperparameters of this project's, and their metrics."""
-    found = [_column(name, "EXPERIMENT", f"COLUMN_TYPE_{kind}", label) for name, label, kind in _OF_EXPERIMENTS]
+def columns(session: Session, project_id: int, *, of_runs: bool = False) -> list[dict[str, str]]:
+    """What experiments or runs have in general, the hyperparameters of this project's, and their metrics."""
+    general = [(name, *said) for name, said in RUN_LABELS.items()] if of_runs else _OF_EXPERIMENTS
+    place = "RUN" if of_runs else "EXPERIMENT"
+    found = [_column(name, place, f"COLUMN_TYPE_{kind}", label) for name, label, kind in general]
     hparams: dict[str, str] = {}
     metrics: dict[str, str] = {}
     for values, summary in _newest(session, project_id):
@@ -40,7 +43,8 @@ def columns(session: Session, project_id: int) -> list[dict[str, str]]:
             kind = _TYPES.get(entry.get("type", ""), "COLUMN_TYPE_UNSPECIFIED")
             for part in ("last", "mean", "min", "max") if entry.get("type") == "number" else ("last",):
                 metrics.setdefault(f"{group}.{name}.{part}", kind)
-    found += [_column(name, "HYPERPARAMETERS", kind, "") for name, kind in sorted(hparams.items())]
+    place = "RUN_HYPERPARAMETERS" if of_runs else "HYPERPARAMETERS"
+    found += [_column(name, place, kind, "") for name, kind in sorted(hparams.items())]
     places = {"validation": "VALIDATIONS", "training": "TRAINING"}
     for name, kind in sorted(metrics.items()):
         found.append(_column(name, places.get(name.partition(".")[0], "CUSTOM_METRIC"), kind, ""))

@@ -15,7 +15,12 @@ def number_of(name: str) -> ColumnElement[Any]:
 
     An infinity is the largest number, since SQLite knows none.
     """
-    text = cast(Metric.metrics[name].as_string(), String)
+    return number_in(Metric.metrics[name])
+
+
+def number_in(member: Any) -> ColumnElement[Any]:
+    """A member of a JSON document as a number; NULL if it is none."""
+    text = cast(member.as_string(), String)
     is_number = text.regexp_match(r"^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$")
     largest = literal(sys.float_info.max)
     return case(

@@ -27,12 +27,13 @@ from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
 from api.queries.metric_values import number_of
 from api.queries.paging import chosen
+from api.queries.spans import elapsed_s
 from api.schemas import trials as wire
 from api.schemas.base import Wire
 from api.schemas.metrics import Metrics
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
 from database.tasks import tasks_of_trials
-from database.types import UtcTime, utc_now
+from database.types import utc_now
 from workflows.lifecycle.trial import TrialState
 
 
@@ -49,11 +50,12 @@ def one(session: Session, trial_id: int) -> wire.Trial:
     return _load(session, [find(session, trial_id)])[0]
 
 
-_KEPT_BYTES = (
-    select(func.coalesce(func.sum(Checkpoint.size_bytes), 0))
-    .where(Checkpoint.trial_id == Trial.id, Checkpoint.state != "DELETED")
-    .scalar_subquery()
-)
+def _of_kept_checkpoints(value: Any) -> Any:
+    return select(value).where(Checkpoint.trial_id == Trial.id, Checkpoint.state != "DELETED").scalar_subquery()
+
+
+#: How many checkpoints a trial has.
+CHECKPOINTS = _of_kept_checkpoints(func.count())
 _LATEST = select(Metric.searcher_metric).where(Metric.id == Trial.latest_validation_id).scalar_subquery()
 
 #: By what trials are sorted. Those without a value come last in either direction.
@@ -68,7 +70,7 @@ SORT: Mapping[str, Any] = {
     "SORT_BY_LATEST_VALIDATION_METRIC": _LATEST,
     "SORT_BY_BATCHES_PROCESSED": Trial.total_batches,
     "SORT_BY_RESTARTS": Trial.restarts,
-    "SORT_BY_CHECKPOINT_SIZE": _KEPT_BYTES,
+    "SORT_BY_CHECKPOINT_SIZE": _of_kept_checkpoints(func.coalesce(func.sum(Checkpoint.size_bytes), 0)),
     "SORT_BY_LOG_RETENTION_DAYS": Trial.id,
 }
 
@@ -87,15 +89,10 @@ def best_ids(session: Session, experiment: Experiment, most: int) -> list[int]:
 
 def sorted_by(session: Session, statement: Select[Trial], sort_by: str, *, descending: bool) -> Select[Trial]:
     """The statement with an order. Raises: BadRequest."""
-    column = chosen("sortBy", sort_by, {**SORT, "SORT_BY_DURATION": _duration(session)})
+    column = chosen(
+        "sortBy", sort_by, {**SORT, "SORT_BY_DURATION": elapsed_s(session, Trial.started_at, Trial.ended_at)}
+    )
     return statement.order_by(column.is_(None), column.desc() if descending else column.asc(), Trial.id)
-
-
-def _duration(session: Session) -> ColumnElement[Any]:
-    end = func.coalesce(Trial.ended_at, literal(utc_now(), UtcTime()))
-    if session.get_bind().dialect.name == "postgresql":
-        return func.extract("epoch", end) - func.extract("epoch", Trial.started_at)
-    return func.julianday(end) - func.julianday(Trial.started_at)
 
 
 def in_states(states: Sequence[str]) -> ColumnElement[bool]:

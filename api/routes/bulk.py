@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -26,7 +26,7 @@ from api.services.log_retention import retain_of_experiment, valid_days
 router = APIRouter(route_class=Route, tags=["experiments"])
 
 #: Experiments of one request: more would keep the caller waiting longer than clients do.
-_MOST = 1000
+MOST = 1000
 #: In place of a project's id.
 _ALL_PROJECTS = -1
 _COMMANDS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
@@ -113,23 +113,28 @@ async def _each(
     apply: Callable[[int], Awaitable[None]],
 ) -> Response:
     ids = await run_in_threadpool(_ids, parts, project_id, wanted, user)
+    return answer({"results": await results_of(ids, apply)})
+
+
+async def results_of(ids: Sequence[int], apply: Callable[[int], Awaitable[None]]) -> list[dict[str, Any]]:
+    """What went wrong with each, one after the other; empty if nothing did. Raises: Unavailable."""
     results: list[dict[str, Any]] = []
-    for experiment_id in ids:
+    for id_ in ids:
         try:
-            await apply(experiment_id)
+            await apply(id_)
         except Unavailable:
             raise  # so it is for all of them
         except ApiError as error:
-            results.append({"id": experiment_id, "error": error.message})
+            results.append({"id": id_, "error": error.message})
         else:
-            results.append({"id": experiment_id, "error": ""})
-    return answer({"results": results})
+            results.append({"id": id_, "error": ""})
+    return results
 
 
 def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: UserPrincipal) -> list[int]:
     named = list(dict.fromkeys(wanted.experiment_ids))
-    if len(named) > _MOST:
-        raise BadRequest(f"experimentIds: {len(named)} experiments: expected at most {_MOST} at once")
+    if len(named) > MOST:
+        raise BadRequest(f"experimentIds: {len(named)} experiments: expected at most {MOST} at once")
     if wanted.filters is None:
         ids = named
     else:
@@ -137,7 +142,7 @@ def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: User
         within = filters.project_id or project_id
         narrowed = ExperimentFilter.of_bulk(filters, 0 if within == _ALL_PROJECTS else within, named)
         with parts.database.read() as session:
-            ids = experiments.ids(session, narrowed, user, limit=_MOST + 1)
-    if len(ids) > _MOST:
-        raise BadRequest(f"experimentIds: {len(ids)} experiments: expected at most {_MOST} at once")
+            ids = experiments.ids(session, narrowed, user, limit=MOST + 1)
+    if len(ids) > MOST:
+        raise BadRequest(f"experimentIds: {len(ids)} experiments: expected at most {MOST} at once")
     return ids

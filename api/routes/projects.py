@@ -15,7 +15,7 @@ from api.deps import PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import columns, workspaces
-from api.queries.paging import WindowDep
+from api.queries.paging import WindowDep, chosen
 from api.routing import Route
 from api.schemas import workspaces as wire
 from api.schemas.base import answer
@@ -31,6 +31,7 @@ router = APIRouter(route_class=Route, tags=["projects"])
 
 #: How many of the projects that a user looked at last are listed.
 _VISITS = 5
+_TABLES = {"": False, "TABLE_TYPE_UNSPECIFIED": False, "TABLE_TYPE_EXPERIMENT": False, "TABLE_TYPE_RUN": True}
 
 
 @router.get("/api/v1/workspaces/{workspace_id}/projects", response_model=wire.ProjectsResponse)
@@ -165,11 +166,17 @@ async def move_experiment(
 
 
 @router.get("/api/v1/projects/{project_id}/columns")
-def list_columns(project_id: ProjectId, parts: PartsDep, user: UserDep) -> Response:
-    """What a table of the project's experiments can show."""
+def list_columns(
+    project_id: ProjectId,
+    parts: PartsDep,
+    user: UserDep,
+    table: Annotated[str, Query(alias="tableType", description="TABLE_TYPE_EXPERIMENT, TABLE_TYPE_RUN")] = "",
+) -> Response:
+    """What a table of the project's experiments, or of its runs, can show, and be filtered and sorted by."""
+    of_runs = chosen("tableType", table, _TABLES)
     with parts.database.read() as session:
         service.readable_project(session, project_id, user)
-        return answer({"columns": columns.columns(session, project_id)})
+        return answer({"columns": columns.columns(session, project_id, of_runs=of_runs)})
 
 
 @router.get("/api/v1/projects/{project_id}/experiments/metric-ranges")

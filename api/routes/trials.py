@@ -147,10 +147,14 @@ def workloads(
 @router.post("/api/v1/trials/{trial_id}/kill")
 async def kill(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """End one trial; the search goes on without it. Answers its state: of one that is over, as what it ended."""
-    experiment_id, state = await run_in_threadpool(_killable, parts, trial_id, user)
-    if not state.is_terminal:
-        state = await _killed(parts, trial_id, user, experiment_id)
+    state = await kill_one(parts, trial_id, user)
     return answer({"state": f"STATE_{state.value}"})
+
+
+async def kill_one(parts: Parts, trial_id: int, user: UserPrincipal) -> TrialState:
+    """End a trial; its state after that. Raises: NotFound, Forbidden, FailedPrecondition, Unavailable."""
+    experiment_id, state = await run_in_threadpool(_killable, parts, trial_id, user)
+    return state if state.is_terminal else await _killed(parts, trial_id, user, experiment_id)
 
 
 async def _killed(parts: Parts, trial_id: int, user: UserPrincipal, experiment_id: int) -> TrialState:

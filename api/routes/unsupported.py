@@ -17,14 +17,11 @@ router = APIRouter(route_class=Route, tags=["not served"])
 _UI = "only Determined's web UI asked for this: it is not supported"
 #: Method, path and why not.
 _OTHERS = [
-    ("POST", "/api/v1/experiments-search", _UI),
     ("GET", "/api/v1/experiments/metrics-stream/metric-names", _UI),
     ("GET", "/api/v1/experiments/{experiment_id}/metrics-stream/{kind}", _UI),
     ("GET", "/api/v1/experiments/{experiment_id}/validation-history", _UI),
     ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance", _UI),
     ("GET", "/api/v1/k8s-resource-managers", "Kubernetes comes with a later release"),
-    ("POST", "/api/v1/runs", _UI),
-    ("POST", "/api/v1/runs/{command}", _UI),
     ("GET", "/api/v1/trial-comparison/collections", _UI),
     ("POST", "/api/v1/trial-comparison/collections", _UI),
     ("PATCH", "/api/v1/trial-comparison/collections", _UI),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.schemas.base import Wire, example
+from pydantic import Field
+
+from api.schemas.base import I64, Pagination, Real, Timestamp, Wire, example
+from api.schemas.experiments import Experiment
+from api.schemas.trials import Trial
 
 
 class Metadata(Wire, json_schema_extra=example({"metadata": {"dataset": "v2"}})):
@@ -17,3 +21,97 @@ class MetadataResponse(Wire):
     """Metadata, as recorded."""
 
     metadata: dict[str, Any]
+
+
+class SearchRuns(
+    Wire, json_schema_extra=example({"projectId": 1, "sort": "searcherMetricsVal=asc,id=desc", "limit": 50})
+):
+    """v1SearchRunsRequest, and v1SearchExperimentsRequest. `filter`: JSON, see `api.queries.filters`."""
+
+    project_id: int = 0
+    filter: str = ""
+    sort: str = ""
+    offset: int = 0
+    limit: int = 0
+
+
+class FlatRunExperiment(Wire):
+    """v1FlatRunExperiment."""
+
+    id: int
+    name: str
+    description: str
+    progress: Real
+    searcher_type: str
+    searcher_metric: str
+    resource_pool: str
+    forked_from: int | None = None
+    unmanaged: bool
+    external_experiment_id: str | None = None
+    is_multitrial: bool
+
+
+class FlatRun(Wire):
+    """v1FlatRun."""
+
+    id: int
+    start_time: Timestamp
+    end_time: Timestamp | None = None
+    duration: int
+    state: str
+    labels: list[str]
+    hyperparameters: dict[str, Any]
+    summary_metrics: dict[str, Any] | None = None
+    searcher_metric_value: Real | None = None
+    checkpoint_size: I64
+    checkpoint_count: int
+    external_run_id: str | None = None
+    log_policy_matched: str | None = None
+    metadata: dict[str, Any] | None = None
+    user_id: int
+    project_id: int
+    project_name: str
+    workspace_id: int
+    workspace_name: str
+    parent_archived: bool
+    archived: bool
+    experiment: FlatRunExperiment
+
+
+class RunsResponse(Wire):
+    """v1SearchRunsResponse."""
+
+    runs: list[FlatRun]
+    pagination: Pagination
+
+
+class FoundExperiment(Wire):
+    """v1SearchExperimentExperiment."""
+
+    experiment: Experiment
+    best_trial: Trial | None = None
+
+
+class FoundExperimentsResponse(Wire):
+    """v1SearchExperimentsResponse."""
+
+    experiments: list[FoundExperiment]
+    pagination: Pagination
+
+
+class RunsOrFilter(Wire, json_schema_extra=example({"runIds": [7, 8], "projectId": 1})):
+    """v1KillRunsRequest and its siblings: those named; with `filter`, those of them (or of all) that match."""
+
+    run_ids: list[int] = Field(default_factory=list[int])
+    filter: str = ""
+    project_id: int = 0
+
+
+class MoveRuns(
+    RunsOrFilter, json_schema_extra=example({"runIds": [7], "sourceProjectId": 1, "destinationProjectId": 2})
+):
+    """v1MoveRunsRequest. `skipMultitrial`: leave out the runs of searches."""
+
+    source_project_id: int = 0
+    destination_project_id: int
+    skip_multitrial: bool = False

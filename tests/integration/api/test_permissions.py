@@ -239,6 +239,11 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("DELETE", "/api/v1/projects/{project_id}/experiments/delete", {"experimentIds": ["{experiment_id}"]}, USERS_WRITE),
     ("POST", "/api/v1/projects/{project_id}/experiments/move",
      {"destinationProjectId": "{project_id}", "experimentIds": ["{experiment_id}"]}, row("contributor")),
+    ("POST", "/api/v1/runs", {"projectId": "{project_id}"}, USERS),
+    ("POST", "/api/v1/experiments-search", {"projectId": "{project_id}"}, USERS),
+    ("POST", "/api/v1/runs/{command}", {"runIds": ["{trial_id}"]}, USERS_WRITE),
+    ("POST", "/api/v1/runs/move", {"destinationProjectId": "{project_id}", "runIds": ["{trial_id}"]},
+     row("contributor")),
     ("PUT", "/api/v1/projects/{project_id}/experiments/retain_logs",
      {"numDays": -1, "experimentIds": ["{experiment_id}"]}, USERS_WRITE),
     # searches; 400 is the answer to who may: this one has decided nothing, and is no custom one
@@ -471,14 +476,11 @@ for _kind in KINDS:
 ROWS += [
     (method, path, None, NOT_SERVED_READ if method == "GET" or path in READING_POSTS else NOT_SERVED)
     for method, path in (
-        ("POST", "/api/v1/experiments-search"),
         ("GET", "/api/v1/experiments/metrics-stream/metric-names"),
         ("GET", "/api/v1/experiments/{experiment_id}/metrics-stream/{kind}"),
         ("GET", "/api/v1/experiments/{experiment_id}/validation-history"),
         ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance"),
         ("GET", "/api/v1/k8s-resource-managers"),
-        ("POST", "/api/v1/runs"),
-        ("POST", "/api/v1/runs/{command}"),
         ("GET", "/api/v1/trial-comparison/collections"),
         ("POST", "/api/v1/trial-comparison/collections"),
         ("PATCH", "/api/v1/trial-comparison/collections"),

@@ -1,0 +1,179 @@
+"""Runs, which is what newer clients call trials, in the flat tables of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import readable_experiments
+from api.queries import experiments, table_columns, trials
+from api.queries.filters import Table, read_filter, read_order
+from api.queries.ids import among
+from api.queries.paging import Window, rows_of
+from api.schemas import runs as wire
+from api.schemas.base import Pagination
+from api.schemas.trials import Trial as ShownTrial
+from database.models import Experiment, Project, Trial, User, Workspace
+
+Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
+
+
+def search(
+    session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
+) -> tuple[list[wire.FlatRun], Pagination]:
+    """A page of the runs that match, of those that the user may see. Raises: BadRequest."""
+    table = table_columns.of_runs(session)
+    statement = _narrowed(_runs(Trial.id, user), table, wanted.filter, wanted.project_id)
+    rows, pagination = rows_of(session, statement.order_by(*read_order(wanted.sort, table, Trial.id)), window)
+    return by_ids(session, [row[0] for row in rows]), pagination
+
+
+def search_experiments(
+    session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
+) -> tuple[list[wire.FoundExperiment], Pagination]:
+    """A page of the experiments that match, each with its best trial. Raises: BadRequest."""
+    table = table_columns.of_experiments(session)
+    statement = (
+        select(Experiment.id)
+        .join(User, User.id == Experiment.owner_id)
+        .join(Project, Project.id == Experiment.project_id)
+        .where(readable_experiments(user))
+    )
+    statement = _narrowed(statement, table, wanted.filter, wanted.project_id)
+    rows, pagination = rows_of(session, statement.order_by(*read_order(wanted.sort, table, Experiment.id)), window)
+    experiment_ids = [row[0] for row in rows]
+    best = _best_trials(session, experiment_ids)
+    return [
+        wire.FoundExperiment(experiment=each, best_trial=best.get(each.id))
+        for each in experiments.by_ids(session, experiment_ids)
+    ], pagination
+
+
+def _best_trials(session: Session, experiment_ids: Sequence[int]) -> dict[int, ShownTrial]:
+    best = select(table_columns.of_best_trial(Trial.id)).where(among(session, Experiment.id, experiment_ids))
+    trial_ids = [id_ for id_ in session.scalars(best.select_from(Experiment)) if id_ is not None]
+    return {each.experiment_id: each for each in trials.shown(session, _rows(session, trial_ids))}
+
+
+def ids(session: Session, wanted: wire.RunsOrFilter, user: UserPrincipal, *, limit: int) -> list[int]:
+    """The first `limit` of the runs that match the filter, by id; of those that are named, if any are."""
+    statement = _narrowed(
+        _runs(Trial.id, user), table_columns.of_runs(session), wanted.filter, max(0, wanted.project_id)
+    )
+    if wanted.run_ids:
+        statement = statement.where(among(session, Trial.id, wanted.run_ids))
+    return list(session.scalars(statement.order_by(Trial.id).limit(limit)))
+
+
+def _runs(what: Any, user: UserPrincipal) -> Select[*tuple[Any, ...]]:
+    return (
+        select(what)
+        .select_from(Trial)
+        .join(Experiment, Experiment.id == Trial.experiment_id)
+        .join(User, User.id == Experiment.owner_id)
+        .join(Project, Project.id == Experiment.project_id)
+        .where(readable_experiments(user))
+    )
+
+
+def _narrowed(statement: Statement, table: Table, text: str, project_id: int) -> Statement:
+    wanted = read_filter(text, table)
+    statement = statement.where(wanted.condition)
+    if project_id:
+        statement = statement.where(Experiment.project_id == project_id)
+    return statement if wanted.shows_archived else statement.where(table_columns.not_archived())
+
+
+def _rows(session: Session, trial_ids: Sequence[int]) -> Sequence[Trial]:
+    return session.scalars(select(Trial).where(among(session, Trial.id, trial_ids))).all()
+
+
+def by_ids(session: Session, trial_ids: Sequence[int]) -> list[wire.FlatRun]:
+    """These runs, in this order."""
+    if not trial_ids:
+        return []
+    rows = {row.id: row for row in _rows(session, trial_ids)}
+    shown = {each.id: each for each in trials.shown(session, list(rows.values()))}
+    whose = {row.id: row for row in session.execute(_experiments_of(session, list(rows.values()))).all()}
+    return [_flat(shown[id_], rows[id_], whose[rows[id_].experiment_id]) for id_ in trial_ids if id_ in rows]
+
+
+def _experiments_of(session: Session, rows: Sequence[Trial]) -> Select[*tuple[Any, ...]]:
+    wanted = list({row.experiment_id for row in rows})
+    return (
+        select(
+            Experiment.id,
+            Experiment.name,
+            Experiment.description,
+            Experiment.progress,
+            Experiment.labels,
+            Experiment.searcher_name,
+            Experiment.searcher_metric,
+            Experiment.resource_pool,
+            Experiment.parent_id,
+            Experiment.is_archived,
+            Experiment.is_unmanaged,
+            Experiment.external_id,
+            Experiment.owner_id,
+            Experiment.project_id,
+            Project.name.label("project_name"),
+            Project.workspace_id,
+            Workspace.name.label("workspace_name"),
+            or_(Project.is_archived, Workspace.is_archived).label("parent_is_archived"),
+            table_columns.is_multitrial().label("is_multitrial"),
+        )
+        .join(Project, Project.id == Experiment.project_id)
+        .join(Workspace, Workspace.id == Project.workspace_id)
+        .where(among(session, Experiment.id, wanted))
+    )
+
+
+def _flat(trial: ShownTrial, row: Trial, experiment: Any) -> wire.FlatRun:
+    return wire.FlatRun(
+        id=trial.id,
+        start_time=trial.start_time,
+        end_time=trial.end_time,
+        duration=int(trial.wall_clock_time),
+        state=trial.state,
+        labels=experiment.labels,
+        hyperparameters=trial.hparams,
+        summary_metrics=trial.summary_metrics,
+        searcher_metric_value=trial.searcher_metric_value,
+        checkpoint_size=trial.total_checkpoint_size,
+        checkpoint_count=trial.checkpoint_count,
+        external_run_id=row.external_id,
+        log_policy_matched=trial.log_policy_matched,
+        metadata=trial.metadata,
+        user_id=experiment.owner_id,
+        project_id=experiment.project_id,
+        project_name=experiment.project_name,
+        workspace_id=experiment.workspace_id,
+        workspace_name=experiment.workspace_name,
+        parent_archived=experiment.parent_is_archived,
+        archived=experiment.is_archived,
+        experiment=wire.FlatRunExperiment(
+            id=experiment.id,
+            name=experiment.name,
+            description=experiment.description,
+            progress=experiment.progress,
+            searcher_type=experiment.searcher_name,
+            searcher_metric=experiment.searcher_metric,
+            resource_pool=experiment.resource_pool,
+            forked_from=experiment.parent_id,
+            unmanaged=experiment.is_unmanaged,
+            external_experiment_id=experiment.external_id,
+            is_multitrial=experiment.is_multitrial,
+        ),
+    )
+
+
+def experiments_of(session: Session, run_ids: Sequence[int], user: UserPrincipal) -> dict[int, tuple[int, int]]:
+    """Of each run that the user may see its experiment, and how many runs that has."""
+    count = select(func.count()).where(Trial.experiment_id == Experiment.id).correlate(Experiment).scalar_subquery()
+    statement = _runs(Trial.id, user).where(among(session, Trial.id, run_ids))
+    rows = session.execute(statement.with_only_columns(Trial.id, Experiment.id, count))
+    return {trial_id: (experiment_id, total) for trial_id, experiment_id, total in rows.tuples()}
