@@ -15,7 +15,7 @@ from api.queries.paging import chosen
 from api.routing import Route
 from api.schemas import curves as wire
 from api.schemas.base import answer
-from api.schemas.parameters import ExperimentId
+from api.schemas.parameters import ExperimentId, TrialId
 from database.models import Trial
 
 router = APIRouter(route_class=Route, tags=["trials"])
@@ -74,6 +74,35 @@ def time_series(
                 found.append({"group": in_group, "type": kind, "data": data})
             compared.append({"trial": trials.one(session, trial_id), "metrics": found})
     return answer({"trials": compared})
+
+
+@router.get("/api/v1/trials/{trial_id}/summarize")
+def summarize(
+    trial_id: TrialId,
+    parts: PartsDep,
+    user: UserDep,
+    names: Annotated[list[str] | None, Query(alias="metricNames")] = None,
+    metric_type: Annotated[str, Query(alias="metricType")] = "",
+    most: Annotated[int, Query(alias="maxDatapoints", ge=0, le=10_000)] = 0,
+    start: Annotated[int, Query(alias="startBatches")] = 0,
+    end: Annotated[int, Query(alias="endBatches")] = 0,
+) -> Response:
+    """Curves of training and validation metrics of a trial, as clients up to 0.21 read them."""
+    of_type = chosen("metricType", metric_type, _TYPES)
+    found: list[dict[str, Any]] = []
+    with parts.database.read() as session:
+        trial = readable_trial(session, trial_id, user)
+        every = [name for group in _SHOWN_TYPES for name in trial.summary.get(group, {})]
+        wanted = [each for each in _metrics(trial, names or every, (), of_type or "") if each[0] in _SHOWN_TYPES]
+        if len(wanted) > _MOST_CURVES:
+            raise BadRequest(f"more than {_MOST_CURVES} curves: name some in metricNames")
+        for group, name in wanted:
+            points = curves.curve(
+                session, trial_id, group, name, most=max(3, most or 1000), start=start, end=end or None
+            )
+            data = [{"batches": point.batches, "value": point.value} for point in points]
+            found.append({"name": name, "type": _SHOWN_TYPES[group], "data": data})
+        return answer({"trial": trials.one(session, trial_id), "metrics": found})
 
 
 def _metrics(trial: Trial, names: Any, ids: Any, group: str) -> list[tuple[str, str]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth.authorization import may_see, readable_trial
 from api.deps import PartsDep, UserDep
-from api.errors import BadRequest
+from api.errors import BadRequest, NotFound
 from api.queries import experiments, trials
 from api.routing import Route
 from api.schemas import unmanaged as wire
@@ -16,6 +18,8 @@ from api.schemas.experiments import CreateExperimentRequest, Experiment, Experim
 from api.schemas.parameters import TrialId
 from api.schemas.trials import Trial, TrialResponse
 from api.services import unmanaged
+from database.models import Experiment as ExperimentRow
+from database.models import Trial as TrialRow
 
 router = APIRouter(route_class=Route, tags=["trials"])
 
@@ -57,6 +61,21 @@ async def _created(
             return trials.one(session, row.id)
 
     return answer({"trial": await run_in_threadpool(create)})
+
+
+@router.get("/api/v1/trials/by-external-id/{external_experiment_id}/{external_trial_id}", response_model=TrialResponse)
+def get_trial(external_experiment_id: str, external_trial_id: str, parts: PartsDep, user: UserDep) -> Response:
+    """The trial that a client knows by its own ids."""
+    statement = (
+        select(TrialRow.id)
+        .join(ExperimentRow, ExperimentRow.id == TrialRow.experiment_id)
+        .where(ExperimentRow.external_id == external_experiment_id, TrialRow.external_id == external_trial_id)
+    )
+    with parts.database.read() as session:
+        trial_id = session.scalar(statement)
+        if trial_id is None or not may_see(readable_trial, session, trial_id, user):
+            raise NotFound(f"trial {external_trial_id!r} of experiment {external_experiment_id!r} not found")
+        return answer({"trial": trials.one(session, trial_id)})
 
 
 @router.post("/api/v1/trials/{trial_id}/start")

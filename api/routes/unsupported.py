@@ -1,6 +1,6 @@
 """Routes that clients know and this release does not support: they answer with 501.
 
-Kubernetes namespaces, and what only Determined's web UI asked for.
+Kubernetes namespaces, and what only the web UI of Determined 0.21 asked for.
 """
 
 from __future__ import annotations
@@ -14,22 +14,17 @@ from api.routing import Route
 
 router = APIRouter(route_class=Route, tags=["not served"])
 
-_UI = "only Determined's web UI asked for this: it is not supported"
+_COMPARISON = "clients after 0.21 know no collections of trials; POST /api/v1/runs filters and sorts trials"
+_IMPORTANCE = "clients after 0.21 do not ask for the importance of hyperparameters, and it is not computed"
 #: Method, path and why not.
 _OTHERS = [
-    ("GET", "/api/v1/experiments/metrics-stream/metric-names", _UI),
-    ("GET", "/api/v1/experiments/{experiment_id}/metrics-stream/{kind}", _UI),
-    ("GET", "/api/v1/experiments/{experiment_id}/validation-history", _UI),
-    ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance", _UI),
+    ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance", _IMPORTANCE),
     ("GET", "/api/v1/k8s-resource-managers", "Kubernetes comes with a later release"),
-    ("GET", "/api/v1/trial-comparison/collections", _UI),
-    ("POST", "/api/v1/trial-comparison/collections", _UI),
-    ("PATCH", "/api/v1/trial-comparison/collections", _UI),
-    ("DELETE", "/api/v1/trial-comparison/collections", _UI),
-    ("POST", "/api/v1/trial-comparison/{command}", _UI),
-    ("GET", "/api/v1/trials/by-external-id/{experiment_id}/{trial_id}", _UI),
-    ("GET", "/api/v1/trials/{trial_id}/profiler/metrics", _UI),
-    ("GET", "/api/v1/trials/{trial_id}/summarize", _UI),
+    ("GET", "/api/v1/trial-comparison/collections", _COMPARISON),
+    ("POST", "/api/v1/trial-comparison/collections", _COMPARISON),
+    ("PATCH", "/api/v1/trial-comparison/collections", _COMPARISON),
+    ("DELETE", "/api/v1/trial-comparison/collections", _COMPARISON),
+    ("POST", "/api/v1/trial-comparison/{command}", _COMPARISON),
 ]
 
 

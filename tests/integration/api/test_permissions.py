@@ -84,6 +84,7 @@ ONCE = "401 200 403 403 400 400 404 400 403 403 403 403"
 REPORT = row("editor", containers="200 404")
 LOGS = "401 403 403 403 403 403 404 403 200 403 200 403"
 AGENT = "401 403 403 403 403 403 403 403 403 403 200 403"
+LOSS = "metricName=loss&group=validation"
 PREVIEWED = {"searcher": {"name": "single", "metric": "loss"}}
 METRICS = {"trialRunId": 1, "stepsCompleted": 1, "metrics": {"avgMetrics": {"loss": 1.0}}}
 CONTRIBUTES = {"role": {"roleId": 6}, "scopeWorkspaceId": "{workspace_id}"}
@@ -233,6 +234,17 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/experiments/{experiment_id}/file", {"path": "train.py"}, SEEN),
     # 400: it is ACTIVE
     ("DELETE", "/api/v1/experiments/{experiment_id}/tensorboard-files", None, row("editor", "400")),
+    # streams of an experiment go on while it is there: what is refused is refused at once
+    ("GET", "/api/v1/experiments/metrics-stream/metric-names?ids={over_id}", None, SEEN),
+    ("GET", "/api/v1/experiments/{over_id}/metrics-stream/metric-names", None, SEEN),
+    ("GET", f"/api/v1/experiments/{{over_id}}/metrics-stream/batches?{LOSS}", None, SEEN),
+    ("GET", f"/api/v1/experiments/{{over_id}}/metrics-stream/trials-sample?{LOSS}", None, SEEN),
+    ("GET", f"/api/v1/experiments/{{over_id}}/metrics-stream/trials-snapshot?{LOSS}&batchesProcessed=1", None, SEEN),
+    ("GET", "/api/v1/experiments/{experiment_id}/validation-history", None, SEEN),
+    ("GET", "/api/v1/trials/{trial_id}/profiler/metrics", None, SEEN),
+    ("GET", "/api/v1/trials/{trial_id}/summarize", None, SEEN),
+    # there is none: what an unmanaged one's owner gets has a test of its own
+    ("GET", "/api/v1/trials/by-external-id/{external_id}/{trial_id}", None, row("viewer", "404", read_only="404")),
     # many at once: 200 says of each what went wrong
     ("POST", "/api/v1/projects/{project_id}/experiments/{command}", {"experimentIds": ["{experiment_id}"]},
      "401 503 200 200 503 503 200 503 403 403 403 403"),
@@ -476,9 +488,6 @@ for _kind in KINDS:
 ROWS += [
     (method, path, None, NOT_SERVED_READ if method == "GET" or path in READING_POSTS else NOT_SERVED)
     for method, path in (
-        ("GET", "/api/v1/experiments/metrics-stream/metric-names"),
-        ("GET", "/api/v1/experiments/{experiment_id}/metrics-stream/{kind}"),
-        ("GET", "/api/v1/experiments/{experiment_id}/validation-history"),
         ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance"),
         ("GET", "/api/v1/k8s-resource-managers"),
         ("GET", "/api/v1/trial-comparison/collections"),
@@ -486,9 +495,6 @@ ROWS += [
         ("PATCH", "/api/v1/trial-comparison/collections"),
         ("DELETE", "/api/v1/trial-comparison/collections"),
         ("POST", "/api/v1/trial-comparison/{command}"),
-        ("GET", "/api/v1/trials/by-external-id/{experiment_id}/{trial_id}"),
-        ("GET", "/api/v1/trials/{trial_id}/profiler/metrics"),
-        ("GET", "/api/v1/trials/{trial_id}/summarize"),
     )
 ]
 
@@ -534,6 +540,10 @@ class World:
         with api.database.write() as session:
             session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(project_id=project_id))
         spare = await api.another_trial(run.experiment_id)
+        over_id = await api.experiment(owner)
+        with api.database.write() as session:
+            values = {"project_id": project_id, "state": "COMPLETED"}
+            session.execute(update(Experiment).where(Experiment.id == over_id).values(values))
         slots = AgentSlots(agent_id="agent-a", slot_ids=(0, 1))
         recorded = RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True)
         await asyncio.to_thread(api.an_agent, recorded)
@@ -555,7 +565,7 @@ class World:
             "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",
-            "label": "x", "external_id": str(uuid.uuid4()),
+            "over_id": over_id, "label": "x", "external_id": str(uuid.uuid4()),
             "token_id": (await owner.post("/api/v1/tokens"))["tokenId"],
         }  # fmt: skip
         path = f"/api/v1/experiments/{run.experiment_id}"
