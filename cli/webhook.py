@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -44,6 +46,10 @@ def create(
     patterns: Annotated[
         list[str] | None, typer.Option("--log-pattern", help="When a line of a log matches this pattern.")
     ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="When a validation metric of a trial crosses a threshold: 'accuracy>=0.9'."),
+    ] = None,
     custom: Annotated[bool, typer.Option("--custom", help="When training code says so.")] = False,
     kind: Annotated[Literal["default", "slack"], typer.Option("--type", help="The format of the events.")] = "default",
     mode: Annotated[
@@ -55,9 +61,10 @@ def create(
     """Create a webhook. Prints the secret that its events are signed with."""
     triggers = [_trigger("EXPERIMENT_STATE_CHANGE", state=state.upper()) for state in states or []]
     triggers += [_trigger("TASK_LOG", regex=pattern) for pattern in patterns or []]
+    triggers += [_threshold(text) for text in metrics or []]
     triggers += [_trigger("CUSTOM")] if custom else []
     if not triggers:
-        raise typer.BadParameter("expected one or more of --state, --log-pattern and --custom.")
+        raise typer.BadParameter("expected one or more of --state, --log-pattern, --metric and --custom.")
     body: dict[str, Any] = {"url": url, "triggers": triggers, "webhookType": f"WEBHOOK_TYPE_{kind.upper()}"}
     body |= {"mode": f"WEBHOOK_MODE_{mode.upper()}"} | ({"name": name} if name is not None else {})
     body |= {"workspaceId": lookup.workspace(workspace_name)["id"]} if workspace_name is not None else {}
@@ -124,15 +131,25 @@ def deliveries(form: Form, webhook_id: WebhookId) -> None:
     render.listing(headers, rows, form, raw=found)
 
 
-def _trigger(kind: str, **condition: str) -> dict[str, Any]:
+def _threshold(text: str) -> dict[str, Any]:
+    """Raises: BadParameter."""
+    found = re.fullmatch(r"(.+?)\s*(>=|<=|>|<)\s*(\S+)", text.strip())
+    try:
+        value = float(found[3]) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if found is None or not math.isfinite(value):
+        raise typer.BadParameter(f"--metric: {text!r}: expected a metric, one of > >= < <=, and a number.")
+    return _trigger("METRIC_THRESHOLD_EXCEEDED", metric=found[1], operator=found[2], value=value)
+
+
+def _trigger(kind: str, **condition: str | float) -> dict[str, Any]:
     return {"triggerType": f"TRIGGER_TYPE_{kind}", "condition": condition}
 
 
 def _row(webhook: Mapping[str, Any]) -> render.Row:
     triggers = [
-        " ".join(
-            [str(each["triggerType"]).removeprefix("TRIGGER_TYPE_"), *map(str, render.part(each, "condition").values())]
-        )
+        f"{str(each['triggerType']).removeprefix('TRIGGER_TYPE_')} {_told(render.part(each, 'condition'))}".rstrip()
         for each in render.parts(webhook, "triggers")
     ]
     return [
@@ -144,3 +161,10 @@ def _row(webhook: Mapping[str, Any]) -> render.Row:
         webhook.get("workspaceId"),
         ", ".join(triggers),
     ]
+
+
+def _told(condition: Mapping[str, Any]) -> str:
+    # PostgreSQL keeps keys in an order of its own
+    return " ".join(
+        str(condition[key]) for key in ("state", "regex", "metric", "operator", "value") if key in condition
+    )

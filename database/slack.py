@@ -40,6 +40,8 @@ def message(data: dict[str, Any], condition: dict[str, Any], text: str) -> dict[
             _section(f"*{escaped(custom.get('title') or 'A message of an experiment')}*{_level(custom)}"),
             *([_section(escaped(custom["description"]))] if custom.get("description") else []),
         ]
+    elif "metric" in data:
+        payload["blocks"] = [_section(escaped(text))]
     elif experiment is not None:
         headline = _HEADLINES.get(str(experiment["state"]), text)
         payload["blocks"] = [{"type": "section", "text": {"type": "plain_text", "text": headline}}]

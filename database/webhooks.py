@@ -34,6 +34,9 @@ from workflows import names
 DELIVER = "deliver_webhook"
 
 STATE_CHANGE, TASK_LOG, CUSTOM = "EXPERIMENT_STATE_CHANGE", "TASK_LOG", "CUSTOM"
+METRIC = "METRIC_THRESHOLD_EXCEEDED"
+#: Events that wait for their webhooks at a time, as far as code can cause them with each batch.
+MOST_WAITING = 1000
 #: States of an experiment for which webhooks may have a trigger.
 STATES = ("ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
 
@@ -114,6 +117,25 @@ def note_custom(session: Session, subject: Subject, data: dict[str, Any]) -> lis
         delivery_id = post(session, webhook, CUSTOM, trigger.condition, body, text)
         found.extend([delivery_id] if delivery_id else [])
     return found
+
+
+def note_metric(
+    session: Session, subject: Subject, webhook: Webhook, trigger: WebhookTrigger, report: dict[str, Any]
+) -> str | None:
+    """Post that a trial's metric crossed a threshold: once for each trigger, trial and step."""
+    said = f"{report['metric']} = {report['value']} at step {report['steps']}"
+    text = f"Trial {report['trial_id']} of experiment {subject.experiment_id} “{subject.facts['name']}”: {said}"
+    data = {"experiment": subject.facts, "metric": report}
+    cause = f"metric {trigger.id} {report['trial_id']} {report['steps']}"
+    return post(session, webhook, METRIC, trigger.condition, data, text, cause=cause)
+
+
+def is_full(session: Session, webhook_id: int) -> bool:
+    """Whether as many events wait for a webhook as may."""
+    waiting = select(WebhookDelivery.id).where(
+        WebhookDelivery.webhook_id == webhook_id, WebhookDelivery.state == "WAITING"
+    )
+    return len(session.scalars(waiting.limit(MOST_WAITING)).all()) >= MOST_WAITING
 
 
 def note_log(

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
 from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
+from api.ingest.metric_webhooks import MetricHooks
 from api.ingest.summary import add_report, is_better
 from api.schemas.base import number, plain
 from api.schemas.metrics import MetricReport
@@ -52,6 +53,7 @@ class MetricsWriter:
     def __init__(self, database: Database, on_post: Callable[[], None]) -> None:
         self._database = database
         self._on_post = on_post
+        self._hooks = MetricHooks(database)
         self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
         self._store: MetricStore | None = None  # of the thread, from here on
 
@@ -135,6 +137,7 @@ class MetricsWriter:
 
     def _write_batch(self, batch: Sequence[_Work]) -> tuple[Sequence[Exception | None], bool]:
         store = self._connect()
+        self._hooks.refresh()
         with store.connection.begin():
             trials = store.load({work.trial_id for work in batch})
             outcomes = [_refusal(trials.get(work.trial_id), work) for work in batch]
@@ -150,7 +153,7 @@ class MetricsWriter:
             rows = [_row(trial, report) for trial, report in reports]
             is_posted = False
             for (trial, _), row, metric_id in zip(reports, rows, store.insert(rows), strict=True):
-                is_posted |= _note(store.connection, trial, row, metric_id)
+                is_posted |= _note(store.connection, trial, row, metric_id, self._hooks)
             if changed := [trial for trial in trials.values() if trial.is_changed]:
                 store.save(changed)
             # what people and searches decide by is on disk when it is answered; a curve may lose its last half second
@@ -230,8 +233,8 @@ def _searched(trial: TrialRow, group: str, metrics: dict[str, Any]) -> float | N
     return number(metrics.get(trial.metric_name)) if group == "validation" else None
 
 
-def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: int | None) -> bool:
-    """Note what follows from a report; True if a message for the search was posted.
+def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: int | None, hooks: MetricHooks) -> bool:
+    """Note what follows from a report; True if a message for the search or a webhook was posted.
 
     Raises: BadRequest if it contradicts the one that was there (`metric_id` is None).
     """
@@ -241,12 +244,15 @@ def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: in
     is_new = metric_id is not None
     if metric_id is None:
         metric_id, metrics, fresh = _merge(connection, row)
+    is_posted = False
     if group not in SYSTEM_GROUPS and (is_new or fresh):
+        if group == "validation" and (crossings := hooks.crossed(connection, trial, step, fresh)):
+            is_posted = hooks.post(connection, trial, step, crossings)
         trial.is_changed = True
         trial.total_batches = max(trial.total_batches, step)
         add_report(trial.summary, group, fresh, is_more=not is_new)
         _note_validation(trial, metric_id, _searched(trial, group, fresh))
-    return _post_validation(connection, trial, step, metrics) if group == "validation" else False
+    return (group == "validation" and _post_validation(connection, trial, step, metrics)) or is_posted
 
 
 def _note_validation(trial: TrialRow, metric_id: int, searched: float | None) -> None:

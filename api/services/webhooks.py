@@ -6,6 +6,7 @@ without a workspace receive the events of all workspaces, and belong to the admi
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +16,10 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.auth.authorization import Role, changeable, readable_workspaces, require_role, role_in
-from api.errors import BadRequest, FailedPrecondition, Forbidden, NotFound, Unsupported
+from api.errors import BadRequest, FailedPrecondition, Forbidden, NotFound
 from api.queries.paging import chosen
 from api.schemas import webhooks as wire
+from api.schemas.base import number
 from api.schemas.validation import checked_name, checked_text
 from database import webhooks
 from database.models import Trial, Webhook, WebhookDelivery, WebhookTrigger
@@ -27,10 +29,12 @@ _KIND, _MODE, _TRIGGER = "WEBHOOK_TYPE_", "WEBHOOK_MODE_", "TRIGGER_TYPE_"
 _KINDS = {"": "DEFAULT", f"{_KIND}UNSPECIFIED": "DEFAULT", f"{_KIND}DEFAULT": "DEFAULT", f"{_KIND}SLACK": "SLACK"}
 _MODES = {f"{_MODE}WORKSPACE": "WORKSPACE", f"{_MODE}SPECIFIC": "SPECIFIC", f"{_MODE}UNSPECIFIED": "WORKSPACE"}
 _MODES_OR_NONE = {"": "WORKSPACE"} | _MODES
-_TRIGGERS = {f"{_TRIGGER}{kind}": kind for kind in (webhooks.STATE_CHANGE, webhooks.TASK_LOG, webhooks.CUSTOM)}
-_THRESHOLD = f"{_TRIGGER}METRIC_THRESHOLD_EXCEEDED"
+_TRIGGERS = {
+    f"{_TRIGGER}{kind}": kind for kind in (webhooks.STATE_CHANGE, webhooks.TASK_LOG, webhooks.METRIC, webhooks.CUSTOM)
+}
+_OPERATORS = {operator: operator for operator in (">", ">=", "<", "<=")}
 _LEVELS = {f"LOG_LEVEL_{level}" for level in ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
-_LONGEST_URL, _MOST_TRIGGERS, _MOST_WAITING = 2000, 20, 1000
+_LONGEST_URL, _MOST_TRIGGERS, _LONGEST_METRIC = 2000, 20, 500
 _LONGEST_TITLE, _LONGEST_DESCRIPTION = 500, 10_000
 
 
@@ -100,7 +104,7 @@ def _check_owner(session: Session, workspace_id: int | None, user: UserPrincipal
 
 
 def new_webhook(session: Session, wanted: wire.Webhook, user: UserPrincipal) -> wire.Webhook:
-    """Make a webhook. Raises: BadRequest, NotFound, Forbidden, Unsupported."""
+    """Make a webhook. Raises: BadRequest, NotFound, Forbidden."""
     _check_owner(session, wanted.workspace_id or None, user)
     row = Webhook(
         name=checked_name("name", wanted.name) if wanted.name else "",
@@ -149,8 +153,6 @@ def _checked_url(url: str) -> str:
 
 
 def _checked_trigger(trigger: wire.Trigger) -> tuple[str, dict[str, Any]]:
-    if trigger.trigger_type == _THRESHOLD:
-        raise Unsupported(f"triggers.triggerType: {_THRESHOLD} is not served by this release")
     kind = chosen("triggers.triggerType", trigger.trigger_type, _TRIGGERS)
     if kind == webhooks.STATE_CHANGE:
         state = str(trigger.condition.get("state", "")).removeprefix("STATE_")
@@ -166,7 +168,23 @@ def _checked_trigger(trigger: wire.Trigger) -> tuple[str, dict[str, Any]]:
         except PatternRefused as error:
             raise BadRequest(f"triggers.condition.regex: {error}") from None
         return kind, {"regex": regex}
-    return kind, {}
+    return kind, _checked_threshold(trigger.condition) if kind == webhooks.METRIC else {}
+
+
+def _checked_threshold(condition: dict[str, Any]) -> dict[str, Any]:
+    """`metric` of the validation, `operator` (as the trigger's name says, > if it is left out) and `value`."""
+    name, value = condition.get("metric"), condition.get("value")
+    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_METRIC or "\x00" in name:
+        raise BadRequest(f"triggers.condition.metric: {str(name)[:40]!r}: expected the name of a validation metric")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not _is_finite(value):
+        raise BadRequest(f"triggers.condition.value: {str(value)[:40]!r}: expected a number")
+    operator = chosen("triggers.condition.operator", str(condition.get("operator", ">")), _OPERATORS)
+    return {"metric": name, "operator": operator, "value": float(value)}
+
+
+def _is_finite(value: int | float) -> bool:
+    found = number(value)
+    return found is not None and math.isfinite(found)
 
 
 def send_test(session: Session, webhook_id: int, user: UserPrincipal) -> str:
@@ -220,7 +238,9 @@ def _check_queue(session: Session, subject: webhooks.Subject) -> None:
             WebhookDelivery.state == "WAITING",
             or_(Webhook.workspace_id.is_(None), Webhook.workspace_id == subject.workspace_id),
         )
-        .limit(_MOST_WAITING)
+        .limit(webhooks.MOST_WAITING)
     )
-    if len(session.scalars(waiting).all()) >= _MOST_WAITING:
-        raise FailedPrecondition(f"{_MOST_WAITING} events wait for their webhooks already: tell fewer, or later")
+    if len(session.scalars(waiting).all()) >= webhooks.MOST_WAITING:
+        raise FailedPrecondition(
+            f"{webhooks.MOST_WAITING} events wait for their webhooks already: tell fewer, or later"
+        )

@@ -639,6 +639,8 @@ async def test_webhook_lives(api: Served, det: Det, user: Caller) -> None:
         "completed",
         "--log-pattern",
         "out of memory",
+        "--metric",
+        "accuracy >= 0.9",
         "--custom",
         "--name",
         "robot",
@@ -652,12 +654,17 @@ async def test_webhook_lives(api: Served, det: Det, user: Caller) -> None:
     assert [each["triggerType"] for each in made["triggers"]] == [
         "TRIGGER_TYPE_EXPERIMENT_STATE_CHANGE",
         "TRIGGER_TYPE_TASK_LOG",
+        "TRIGGER_TYPE_METRIC_THRESHOLD_EXCEEDED",
         "TRIGGER_TYPE_CUSTOM",
     ]
     await det(user, "webhook", "edit", number, "--name", "machine")
     [row] = [row for row in (await det(user, "webhook")).cells if row["ID"] == str(number)]
     assert row["Name"] == "machine"
-    assert row["Triggers"] == "EXPERIMENT_STATE_CHANGE COMPLETED, TASK_LOG out of memory, CUSTOM"
+    assert row["Triggers"] == (
+        "EXPERIMENT_STATE_CHANGE COMPLETED, TASK_LOG out of memory, METRIC_THRESHOLD_EXCEEDED accuracy >= 0.9, CUSTOM"
+    )
+    for wrong in ("accuracy", "accuracy>=high", ">=1", "accuracy>nan"):
+        assert wrong in (await det(user, "webhook", "create", "https://x.example", "--metric", wrong, code=2)).err
     assert "still on its way" in (await det(user, "webhook", "test", number, code=1)).err
     [delivery] = await json_of(det, user, "webhook", "deliveries", number)
     assert delivery["webhookId"] == number

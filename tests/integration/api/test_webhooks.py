@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from api.ingest import metric_webhooks
 from api.ingest.log_webhooks import LogHooks
+from database import webhooks
 from tests.integration.api.served import Caller, Run, Served
 from tests.integration.api.test_workspaces import experiment_in, give_role, project, unique, workspace
 from workflows.lifecycle.experiment import ExperimentState
@@ -23,6 +25,11 @@ def state_change(state: str = "COMPLETED") -> dict[str, Any]:
 
 def task_log(regex: str) -> dict[str, Any]:
     return {"triggerType": "TRIGGER_TYPE_TASK_LOG", "condition": {"regex": regex}}
+
+
+def threshold(metric: str, value: Any, operator: str = ">") -> dict[str, Any]:
+    condition = {"metric": metric, "operator": operator, "value": value}
+    return {"triggerType": "TRIGGER_TYPE_METRIC_THRESHOLD_EXCEEDED", "condition": condition}
 
 
 CUSTOM = {"triggerType": "TRIGGER_TYPE_CUSTOM"}
@@ -101,7 +108,12 @@ async def test_webhook_is_refused_when_a_field_is_wrong(place: Place) -> None:
         ({"url": "http://x/" + "y" * 2000}, 400, "url"), ({"triggers": []}, 400, "triggers"),
         ({"triggers": [state_change("HAPPY")]}, 400, "COMPLETED"), ({"triggers": [task_log("(")]}, 400, "regex"),
         ({"triggers": [{"triggerType": "TRIGGER_TYPE_MOON"}]}, 400, "TRIGGER_TYPE_CUSTOM"),
-        ({"triggers": [{"triggerType": "TRIGGER_TYPE_METRIC_THRESHOLD_EXCEEDED"}]}, 501, "not served"),
+        ({"triggers": [threshold("", 1)]}, 400, "condition.metric"),
+        ({"triggers": [threshold("x" * 501, 1)]}, 400, "condition.metric"),
+        ({"triggers": [threshold("loss", "high")]}, 400, "condition.value: 'high': expected a number"),
+        ({"triggers": [threshold("loss", True)]}, 400, "condition.value"),
+        ({"triggers": [threshold("loss", 10**400)]}, 400, "condition.value"),
+        ({"triggers": [threshold("loss", 1, "~")]}, 400, "condition.operator: '~': expected one of >, >=, <, <="),
         ({"webhookType": "WEBHOOK_TYPE_FAX"}, 400, "WEBHOOK_TYPE_SLACK"), ({"mode": "x"}, 400, "WEBHOOK_MODE_SPECIFIC"),
         ({"name": "x" * 81}, 400, "name"), ({"workspaceId": 999_999}, 404, "not found"),
     ]  # fmt: skip
@@ -240,7 +252,7 @@ async def test_code_tells_what_it_wants_when_it_posts_an_event(api: Served, plac
 
 
 async def test_events_are_refused_when_too_many_wait(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.services.webhooks._MOST_WAITING", 3)
+    monkeypatch.setattr("database.webhooks.MOST_WAITING", 3)
     hook = await place.webhook(CUSTOM, name=unique(), mode="WEBHOOK_MODE_SPECIFIC")
     experiment_id = await place.experiment(integrations={"webhooks": {"webhook_id": [hook["id"]]}})
     body = {"data": {"title": "x"}, "experimentId": experiment_id}
@@ -295,3 +307,50 @@ async def test_test_of_slack_is_a_message_that_slack_takes(place: Place) -> None
     await place.owner.post(f"{WEBHOOKS}/{hook['id']}/test")
     [message] = await told(place.owner, hook)
     assert message["blocks"] == [{"type": "section", "text": {"type": "plain_text", "text": message["text"]}}]
+
+
+async def test_metric_is_told_of_once_for_each_crossing_and_trial(
+    api: Served, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_webhooks, "_FRESH_S", 0.0)
+    hook = await place.webhook(threshold("accuracy", 0.9, ">="))
+    slack = await place.webhook(threshold("loss", 0.5, "<"), webhookType="WEBHOOK_TYPE_SLACK")
+    elsewhere = await (await Place(api).build()).webhook(threshold("accuracy", 0.9))
+    specific = await place.webhook(threshold("accuracy", 0.9), mode="WEBHOOK_MODE_SPECIFIC")
+    run = await place.run(name="my <model>")
+    reports: list[tuple[int, dict[str, Any]]] = [
+        (1, {"accuracy": 0.5}), (2, {"accuracy": 0.9}), (3, {"accuracy": 0.95}), (4, {"loss": 0.4}),
+        (5, {"accuracy": 0.91}), (6, {"accuracy": "NaN"}), (7, {"accuracy": 0.97}), (8, {"accuracy": 0.1}),
+        (9, {"accuracy": "Infinity"}),
+    ]  # fmt: skip
+    for step, metrics in reports:
+        await run.report("validation", step, metrics)
+        await run.report("validation", step, metrics)  # a repeat is no crossing
+    await run.report("training", 10, {"accuracy": 1.0, "loss": 0.0})
+    other = await api.another_trial(run.experiment_id)
+    await other.report("validation", 1, {"accuracy": 1.0})
+    events = await told(place.owner, hook)
+    assert [(each["event_data"]["metric"]["trial_id"], each["event_data"]["metric"]["steps"]) for each in events] == [
+        (run.trial_id, 2), (run.trial_id, 7), (run.trial_id, 9), (other.trial_id, 1)]  # fmt: skip
+    assert events[0]["event_type"] == "METRIC_THRESHOLD_EXCEEDED"
+    assert events[0]["condition"] == {"metric": "accuracy", "operator": ">=", "value": 0.9}
+    assert events[0]["event_data"]["metric"] == {
+        "trial_id": run.trial_id, "metric": "accuracy", "value": 0.9, "steps": 2}  # fmt: skip
+    assert events[0]["event_data"]["experiment"]["id"] == run.experiment_id
+    [message] = await told(place.owner, slack)
+    assert "my &lt;model&gt;” : loss" in message["text"].replace("”:", "” :")
+    assert await told(api.user(is_admin=True), elsewhere) == []
+    assert await told(place.owner, specific) == []
+
+
+async def test_reports_are_stored_when_the_events_of_a_webhook_are_too_many(
+    api: Served, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_webhooks, "_FRESH_S", 0.0)
+    monkeypatch.setattr(webhooks, "MOST_WAITING", 2)
+    hook = await place.webhook(threshold("loss", 0.5))
+    run = await place.run()
+    for step in range(1, 9):
+        await run.report("validation", step, {"loss": float(step % 2)})
+    assert len(await told(place.owner, hook)) == 2
+    assert (await place.owner.get(f"/api/v1/trials/{run.trial_id}"))["trial"]["latestValidation"]["totalBatches"] == 8
