@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
@@ -120,12 +120,15 @@ def notebook(row: Row, token: str = "") -> wire.Notebook:
     return wire.Notebook(**_seen(row), service_address=_address(row, token))
 
 
-def no_notebook() -> wire.Notebook:
-    """v1Notebook of one that is not made."""
+Kind = TypeVar("Kind", bound=wire.Seen)
+
+
+def nothing(kind: type[Kind]) -> Kind:
+    """The message of a task that is not made, or not there any more."""
     texts = dict.fromkeys(
         ("id", "description", "username", "display_name", "resource_pool", "exit_status", "job_id"), ""
     )
-    return wire.Notebook(**texts, state="STATE_UNSPECIFIED", start_time=utc_now(), user_id=0, workspace_id=0)
+    return kind(**texts, state="STATE_UNSPECIFIED", start_time=utc_now(), user_id=0, workspace_id=0)
 
 
 def shell(row: Row) -> wire.Shell:

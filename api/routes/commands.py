@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from api.deps import PartsDep, UserDep
 from api.queries import tasks as query
-from api.routes.task_kinds import Resource, router_of, wanted_of
+from api.routes.task_kinds import Resource, planner, router_of, wanted_of
 from api.schemas import tasks as wire
 from workflows.lifecycle.task import TaskKind
 
@@ -21,13 +21,17 @@ COMMANDS = Resource(
     many=wire.CommandsResponse,
     changed=wire.ChangedCommandResponse,
     launched=wire.LaunchCommandResponse,
+    message=wire.Command,
 )
 
 
 @router.post("/api/v1/commands", response_model=wire.LaunchCommandResponse)
-async def launch_command(request: Request, parts: PartsDep, user: UserDep, wanted: wire.LaunchRequest) -> Response:
+async def launch_command(
+    request: Request, parts: PartsDep, user: UserDep, wanted: wire.LaunchCommandRequest
+) -> Response:
     """Run a command. The header `Idempotency-Key` makes a repeat answer with the first one."""
-    return await COMMANDS.launch(request, parts, user, lambda session: wanted_of(TaskKind.COMMAND, wanted))
+    plan = planner("COMMAND", wanted, wanted.submit, user)
+    return await COMMANDS.launch(request, parts, user, lambda session: wanted_of(TaskKind.COMMAND, wanted), plan)
 
 
 COMMANDS.add_routes(router)

@@ -30,8 +30,9 @@ from api.schemas.checkpoints import CheckpointsResponse
 from api.schemas.contexts import ContextResponse
 from api.schemas.parameters import LABELS, SORT_BY, STATES, USER_IDS, USERS, Archived, ExperimentId, NamePart
 from api.schemas.streaming import files
+from api.schemas.submissions import Submit, Submitted
 from api.schemas.trials import TrialsResponse
-from api.services import jobs
+from api.services import jobs, submitted_experiments
 from api.services.cleanup import change_policy
 from api.services.experiments import Created
 from api.services.idempotency import idempotency_key
@@ -47,6 +48,8 @@ log = structlog.get_logger()
 @router.post("/api/v1/experiments", response_model=wire.NewExperimentResponse)
 async def create(request: Request, parts: PartsDep, user: ActorDep, wanted: wire.CreateExperimentRequest) -> Response:
     """Create an experiment. The header `Idempotency-Key` makes a repeat answer with the first one."""
+    if wanted.submit is not None:
+        return await _submitted(parts, wanted, wanted.submit, user)
     key = idempotency_key(request)
     created = await run_in_threadpool(parts.creator.create, wanted, user, key)
     return await start_created(parts, created, wanted, user)
@@ -59,15 +62,28 @@ async def continue_experiment(parts: PartsDep, user: UserDep, wanted: wire.Conti
     return await start_created(parts, continued, wire.CreateExperimentRequest(config=""), user)
 
 
+async def _submitted(
+    parts: Parts, wanted: wire.CreateExperimentRequest, submit: Submit, user: UserPrincipal
+) -> Response:
+    """Create an experiment by the submission protocol."""
+    created, submission = await run_in_threadpool(submitted_experiments.submit, parts.creator, wanted, submit, user)
+    return await start_created(parts, created, wanted, user, submission)
+
+
 async def start_created(
-    parts: Parts, created: Created, wanted: wire.CreateExperimentRequest, user: UserPrincipal
+    parts: Parts,
+    created: Created,
+    wanted: wire.CreateExperimentRequest,
+    user: UserPrincipal,
+    submission: Submitted | None = None,
 ) -> Response:
     """Have the workflow of a recorded experiment started, now or as soon as Temporal answers, and show it."""
     experiment, is_started = await asyncio.gather(
         run_in_threadpool(_created, parts, created.experiment_id, wanted, created.config, user), _start(parts, created)
     )
     body = {"experiment": experiment, "config": experiment.config}
-    response = answer(body | {"warnings": created.warnings, "notices": created.notices})
+    body |= {"warnings": created.warnings, "notices": created.notices}
+    response = answer(body if submission is None else body | {"submission": submission})
     if is_started and created.outbox_id is not None:  # noted later: a start that is sent again is ignored
         response.background = BackgroundTask(parts.dispatcher.mark_sent, [created.outbox_id])
     return response

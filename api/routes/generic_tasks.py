@@ -23,6 +23,8 @@ from api.routing import Route
 from api.schemas import tasks as wire
 from api.schemas.base import answer
 from api.schemas.parameters import TaskId
+from api.schemas.submissions import Submit
+from api.services import submissions
 from api.services import tasks as service
 from api.services.idempotency import Once
 from api.services.workspaces import target_project
@@ -44,13 +46,32 @@ async def create_task(request: Request, parts: PartsDep, user: UserDep, wanted: 
         made = service.launch(session, _wanted(session, wanted, user), user, parts.settings)
         return wire.GenericTaskResponse(task_id=made.task.id, warnings=made.warnings)
 
-    def write() -> object:
-        with parts.database.write() as session:
+    def make(session: Session) -> object:
+        if wanted.submit is None:
             return once(session, lambda: created(session))
+        return _submitted(session, parts, wanted, wanted.submit, user)
 
-    response = await run_in_threadpool(write)
+    response = await run_in_threadpool(submissions.recorded, parts.database, make)
     parts.dispatcher.poke()
     return answer(response)
+
+
+def _submitted(
+    session: Session, parts: Parts, wanted: wire.GenericTaskRequest, submit: Submit, user: UserPrincipal
+) -> wire.GenericTaskResponse:
+    facts = wanted.model_dump(exclude={"config", "context_directory", "submit"}) | {"config": _read(wanted.config)}
+    plan = submissions.plan("GENERIC", submit, user, facts, wanted.context_directory)
+    if (earlier := plan.earlier(session)) is not None:
+        replayed = plan.submitted(earlier.job_id, replayed=True)
+        return wire.GenericTaskResponse(task_id=earlier.entity_id, warnings=[], submission=replayed)
+    if submit.dry_run:
+        config = service.preview(session, _wanted(session, wanted, user), user, parts.settings)
+        return wire.GenericTaskResponse(task_id="", warnings=[], submission=plan.tried(config))
+    made = service.launch(session, _wanted(session, wanted, user), user, parts.settings)
+    row, project_id = made.task, wanted.project_id or None
+    name, workspace_id = row.name or row.id, row.workspace_id or 0
+    plan.record(session, row.job_id, row.id, name=name, workspace_id=workspace_id, project_id=project_id)
+    return wire.GenericTaskResponse(task_id=row.id, warnings=made.warnings, submission=plan.submitted(row.job_id))
 
 
 def _wanted(session: Session, wanted: wire.GenericTaskRequest, user: UserPrincipal) -> service.Wanted:

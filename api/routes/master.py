@@ -24,6 +24,7 @@ from api.schemas.durations import parse_duration
 from api.schemas.parameters import Follow
 from api.schemas.streaming import LINES, stream
 from api.services.master_log import LEVELS, LogLine
+from api.services.submissions import PROTOCOL
 from database.models import Cluster, ClusterMessage, ResourcePool
 from database.types import utc_now
 from workflows.scheduling.settings import PoolSettings
@@ -64,6 +65,7 @@ def master(parts: PartsDep) -> Response:
             "userManagementEnabled": True,
             "strictJobQueueControl": False,
             "hasCustomLogo": False,
+            "submissionProtocol": PROTOCOL,
             "clusterMessage": _message(message) if message is not None and is_on else None,
         }
     )

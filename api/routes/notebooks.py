@@ -55,7 +55,7 @@ async def launch_notebook(
             return service.preview(session, what, user, parts.settings)
 
     config = await run_in_threadpool(look)
-    nothing = query.no_notebook()
+    nothing = query.nothing(wire.Notebook)
     return answer(wire.LaunchNotebookResponse(notebook=nothing, config=config_secrets.shown(config), warnings=[]))
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from api.auth import task_secrets
 from api.deps import PartsDep, UserDep
 from api.queries import tasks as query
-from api.routes.task_kinds import Asking, Resource, router_of, wanted_of
+from api.routes.task_kinds import Asking, Resource, planner, router_of, wanted_of
 from api.schemas import tasks as wire
 from api.services import service_access
 from workflows.lifecycle.task import TaskKind
@@ -40,6 +40,7 @@ SHELLS = Resource(
     many=wire.ShellsResponse,
     changed=wire.ChangedShellResponse,
     launched=wire.LaunchShellResponse,
+    message=wire.Shell,
 )
 
 
@@ -47,7 +48,8 @@ SHELLS = Resource(
 async def launch_shell(request: Request, parts: PartsDep, user: UserDep, wanted: wire.LaunchShellRequest) -> Response:
     """Start a shell. The answer has the key by which its owner logs in."""
     what = dataclasses.replace(wanted_of(TaskKind.SHELL, wanted), passphrase=task_secrets.passphrase_of(wanted.data))
-    return await SHELLS.launch(request, parts, user, lambda session: what)
+    plan = planner("SHELL", wanted, wanted.submit, user)
+    return await SHELLS.launch(request, parts, user, lambda session: what, plan)
 
 
 SHELLS.add_routes(router)

@@ -23,8 +23,11 @@ from api.routing import Route
 from api.schemas import tasks as wire
 from api.schemas.base import answer, encode
 from api.schemas.parameters import TaskId
+from api.schemas.submissions import Submit
+from api.services import submissions
 from api.services import tasks as service
 from api.services.idempotency import Once
+from api.services.templates import readable_template
 from database.models import Task
 from workflows.lifecycle.task import TaskKind
 
@@ -53,6 +56,7 @@ class Resource:
         many: Message with a page of them.
         changed: Message with one that was changed.
         launched: Message with a new one.
+        message: One of them.
     """
 
     kind: TaskKind
@@ -63,6 +67,7 @@ class Resource:
     many: type[BaseModel]
     changed: type[BaseModel]
     launched: type[BaseModel]
+    message: type[wire.Seen] = wire.Seen
 
     @property
     def path(self) -> str:
@@ -70,9 +75,17 @@ class Resource:
         return f"/api/v1/{self.name}s"
 
     async def launch(
-        self, request: Request, parts: Parts, user: UserPrincipal, wanted: Callable[[Session], service.Wanted]
+        self,
+        request: Request,
+        parts: Parts,
+        user: UserPrincipal,
+        wanted: Callable[[Session], service.Wanted],
+        plan: submissions.Planner | None = None,
     ) -> Response:
-        """Launch what `wanted` returns; once, if the request has a key. Raises: as `wanted` and `service.launch`."""
+        """Launch what `wanted` returns; once, if the request has a key. Raises: as `wanted` and `service.launch`.
+
+        `plan`: what it submits, if it does by that protocol.
+        """
         once = Once(request, user)
 
         def launched(session: Session) -> dict[str, Any]:
@@ -80,16 +93,36 @@ class Resource:
             session.flush()
             return {"id": made.task.id, "warnings": made.warnings}  # it is kept for repeats: nothing secret
 
-        def write() -> BaseModel:
-            with parts.database.write() as session:
-                made: dict[str, Any] = orjson.loads(encode(once(session, lambda: launched(session))))
-                row = service.find(session, made["id"], user, self.kind)
-                about = self._about(Asking(session, parts, user), row)
-                return self.launched(**about, warnings=made["warnings"])
+        def make(session: Session) -> BaseModel:
+            asking = Asking(session, parts, user)
+            if plan is not None:
+                return self._submitted(asking, wanted, plan(session))
+            made: dict[str, Any] = orjson.loads(encode(once(session, lambda: launched(session))))
+            row = service.find(session, made["id"], user, self.kind)
+            return self.launched(**self._about(asking, row), warnings=made["warnings"])
 
-        response = await run_in_threadpool(write)
+        response = await run_in_threadpool(submissions.recorded, parts.database, make)
         parts.dispatcher.poke()
         return answer(response)
+
+    def _submitted(
+        self, asking: Asking, wanted: Callable[[Session], service.Wanted], plan: submissions.Plan
+    ) -> BaseModel:
+        session, user = asking.session, asking.user
+        earlier = plan.earlier(session)
+        if earlier is None and not plan.submit.dry_run:
+            made = service.launch(session, wanted(session), user, asking.parts.settings)
+            row = made.task
+            workspace_id = row.workspace_id or 0
+            plan.record(session, row.job_id, row.id, name=row.name or row.id, workspace_id=workspace_id)
+            about = self._about(asking, row)
+            return self.launched(**about, warnings=made.warnings, submission=plan.submitted(row.job_id))
+        # of a dry run, and on a replay, the rest is there for its shape
+        about: dict[str, Any] = {self.name: query.nothing(self.message), "config": {}, "warnings": []}
+        if earlier is not None:
+            return self.launched(**about, submission=plan.submitted(earlier.job_id, replayed=True))
+        config = service.preview(session, wanted(session), user, asking.parts.settings)
+        return self.launched(**about | {"config": config_secrets.shown(config)}, submission=plan.tried(config))
 
     def add_routes(self, router: APIRouter) -> None:
         """The routes that all kinds have, but the one that launches."""
@@ -155,6 +188,25 @@ def wanted_of(kind: TaskKind, request: wire.LaunchRequest) -> service.Wanted:
         template=request.template_name,
         workspace_id=request.workspace_id,
     )
+
+
+def planner(
+    kind: str, request: wire.LaunchRequest, submit: Submit | None, user: UserPrincipal
+) -> submissions.Planner | None:
+    """What a request for a task submits; None if it does not use the protocol."""
+    if submit is None:
+        return None
+
+    def plan(session: Session) -> submissions.Plan:
+        template = readable_template(session, request.template_name, user).config if request.template_name else None
+        facts = {
+            "workspace": request.workspace_id or 1,
+            "template": {"name": request.template_name, "content": template},
+            "config": request.config,
+        }
+        return submissions.plan(kind, submit, user, facts, request.files)
+
+    return plan
 
 
 def router_of() -> APIRouter:

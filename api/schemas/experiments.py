@@ -9,6 +9,7 @@ from pydantic import Field
 from api.schemas.base import I64, Pagination, Raw, Real, Timestamp, Wire, example
 from api.schemas.contexts import File
 from api.schemas.jobs import PatchResources
+from api.schemas.submissions import Submit, Submitted
 
 
 class CreateExperimentRequest(
@@ -31,6 +32,7 @@ class CreateExperimentRequest(
     project_id: int | None = None
     template: str | None = None
     unmanaged: bool | None = None
+    submit: Submit | None = None
 
 
 class ContinueExperimentRequest(Wire, json_schema_extra=example({"id": 7})):
@@ -125,6 +127,7 @@ class NewExperimentResponse(Wire):
     config: dict[str, Any]
     warnings: list[str]
     notices: list[str]
+    submission: Submitted | None = None
 
 
 class ExperimentResponse(Wire):

@@ -9,18 +9,27 @@ from pydantic import Field
 from api.schemas.base import EXAMPLE_UUID, Map, Pagination, Raw, Timestamp, Wire, example
 from api.schemas.bulk import BulkFilters
 from api.schemas.contexts import File
+from api.schemas.submissions import Submit, Submitted
 from workflows.config.tasks import MOST_NEEDS
 
 
 class LaunchRequest(
     Wire, json_schema_extra=example({"config": {"entrypoint": ["nvidia-smi"], "resources": {"slots": 1}}})
 ):
-    """v1LaunchCommandRequest: a configuration, and the files that the task finds in its folder."""
+    """A configuration, and the files that the task finds in its folder."""
 
     config: Map = Field(default_factory=dict[str, Any])
     files: list[File] = Field(default_factory=list[File])
     template_name: str = ""
     workspace_id: int = 0
+
+
+class LaunchCommandRequest(
+    LaunchRequest, json_schema_extra=example({"config": {"entrypoint": ["nvidia-smi"], "resources": {"slots": 1}}})
+):
+    """v1LaunchCommandRequest."""
+
+    submit: Submit | None = None
 
 
 class LaunchNotebookRequest(
@@ -35,6 +44,7 @@ class LaunchShellRequest(LaunchRequest, json_schema_extra=example({"config": {"r
     """v1LaunchShellRequest. `data`: base64 of JSON, with the `passphrase` that locks the private key."""
 
     data: str = Field(default="", max_length=10_000)
+    submit: Submit | None = None
 
 
 class LaunchTensorboardRequest(LaunchRequest, json_schema_extra=example({"experimentIds": [7, 8]})):
@@ -123,6 +133,7 @@ class LaunchCommandResponse(CommandResponse):
     """v1LaunchCommandResponse."""
 
     warnings: list[str]
+    submission: Submitted | None = None
 
 
 class ChangedCommandResponse(Wire):
@@ -175,6 +186,7 @@ class LaunchShellResponse(ShellResponse):
     """v1LaunchShellResponse."""
 
     warnings: list[str]
+    submission: Submitted | None = None
 
 
 class ChangedShellResponse(Wire):
@@ -237,6 +249,7 @@ class GenericTaskRequest(
     no_pause: bool = False
     after: list[str] = Field(default_factory=list[str], max_length=MOST_NEEDS)
     after_any: list[str] = Field(default_factory=list[str], max_length=MOST_NEEDS)
+    submit: Submit | None = None
 
 
 class GenericTaskResponse(Wire, json_schema_extra=example({"taskId": EXAMPLE_UUID, "warnings": []})):
@@ -244,6 +257,7 @@ class GenericTaskResponse(Wire, json_schema_extra=example({"taskId": EXAMPLE_UUI
 
     task_id: str
     warnings: list[str]
+    submission: Submitted | None = None
 
 
 class KillGenericTask(Wire, json_schema_extra=example({"killFromRoot": False})):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -90,11 +90,16 @@ class Creator:
     """Turns create requests into records."""
 
     def __init__(self, database: Database, settings: ApiSettings) -> None:
-        self._database = database
+        self.database = database
         self._settings = settings
 
     def create(
-        self, request: CreateExperimentRequest, user: UserPrincipal, key: str | None, origin: Origin | None = None
+        self,
+        request: CreateExperimentRequest,
+        user: UserPrincipal,
+        key: str | None,
+        origin: Origin | None = None,
+        note: Callable[[Session, Experiment], None] | None = None,
     ) -> Created:
         """Check and record an experiment; with `validate_only` nothing is recorded and the id is 0.
 
@@ -103,6 +108,7 @@ class Creator:
             user: becomes the owner.
             key: idempotency key; a repeat answers with the experiment of the first request.
             origin: where it branches off, if it is a fork.
+            note: what else is recorded in its transaction.
 
         Raises: BadRequest, NotFound, TooLarge, Unsupported. Nothing is left behind.
         """
@@ -124,7 +130,7 @@ class Creator:
         wire = config.to_wire()
         key = f"{user.user_id}:{key}" if key else None
         try:
-            with self._database.write() as session:
+            with self.database.write() as session:
                 earlier = session.scalar(select(Experiment).where(Experiment.idempotency_key == key)) if key else None
                 if earlier is not None:
                     return Created(earlier.id, earlier.config, [])
@@ -147,6 +153,8 @@ class Creator:
                 experiment.source_checkpoint = source
                 session.add(experiment)
                 session.flush()
+                if note is not None:
+                    note(session, experiment)
                 session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
                 run = self.run_of(session, experiment, config, search)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
@@ -158,7 +166,7 @@ class Creator:
         except IntegrityError:
             if key is None:
                 raise
-            with self._database.read() as session:  # the same request came twice at once, and the other was first
+            with self.database.read() as session:  # the same request came twice at once, and the other was first
                 earlier = session.scalars(select(Experiment).where(Experiment.idempotency_key == key)).one()
                 return Created(earlier.id, earlier.config, [])
 
@@ -183,7 +191,7 @@ class Creator:
         config = self._parse(document, replace(site, template=template), None)
         known = select(Experiment.id).where(Experiment.external_id == external_id)
         try:
-            with self._database.write() as session:
+            with self.database.write() as session:
                 if external_id is not None and (found := session.scalar(known)) is not None:
                     return Created(found, changeable(session, found, user).config, [])
                 if request.validate_only:
@@ -201,7 +209,7 @@ class Creator:
         except IntegrityError:
             if external_id is None:
                 raise
-            with self._database.read() as session:  # the same request came twice at once, and the other was first
+            with self.database.read() as session:  # the same request came twice at once, and the other was first
                 row = changeable(session, session.scalars(known).one(), user)
                 return Created(row.id, row.config, [])
 
@@ -215,7 +223,7 @@ class Creator:
             document = read_config(request.config)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
-        with self._database.read() as session:
+        with self.database.read() as session:
             template = usable_template(session, request.template, user) if request.template else {}
             named = _names(template) | _names(document.value)
             project_id = _project(session, request.project_id, named, user)

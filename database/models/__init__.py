@@ -20,6 +20,7 @@ from database.models.people import (
     UserToken,
 )
 from database.models.registry import Model, ModelVersion, Template, TrialSource
+from database.models.submissions import Submission
 from database.models.tasks import Allocation, AllocationContainer, Task, TaskContext, TaskDependency, TaskSecret
 from database.models.trials import (
     Checkpoint,
@@ -62,6 +63,7 @@ __all__ = [
     "RoleAssignment",
     "SearchDecision",
     "StorageRemoval",
+    "Submission",
     "Task",
     "TaskContext",
     "TaskDependency",

@@ -178,6 +178,24 @@ def upgrade() -> None:
     with op.batch_alter_table('group_members', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_group_members_user_id'), ['user_id'], unique=False)
 
+    op.create_table('submissions',
+    sa.Column('job_id', sa.String(length=36), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('entity_id', sa.String(length=80), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('project_id', sa.Integer(), nullable=True),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('idempotency_key', sa.String(length=128), nullable=True),
+    sa.Column('request_digest', sa.String(length=64), nullable=False),
+    sa.Column('submitted_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_submissions_owner_id')),
+    sa.PrimaryKeyConstraint('job_id', name=op.f('pk_submissions')),
+    sa.UniqueConstraint('owner_id', 'idempotency_key', name=op.f('uq_submissions_owner_id_idempotency_key'))
+    )
+    with op.batch_alter_table('submissions', schema=None) as batch_op:
+        batch_op.create_index('ix_submissions_of', ['owner_id', 'submitted_at'], unique=False)
+
     op.create_table('user_settings',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('user_id', sa.Integer(), nullable=False),
@@ -839,6 +857,11 @@ def downgrade() -> None:
 
     op.drop_table('user_tokens')
     op.drop_table('user_settings')
+    with op.batch_alter_table('submissions', schema=None) as batch_op:
+        batch_op.drop_index('ix_submissions_of')
+
+    op.drop_table('submissions')
+
     with op.batch_alter_table('group_members', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_group_members_user_id'))
 

@@ -471,6 +471,9 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/tasks/{spare_generic_id}/kill", {}, EDITORS),
     ("POST", "/api/v1/tasks/{generic_id}/pause", None, ONCE),
     ("POST", "/api/v1/tasks/{paused_id}/unpause", None, ONCE),
+    ("GET", "/api/v1/submissions", None, USERS),
+    ("GET", "/api/v1/submissions/{submitted_id}", None, SEEN),
+    ("POST", "/api/v1/submissions/{submitted_id}/cancel", None, EDITORS),
 ]  # fmt: skip
 
 
@@ -541,6 +544,8 @@ class World:
             session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(project_id=project_id))
         spare = await api.another_trial(run.experiment_id)
         over_id = await api.experiment(owner)
+        submit = {"config": {"entrypoint": ["a"]}, "workspaceId": workspace_id, "submit": {"idempotencyKey": "k"}}
+        submitted = await owner.post("/api/v1/commands", submit)
         with api.database.write() as session:
             values = {"project_id": project_id, "state": "COMPLETED"}
             session.execute(update(Experiment).where(Experiment.id == over_id).values(values))
@@ -565,7 +570,7 @@ class World:
             "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",
-            "over_id": over_id, "label": "x", "external_id": str(uuid.uuid4()),
+            "over_id": over_id, "submitted_id": submitted["submission"]["jobId"], "label": "x", "external_id": str(uuid.uuid4()),
             "token_id": (await owner.post("/api/v1/tokens"))["tokenId"],
         }  # fmt: skip
         path = f"/api/v1/experiments/{run.experiment_id}"
