@@ -10,7 +10,21 @@ from pathlib import Path
 
 DATA = Path(__file__).resolve().parent / "compatibility"
 CLIENTS = ("0.38.1", "0.21.0")
-_SHOWN = {"works": "works", "not yet": "not yet", "": "not called"}
+_NOT_SERVED = "not yet"
+_SHOWN = {"works": "works", "": "not called"}
+_PROVIDER = "belongs to a provider of logins (SSO, SAML, SCIM), a product of others"
+_KUBERNETES = "Kubernetes comes with a later release"
+#: Why what answers 501 does so, by what its name contains.
+_WHY = {
+    "auth login": "opens a browser at a provider of logins, a product of others",
+    "oauth": _PROVIDER,
+    "k8s": _KUBERNETES,
+    "namespace-bindings": _KUBERNETES,
+    "resource-quota": _KUBERNETES,
+    "workspace bindings": _KUBERNETES,
+    "hyperparameter-importance": "not computed: clients after 0.21 do not ask for it",
+    "trial-comparison": "clients after 0.21 have no collections of trials; `POST /api/v1/runs` filters and sorts them",
+}
 _HEAD = """# Compatibility with Determined's clients
 
 Generated from `docs/compatibility/seen.json`, which the tests in `tests/compat` write: they run the clients as they
@@ -18,7 +32,7 @@ were published, `determined` 0.38.1 and 0.21.0 from PyPI, against this server, a
 
 - **works**: the command or program did what it is for; the endpoint answered a client's request with success.
 - **differs**: it works, but not as with Determined: the cell says how.
-- **not yet**: the server says that it does not do this in this release.
+- **not served**: the server answers that it does not do this: the cell says why.
 - **refused**: the endpoint is there, and refused what the tests tried: the cell says with which status.
 - **the client itself**: the published client gets it wrong, whatever a server answers.
 - **not called**: no command, program or call of the tests made the client ask for it.
@@ -87,6 +101,9 @@ def _cell(row: dict[str, str], client: str, results: dict[str, str]) -> str:
     if client not in row["clients"].split() and client not in results:
         return "—"
     result = results.get(client, "")
+    if result.partition(":")[0] == _NOT_SERVED:
+        why = next((why for part, why in _WHY.items() if part in row["key"]), "this release does not have it")
+        return f"not served: {why}".replace("|", "\\|")
     return _SHOWN.get(result, result).replace("|", "\\|")
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from api.errors import BadRequest
 from api.queries import curves
 from api.queries.ids import among
-from api.schemas.base import number
+from api.schemas.base import number, rfc3339
 from database.models import Experiment, Metric, Trial
 
 #: Trials of one experiment that a stream looks at, and steps that it lists.
@@ -144,7 +144,7 @@ class Sample:
             points = self._points(session, trial_id, steps)
             if points or trial_id in promoted:
                 data = [
-                    {"batches": p.batches, "value": p.value, "values": {self.name: p.value}, "time": p.time,
+                    {"batches": p.batches, "value": p.value, "values": {self.name: p.value}, "time": rfc3339(p.time),
                      "epoch": p.epoch} for p in points
                 ]  # fmt: skip
                 trials.append({"trialId": trial_id, "hparams": hparams, "data": data})
@@ -223,6 +223,6 @@ def validation_history(session: Session, experiment: Experiment) -> list[dict[st
         (all_.c.before.is_(None)) | (all_.c.signed < all_.c.before)
     )
     return [
-        {"trialId": trial_id, "endTime": at, "searcherMetric": value}
+        {"trialId": trial_id, "endTime": rfc3339(at), "searcherMetric": value}
         for trial_id, at, value in session.execute(best.order_by(all_.c.reported_at, all_.c.id)).tuples()
     ]

@@ -12,6 +12,12 @@ from tests.compat.published import PASSWORD, Published
 from tests.compat.record import rows
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
+_RUN_COMMANDS = ("archive", "delete", "kill", "move", "pause", "resume", "unarchive")
+_METRIC = "?metricName=loss&metricType=METRIC_TYPE_VALIDATION"
+_QUERIES = {
+    "batches": _METRIC, "trials-sample": _METRIC, "trials-snapshot": f"{_METRIC}&batchesProcessed=1",
+    "metric-names": "?periodSeconds=1",
+}  # fmt: skip
 
 
 def test_what_remains(client: Published, finished: Finished, tmp_path: Path) -> None:
@@ -56,7 +62,13 @@ def test_what_remains(client: Published, finished: Finished, tmp_path: Path) -> 
     for row in rows("endpoints.csv"):
         is_ours = row["area"].startswith("In the clients' bindings") and client.generation in row["clients"].split()
         if is_ours and row["method"] == "GET":
-            asked.append(("GET", _filled(row["path"], known), None))
+            asked.append(("GET", _filled(row["path"], known) + _query(row["path"], finished.experiment), None))
+    if client.is_new:
+        nothing = {"runIds": [], "projectId": 1, "sourceProjectId": 1, "destinationProjectId": 1}
+        asked += [
+            ("POST", f"/api/v1/{path}", {"projectId": 1, "sort": "id=desc"}) for path in ("runs", "experiments-search")
+        ]
+        asked += [("POST", f"/api/v1/runs/{command}", nothing) for command in _RUN_COMMANDS]
     path = tmp_path / "requests.json"
     path.write_text(json.dumps(asked))
     done = client.run(
@@ -65,6 +77,12 @@ def test_what_remains(client: Published, finished: Finished, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= len(asked)
     assert not re.search("internal error|Traceback", done.stdout), done.stdout
+
+
+def _query(path: str, experiment: int) -> str:
+    """What a request must say besides its path."""
+    found = _QUERIES.get(path.rpartition("/")[2], "") if "metrics-stream" in path else ""
+    return f"{found}&ids={experiment}" if path == "/api/v1/experiments/metrics-stream/metric-names" else found
 
 
 def _filled(path: str, known: dict[str, Any]) -> str:
