@@ -54,7 +54,7 @@ def _event(kind: str, data: object) -> bytes:
 
 
 def _check(session: Session, topic: Topic, user: UserPrincipal) -> None:
-    """Raises: NotFound, Forbidden. Of lists only the time of a change is told."""
+    """Raises: NotFound, Forbidden. A list shows when something in it changed, and nothing else."""
     if topic.kind in ("experiment", "curve"):
         readable(session, topic.number, user)
     elif topic.kind == "trial":

@@ -39,7 +39,7 @@ class PreviewSearchRequest(
 
 
 class PlannedTrials(Wire):
-    """So many trials train for so long; `length` None: for the whole length of the search."""
+    """A number of trials and how long they train; `length` None: for the whole length of the search."""
 
     count: int
     length: int | None = None
@@ -53,7 +53,7 @@ class ExperimentPlan(Wire):
         warnings: As of a creation.
         notices: What is accepted and not acted on.
         unit: Of the lengths.
-        trials: None can be told beforehand where a program decides.
+        trials: Empty where a program decides, and nothing is known beforehand.
     """
 
     config: dict[str, Any]
