@@ -76,6 +76,8 @@ class Opened:
         while not (is_reply and is_idle):
             message = json.loads(self.kernel.socket.recv())
             content = message["content"]
+            if message["parent_header"].get("msg_type") != "execute_request":
+                continue  # the page's own questions to a new kernel
             if message["msg_type"] == "stream":
                 printed += content["text"]
             is_reply |= message["msg_type"] == "execute_reply"
