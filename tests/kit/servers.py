@@ -310,6 +310,11 @@ def _stop(process: subprocess.Popen[bytes], number: signal.Signals, limit_s: flo
         process.wait()
 
 
+def chromium_program() -> str:
+    """Path of Chromium."""
+    return _program("chromium", "chromium")
+
+
 #: Each gets a program that this module starts, unless it is there.
 PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: find_or_get(print),
@@ -320,4 +325,5 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     registry_program,
     ssh_program,
     ssh_server_program,
+    chromium_program,
 )

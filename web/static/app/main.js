@@ -4,7 +4,7 @@ import { whenLoggedOut } from "./api.js";
 import { go, match, onClick, useLocation } from "./router.js";
 import { load, logout, session, isAdmin } from "./session.js";
 import { useConnection } from "./live.js";
-import { Band, Empty, Failed, Toasts } from "./ui.js";
+import { Band, Empty, Failed, Head, Toasts } from "./ui.js";
 import { applyTheme, nextTheme, themeName } from "./theme.js";
 import { lazy } from "./lazy.js";
 import { Login } from "./pages/login.js";
@@ -94,7 +94,7 @@ function App() {
   }
   const found = match(path, PAGES);
   return html`<${Frame} path=${path}>${
-    found ? html`<${found.page} key=${PAGES.findIndex(([, page]) => page === found.page) + JSON.stringify({ ...found.params, tab: undefined })} ...${found.params} />` : html`<${Empty} title="There is no such page"><a href="/det/">To the start</a></${Empty}>`
+    found ? html`<${found.page} key=${PAGES.findIndex(([, page]) => page === found.page) + JSON.stringify({ ...found.params, tab: undefined })} ...${found.params} />` : html`<${Head} title="There is no such page" /><${Empty} title="Its address leads nowhere"><a href="/det/">To the start</a></${Empty}>`
   }</${Frame}><${Toasts} />`;
 }
 

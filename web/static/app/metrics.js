@@ -48,7 +48,7 @@ export function Charts({ e, names, trialIds }) {
   const ordered = [...(names.includes(main) ? [main] : []), ...names.filter((name) => name !== main)];
   const matching = some ? ordered.filter((name) => name.toLowerCase().includes(some.toLowerCase())) : ordered;
   const shown = matching.slice(0, now.has("all") ? 60 : FIRST_CHARTS);
-  return html`<section class="stack tight" aria-label="metrics"><div class="row">
+  return html`<section class="stack tight" aria-label="metrics"><h2 class="visually-hidden">Metrics</h2><div class="row">
       <${Choice} label="by" value=${axis} onChange=${setAxis} options=${[["batches", "steps"], ["epoch", "epochs"], ["time", "seconds"]]} />
       <${Choice} label="scale" value=${log} onChange=${setLog} options=${[["", "linear"], ["1", "logarithmic"]]} />
       <label class="row tight"><span class="muted">smooth</span><input type="range" min="0" max="0.98" step="0.02" value=${smoothing} aria-label="smoothing" onInput=${(/** @type {any} */ event) => setSmoothing(event.target.value)} /></label>

@@ -48,18 +48,19 @@ export function When({ at }) {
 
 // -- what is there, or not -------------------------------------------------------------------------------------------
 
-/** Shows data, or why there is none. @param {{of: any, children: (data: any) => any, height?: number}} props */
-export function Load({ of, children, height = 120 }) {
+/** Shows data, or why there is none. `page`: it is all that the page shows. @param {{of: any, children: (data: any) => any, height?: number, page?: boolean}} props */
+export function Load({ of, children, height = 120, page }) {
   if (of.data !== undefined)
-    return html`${of.error && html`<${Band} bad>${sentence(of.error)} What you see is from before. <button class="small" onClick=${of.reload}>Try again</button></${Band}>`}${children(of.data)}`;
-  if (of.error) return html`<${Failed} error=${of.error} again=${of.reload} />`;
+    // That the API is away, the frame says once for the whole page.
+    return html`${of.error && of.error.status !== 0 && html`<${Band} bad>${sentence(of.error)} What you see is from before. <button class="small" onClick=${of.reload}>Try again</button></${Band}>`}${children(of.data)}`;
+  if (of.error) return html`<${Failed} error=${of.error} again=${of.reload} page=${page} />`;
   return html`<div class="skeleton" style=${{ height: `${height}px` }} role="status"><span class="visually-hidden">loading</span></div>`;
 }
 
-/** @param {{error: Problem, again?: () => void}} props */
-export function Failed({ error, again }) {
+/** @param {{error: Problem, again?: () => void, page?: boolean}} props */
+export function Failed({ error, again, page }) {
   const title = error.status === 404 ? "Not found" : error.status === 403 ? "Not allowed" : "That did not work";
-  return html`<div class="empty" role="alert"><h2>${title}</h2><p>${sentence(error)}</p>${again && error.status !== 404 && html`<button onClick=${again}>Try again</button>`}</div>`;
+  return html`<div class="empty" role="alert">${page ? html`<h1>${title}</h1>` : html`<h2>${title}</h2>`}<p>${sentence(error)}</p>${again && error.status !== 404 && html`<button onClick=${again}>Try again</button>`}</div>`;
 }
 
 /** @param {{title: string, children?: any}} props */
@@ -113,12 +114,12 @@ export function Table({ columns, rows, id, label, sort, onSort, chosen, onChoose
     <thead><tr>
       ${onChoose && html`<th><input type="checkbox" aria-label="choose all" checked=${all} onChange=${() => onChoose(new Set(all ? [] : rows.map(id)))} /></th>`}
       ${columns.map((column) => {
-        const is = sort?.replace("-", "") === column.sort;
+        const is = column.sort !== undefined && sort?.replace("-", "") === column.sort;
         const down = is && sort?.startsWith("-");
         return html`<th key=${column.key} class=${column.num ? "num" : ""} title=${column.hint ?? null} aria-sort=${is ? (down ? "descending" : "ascending") : null}>
           ${column.sort && onSort
             ? html`<button onClick=${() => onSort(is && !down ? `-${column.sort}` : column.sort ?? "")}>${column.title}<span aria-hidden="true">${is ? (down ? "▾" : "▴") : ""}</span></button>`
-            : column.title}</th>`;
+            : column.title || html`<span class="visually-hidden">${column.key === "do" ? "actions" : column.key}</span>`}</th>`;
       })}
     </tr></thead>
     <tbody>${rows.map((row) => {

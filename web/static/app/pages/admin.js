@@ -74,7 +74,7 @@ function Message() {
   const one = useGet("master/cluster_message");
   const [text, setText] = useState(/** @type {string | null} */ (null));
   return html`<${Load} of=${one}>${(/** @type {any} */ data) => html`<div class="stack"><p class="muted">All who use the cluster see it, here and in <code>det</code>.</p><label class="field">Message<input value=${text ?? data.clusterMessage?.message ?? ""} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
-    <div class="row"><${Do} kind="first" disabled=${!text} run=${async () => { await put("master/cluster_message", { message: text }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></div>`}</${Load}>`;
+    <div class="row"><${Do} kind="first" disabled=${!text} run=${async () => { await put("master/cluster_message", { message: text, startTime: new Date().toISOString() }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></div>`}</${Load}>`;
 }
 
 function Audit() {

@@ -22,7 +22,7 @@ const LIMIT = 100;
 /** @param {{id: string, tab?: string}} props */
 export function Experiment({ id, tab = "overview" }) {
   const one = useGet(`experiments/${id}`, [`experiment:${id}`]);
-  return html`<${Load} of=${one} height=${300}>${(/** @type {any} */ { experiment: e }) => html`<div>
+  return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="${e.id} ${e.name}" crumbs=${[[e.workspaceName, `/det/workspaces/${e.workspaceId}`], [e.projectName, `/det/projects/${e.projectId}`]]} below=${html`<${Line} e=${e} />`}><${Actions} e=${e} reload=${one.reload} /></${Head}>
     <${Tabs} base="/det/experiments/${id}" now=${tab} tabs=${[["overview", "Overview"], ["trials", "Trials", e.numTrials], ["search", "Search"], ["hyperparameters", "Hyperparameters"],
       ["checkpoints", "Checkpoints", e.checkpointCount], ["code", "Code"], ["logs", "Logs"], ["notes", "Notes"]]} />

@@ -27,7 +27,7 @@ export function ModelPage({ name }) {
   const path = `models/${encodeURIComponent(name)}`;
   const one = useGet(path);
   const versions = useGet(`${path}/versions?limit=500&orderBy=ORDER_BY_DESC`);
-  return html`<${Load} of=${one}>${(/** @type {any} */ { model }) => html`<div class="stack"><${Head} title=${model.name} crumbs=${[["Models", "/det/models"]]} below=${html`<p class="muted">${model.description} ${many(model.numVersions, "version")}, by ${model.username}</p>`}>
+  return html`<${Load} of=${one} page>${(/** @type {any} */ { model }) => html`<div class="stack"><${Head} title=${model.name} crumbs=${[["Models", "/det/models"]]} below=${html`<p class="muted">${model.description} ${many(model.numVersions, "version")}, by ${model.username}</p>`}>
       <${Do} run=${async () => { await post(`${path}/${model.archived ? "unarchive" : "archive"}`, { modelName: name }); one.reload(); }}>${model.archived ? "Unarchive" : "Archive"}</${Do}>
       <${Confirm} label="Delete" title="Delete model ${model.name}?" confirm="Delete" run=${async () => { await remove(path); go("/det/models"); }}><p>Its ${many(model.numVersions, "version")} go from the registry. The checkpoints stay where they are.</p></${Confirm}></${Head}>
     <${Load} of=${versions}>${(/** @type {any} */ { modelVersions }) => html`<${Table} label="versions" rows=${modelVersions} id=${(/** @type {any} */ v) => v.version} columns=${[

@@ -14,7 +14,7 @@ const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
 /** @param {{id: string, tab?: string}} props */
 export function Project({ id, tab = "experiments" }) {
   const project = useGet(`projects/${id}`, ["experiments"]);
-  return html`<${Load} of=${project}>${(/** @type {any} */ { project: p }) => html`<div>
+  return html`<${Load} of=${project} page>${(/** @type {any} */ { project: p }) => html`<div>
     <${Head} title=${p.name} crumbs=${[["Workspaces", "/det/workspaces"], [p.workspaceName, `/det/workspaces/${p.workspaceId}`]]} below=${p.description && html`<p class="muted">${p.description}</p>`}>
       ${may("CREATE_EXPERIMENT", p.workspaceId) && html`<a class="button" href="/det/launch?project=${p.id}">New experiment</a>`}</${Head}>
     <${Tabs} base="/det/projects/${id}" now=${tab} tabs=${[["experiments", "Experiments", p.numExperiments], ["notes", "Notes", p.notes?.length || null]]} />

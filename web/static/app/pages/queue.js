@@ -10,7 +10,7 @@ import { Do, Empty, Head, Load, State, Table, When } from "../ui.js";
 /** @param {{pool?: string}} props */
 export function Queue({ pool }) {
   const pools = useGet("resource-pools", ["agents", "jobs"]);
-  return html`<${Load} of=${pools}>${(/** @type {any} */ { resourcePools }) => {
+  return html`<${Load} of=${pools} page>${(/** @type {any} */ { resourcePools }) => {
     if (!resourcePools.length) return html`<${Empty} title="There is no pool"></${Empty}>`;
     const now = resourcePools.find((/** @type {any} */ p) => p.name === pool) ?? resourcePools.find((/** @type {any} */ p) => p.defaultComputePool) ?? resourcePools[0];
     return html`<div class="stack"><${Head} title="Queue of ${now.name}">${resourcePools.length > 1 && html`<select aria-label="pool" value=${now.name} onChange=${(/** @type {any} */ event) => go(`/det/resourcepool/${encodeURIComponent(event.target.value)}`)}>${resourcePools.map((/** @type {any} */ p) => html`<option key=${p.name} value=${p.name} selected=${p.name === now.name}>${p.name}</option>`)}</select>`}</${Head}>

@@ -42,7 +42,7 @@ function useTask(id) {
 /** @param {{id: string, tab?: string}} props */
 export function TaskPage({ id, tab = "logs" }) {
   const { state, task, kind } = useTask(id);
-  return html`<${Load} of=${state}>${(/** @type {any} */ data) => {
+  return html`<${Load} of=${state} page>${(/** @type {any} */ data) => {
     const shown = task ?? { id, path: "tasks", kind: kind === "TRIAL" ? "Trial" : "Generic", description: data.task.name ?? id, state: data.task.taskState ?? (data.task.endTime ? "COMPLETED" : "RUNNING"), startTime: data.task.startTime, endTime: data.task.endTime };
     return html`<div><${Head} title=${shown.description || id} crumbs=${[["Tasks", "/det/tasks"]]} below=${html`<div class="row"><${State} state=${shown.state} /><span class="muted">${shown.kind}, ${shown.username ?? ""} ${shown.resourcePool ?? ""}, ${lasted(data.task.startTime, data.task.endTime)}, started <${When} at=${data.task.startTime} /></span></div>`}>
       ${kind !== "TRIAL" && html`<${TaskActions} task=${{ ...shown, endTime: data.task.endTime }} reload=${state.reload} />`}</${Head}>
@@ -78,6 +78,6 @@ export function Wait({ id }) {
     }, setError);
   }, [isReady, task?.path]);
   if (error) return html`<${Failed} error=${error} />`;
-  return html`<${Load} of=${state}>${() => html`<div class="stack"><${Head} title=${task?.description || "Opening…"} below=${html`<div class="row"><${State} state=${task?.state ?? ""} /><span role="status">${ended ? "This task has ended." : isReady ? "It is ready: opening it." : stateOf(task?.state ?? "") === "QUEUED" ? "It waits for slots." : "It starts."}</span></div>`}>${task && html`<${TaskActions} task=${task} reload=${state.reload} />`}</${Head}>
+  return html`<${Load} of=${state} page>${() => html`<div class="stack"><${Head} title=${task?.description || "Opening…"} below=${html`<div class="row"><${State} state=${task?.state ?? ""} /><span role="status">${ended ? "This task has ended." : isReady ? "It is ready: opening it." : stateOf(task?.state ?? "") === "QUEUED" ? "It waits for slots." : "It starts."}</span></div>`}>${task && html`<${TaskActions} task=${task} reload=${state.reload} />`}</${Head}>
     <${Why} id=${id} /><${LogView} of="tasks/${id}" taskIds=${[id]} /></div>`}</${Load}>`;
 }

@@ -16,7 +16,7 @@ export function Trial({ id, tab = "overview" }) {
   const one = useGet(`trials/${id}`, [`trial:${id}`]);
   const experimentId = one.data?.trial?.experimentId;
   const parent = useGet(experimentId ? `experiments/${experimentId}` : null, experimentId ? [`experiment:${experimentId}`] : []);
-  return html`<${Load} of=${one} height=${300}>${(/** @type {any} */ { trial: t }) => html`<${Load} of=${parent}>${(/** @type {any} */ { experiment: e }) => html`<div>
+  return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { trial: t }) => html`<${Load} of=${parent}>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="Trial ${t.id}" crumbs=${[[e.projectName, `/det/projects/${e.projectId}`], [`${e.id} ${e.name}`, `/det/experiments/${e.id}`]]} below=${html`<${Line} t=${t} e=${e} />`}>
       ${!t.endTime && mayChange(e) && html`<${Confirm} label="Kill" title="Kill trial ${t.id}?" confirm="Kill" run=${async () => { await post(`trials/${id}/kill`); one.reload(); }}><p>It ends at once, without a last checkpoint; the search goes on without it.</p></${Confirm}>`}</${Head}>
     <${Tabs} base="/det/trials/${id}" now=${tab} tabs=${[["overview", "Overview"], ["hyperparameters", "Hyperparameters"], ["checkpoints", "Checkpoints", t.checkpointCount], ["workloads", "Workloads"], ["logs", "Logs"]]} />

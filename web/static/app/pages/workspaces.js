@@ -25,7 +25,7 @@ export function Workspaces() {
 /** @param {{id: string, tab?: string}} props */
 export function WorkspacePage({ id, tab = "projects" }) {
   const one = useGet(`workspaces/${id}`);
-  return html`<${Load} of=${one}>${(/** @type {any} */ { workspace: w }) => html`<div><${Head} title=${w.name} crumbs=${[["Workspaces", "/det/workspaces"]]}>
+  return html`<${Load} of=${one} page>${(/** @type {any} */ { workspace: w }) => html`<div><${Head} title=${w.name} crumbs=${[["Workspaces", "/det/workspaces"]]}>
       ${!w.immutable && may("UPDATE_WORKSPACE", w.id) && html`<${Rename} workspace=${w} reload=${one.reload} /><${Confirm} label="Delete" title="Delete workspace ${w.name}?" confirm="Delete" run=${() => remove(`workspaces/${id}`)} done="The workspace is being deleted">
         <p>${many(w.numProjects, "project")} with ${many(w.numExperiments, "experiment")} go, with all metrics, logs and checkpoints, and its tasks end. This can't be undone.</p></${Confirm}>`}</${Head}>
     <${Tabs} base="/det/workspaces/${id}" now=${tab} tabs=${[["projects", "Projects", w.numProjects], ["members", "Members"], ["pools", "Pools"], ["policies", "Policies"]]} />
@@ -81,7 +81,7 @@ function Members({ id }) {
 /** @param {{id: string, workspace: any}} props */
 function Pools({ id, workspace }) {
   const pools = useGet(`workspaces/${id}/available-resource-pools`);
-  return html`<${Load} of=${pools}>${(/** @type {any} */ data) => html`<${Table} label="pools" rows=${(data.resourcePools ?? []).map((/** @type {any} */ p) => (typeof p === "string" ? { name: p } : p))} id=${(/** @type {any} */ p) => p.name} columns=${[
+  return html`<${Load} of=${pools} page>${(/** @type {any} */ data) => html`<${Table} label="pools" rows=${(data.resourcePools ?? []).map((/** @type {any} */ p) => (typeof p === "string" ? { name: p } : p))} id=${(/** @type {any} */ p) => p.name} columns=${[
     { key: "name", title: "Pool", cell: (/** @type {any} */ p) => html`<a href="/det/resourcepool/${encodeURIComponent(p.name)}">${p.name}</a>` },
     { key: "use", title: "Default of this workspace for", cell: (/** @type {any} */ p) => [workspace.defaultComputePool === p.name && "slots", workspace.defaultAuxPool === p.name && "no slots"].filter(Boolean).join(", ") || "–" }]} />`}</${Load}>`;
 }

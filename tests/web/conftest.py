@@ -1,0 +1,67 @@
+"""One cluster with a search that has ended, and one browser, for the tests of the pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.kit.browser import Visitor, chromium
+from tests.kit.embedded import Embedded
+from tests.kit.servers import REPOSITORY
+
+DIGITS = REPOSITORY / "examples" / "digits"
+PASSWORD = "correct horse"
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    """Two slots; experiment 1 is the demo's search, and over."""
+    with Embedded(tmp_path_factory.mktemp("web"), slots=2).started() as running:
+        done = running.det("experiment", "create", str(DIGITS / "adaptive.yaml"), str(DIGITS), "--follow")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield running
+
+
+@pytest.fixture
+def visit(browser: Browser, cluster: Embedded) -> Iterator[Callable[..., Visitor]]:
+    """Makes visitors; at the end none of them may have seen an error."""
+    visitors: list[Visitor] = []
+
+    def make(**how: object) -> Visitor:
+        visitors.append(Visitor(browser, cluster.environment["DET_MASTER"], **how))  # pyright: ignore[reportArgumentType]
+        return visitors[-1]
+
+    yield make
+    for visitor in visitors:
+        visitor.context.close()
+
+
+@pytest.fixture
+def admin(visit: Callable[..., Visitor]) -> Iterator[Visitor]:
+    """The administrator, logged in."""
+    visitor = visit()
+    visitor.login("admin", PASSWORD)
+    yield visitor
+    visitor.saw_no_problem(but=("Failed to load resource",))
+
+
+def created(output: str) -> int:
+    """The number of the experiment that `det` says it created."""
+    found = re.search(r"Created experiment (\d+)", output)
+    assert found is not None, output
+    return int(found[1])
+
+
+def pictures() -> Path:
+    """Where pictures of the pages go."""
+    return REPOSITORY / "build" / "pages"

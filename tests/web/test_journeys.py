@@ -1,0 +1,257 @@
+"""The pages in a real browser, used as people use them, against a real cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.kit.browser import WAIT_MS, Visitor
+from tests.kit.embedded import Embedded
+from tests.web.conftest import DIGITS, PASSWORD, created, pictures
+
+expect.set_options(timeout=WAIT_MS)
+LONG = "import time\nimport determined as det\nwith det.core.init() as c:\n    for n in range(1, 2000):\n        c.train.report_validation_metrics(n, {'loss': 1 / n})\n        if c.preempt.should_preempt():\n            break\n        time.sleep(0.2)\n"
+SINGLE = "name: {name}\nentrypoint: python3 train.py\nsearcher: {{name: single, metric: loss, max_length: {{batches: 2000}}}}\nmax_restarts: 0\n"
+
+
+def points(page: Page, title: str) -> int:
+    """Points that a chart has drawn."""
+    return int(page.locator(f'figure[aria-label^="{title}:"]').get_attribute("data-points") or 0)
+
+
+def test_newcomer_launches_watches_understands_forks_and_compares(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    page.get_by_role("link", name="New experiment").first.click()
+    page.get_by_label("Configuration (YAML)").fill("name: broken\nsearcher: {name: nothing}\n")
+    expect(page.get_by_role("alert")).to_contain_text("searcher")
+    expect(page.get_by_role("button", name="Start it")).to_be_disabled()
+    text = (DIGITS / "adaptive.yaml").read_text().replace("name: digits-adaptive", "name: from the browser")
+    page.get_by_label("Configuration (YAML)").fill(text)
+    expect(page.get_by_text("16, at most 4 at a time")).to_be_visible()
+    expect(page.get_by_text(re.compile("slot-epochs if all goes as planned"))).to_be_visible()
+    page.get_by_label("or single files").set_input_files([DIGITS / "train.py", DIGITS / "model.py"])
+    admin.picture(pictures(), "launch")
+    page.get_by_role("button", name="Start it").click()
+    page.wait_for_url(re.compile(r"/det/experiments/\d+$"))
+    number = int(page.url.rpartition("/")[2])
+    expect(page.get_by_role("heading", name=f"{number} from the browser")).to_be_visible()
+    chart = page.locator('figure[aria-label^="validation.accuracy:"]')
+    expect(chart).to_be_visible()
+    page.wait_for_function(
+        "() => Number(document.querySelector('figure[aria-label^=\"validation.accuracy\"]')?.dataset.points) > 30"
+    )
+    expect(page.locator("header .state")).to_contain_text("completed", timeout=3 * WAIT_MS)
+    stored = cluster.rows(
+        "SELECT count(*) FROM metrics JOIN trials ON trials.id = trial_id"
+        f" WHERE experiment_id = {number} AND group_name = 'validation' AND NOT archived"
+    )
+    expect(chart).to_have_attribute("data-points", str(stored[0][0]))
+    admin.picture(pictures(), "experiment")
+    page.get_by_role("link", name=re.compile(r"^trial \d+$")).first.click()
+    expect(page.get_by_text("best of the experiment")).to_be_visible()
+    expect(page.get_by_role("heading", name="Why it stands so")).to_be_visible()
+    expect(page.get_by_text(re.compile("decision 1: created: the search began"))).to_be_visible()
+    page.go_back()
+    page.get_by_role("link", name="Search", exact=True).click()
+    page.get_by_label("one decision back").click()
+    expect(page.get_by_role("heading", name=re.compile(r"After decision \d+ of \d+$"))).to_be_visible()
+    expect(page).to_have_url(re.compile(r"at=\d+"))
+    page.get_by_label("rungs").get_by_role("link").first.hover()
+    admin.picture(pictures(), "search")
+    page.get_by_role("button", name="Fork here").click()
+    page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+    page.wait_for_url(re.compile(rf"/det/experiments/(?!{number})\d+$"))
+    expect(page.get_by_role("link", name=f"forked from {number}")).to_be_visible()
+    fork = int(page.url.rpartition("/")[2])
+    page.goto(f"/det/compare?experiments={number},{fork}")
+    expect(page.get_by_role("heading", name=f"Compare experiments {number}, {fork}")).to_be_visible()
+    expect(page.locator("figure").first).to_be_visible()
+
+
+def test_operator_sees_who_waits_and_why_drains_a_host_and_moves_a_job(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    running = [cluster.create(SINGLE.format(name=f"holds {n}"), LONG) for n in (1, 2)]
+    waiting = [cluster.create(SINGLE.format(name=f"waits {n}"), LONG) for n in (1, 2)]
+    page.goto("/det/jobs")
+    expect(page.get_by_text(re.compile(r"waits for 1 slot of pool `default`: place 1 of 2")).first).to_be_visible()
+    last = page.get_by_role("row").filter(has_text="waits 2")
+    last.get_by_role("button", name="To the front").click()
+    expect(page.get_by_role("row").filter(has_text="waits 2")).to_contain_text("place 1 of 2")
+    admin.picture(pictures(), "queue")
+    page.goto("/det/cluster")
+    expect(page.get_by_role("img", name="slot 0 in use")).to_be_visible()
+    page.get_by_role("button", name="Drain").click()
+    expect(page.get_by_role("cell", name="draining")).to_be_visible()
+    admin.picture(pictures(), "cluster")
+    page.get_by_role("button", name="Enable").click()
+    expect(page.get_by_role("cell", name="yes")).to_be_visible()
+    page.goto("/det/projects/1")
+    for number in (*running, *waiting):
+        page.get_by_label(f"choose {number}", exact=True).check()
+    page.get_by_role("button", name="Kill 4").click()
+    expect(page.get_by_role("dialog")).to_contain_text("their trials keep the checkpoints")
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    for number in (*running, *waiting):
+        expect(
+            page.get_by_role("row").filter(has=page.get_by_role("link", name=str(number), exact=True))
+        ).to_contain_text("canceled")
+
+
+def test_page_goes_on_by_itself_when_the_api_was_killed(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    number = cluster.create(SINGLE.format(name="outlives the API"), LONG)
+    page.goto(f"/det/experiments/{number}")
+    page.wait_for_function("() => Number(document.querySelector('figure')?.dataset.points) > 3")
+    os.kill(cluster.pid("api"), signal.SIGKILL)
+    expect(page.get_by_text(re.compile("The API does not answer"))).to_be_visible()
+    before = points(page, "validation.loss")
+    cluster.up()
+    expect(page.get_by_text(re.compile("The API does not answer"))).to_be_hidden()
+    page.wait_for_function(f"() => Number(document.querySelector('figure')?.dataset.points) > {before + 5}")
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    expect(page.locator("header .state")).to_contain_text("canceled")
+    stored = cluster.rows(
+        f"SELECT count(*) FROM metrics JOIN trials ON trials.id = trial_id WHERE experiment_id = {number}"
+    )
+    expect(page.locator("figure")).to_have_attribute("data-points", str(stored[0][0]))
+
+
+def test_log_follows_and_goes_back_to_its_start(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    script = "import time\nfor n in range(1200):\n    print(f'line {n} of the log')\ntime.sleep(2)\nprint('\\x1b[31mred\\x1b[0m and <b>plain</b>')\n"
+    number = cluster.create(SINGLE.format(name="writes"), script)
+    cluster.det("experiment", "wait", str(number))
+    page.goto(f"/det/experiments/{number}/logs")
+    log = page.get_by_role("log")
+    expect(log.get_by_text("and <b>plain</b>")).to_be_visible()
+    expect(log.locator(".a31")).to_have_text("red")
+    page.get_by_role("button", name="Start").click()
+    expect(log.get_by_text("line 0 of the log")).to_be_visible()
+    page.get_by_label("search the log").fill("line 777 of")
+    expect(log.locator("mark")).to_have_text("line 777 of")
+    expect(page).to_have_url(re.compile("search=line"))
+    admin.picture(pictures(), "logs")
+
+
+def test_login_says_why_not_and_leads_nowhere_else(visit: Callable[..., Visitor], cluster: Embedded) -> None:
+    visitor = visit()
+    page = visitor.page
+    for target in (
+        "https://evil.example/",
+        "//evil.example/",
+        "javascript:alert(1)",
+        "\\\\evil.example",
+        "/\\evil.example",
+    ):
+        page.goto(f"/det/login?redirect={target}")
+        page.get_by_label("User").fill("admin")
+        page.get_by_label("Password").fill("wrong")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("redentials")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("navigation", name="main").wait_for()
+        assert page.url.startswith(f"{cluster.environment['DET_MASTER']}/det/"), page.url
+        page.goto("/det/logout")
+        page.get_by_label("User").wait_for()
+    page.goto("/det/experiments/1/trials?sort=-SORT_BY_ID")
+    visitor.login("admin", PASSWORD, "/det/experiments/1/trials?sort=-SORT_BY_ID")
+    assert page.url.endswith("/det/experiments/1/trials?sort=-SORT_BY_ID")
+    visitor.saw_no_problem(but=("401", "403"))
+
+
+def test_viewer_sees_no_action_that_would_be_refused(visit: Callable[..., Visitor], cluster: Embedded) -> None:
+    workspace = "read only"
+    for command in (
+        ("user", "create", "vera", "--password", "V3ra-secret-pw"), ("workspace", "create", workspace), ("project", "create", workspace, "seen"),
+        ("rbac", "assign-role", "Viewer", "--username-to-assign", "vera", "--workspace-name", workspace),
+    ):  # fmt: skip
+        done = cluster.det(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = cluster.det(
+        "experiment",
+        "create",
+        str(DIGITS / "const.yaml"),
+        str(DIGITS),
+        "--config",
+        f"workspace={workspace}",
+        "--config",
+        "project=seen",
+    )
+    number = created(done.stdout)
+    hidden = cluster.create(SINGLE.format(name="of nobody else"), LONG)
+    assert cluster.det("workspace", "create", "private").returncode == 0
+    assert cluster.det("project", "create", "private", "hidden").returncode == 0
+    (project,) = cluster.rows("SELECT id FROM projects WHERE name = 'hidden'")[0]
+    assert cluster.det("experiment", "move", str(hidden), "private", "hidden").returncode == 0, project
+    visitor = visit()
+    visitor.login("vera", "V3ra-secret-pw")
+    page = visitor.page
+    page.goto(f"/det/experiments/{number}")
+    expect(page.get_by_text("You may read this experiment.")).to_be_visible()
+    for name in ("Pause", "Kill", "Fork", "Delete", "Edit", "Archive"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
+    page.goto(f"/det/experiments/{hidden}")
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    page.goto("/det/admin")
+    expect(page.get_by_role("heading", name="Not allowed")).to_be_visible()
+    visitor.saw_no_problem(but=("401", "403", "404"))
+    for each in (number, hidden):
+        cluster.det("experiment", "kill", str(each))
+
+
+def test_keyboard_alone_reaches_a_trial(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1/trials")
+    page.get_by_role("table").wait_for()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('href')") == "/det/trials/1":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Trial 1", exact=True)).to_be_visible()
+
+
+def test_two_tabs_show_the_same_and_addresses_hold_the_state(admin: Visitor) -> None:
+    address = "/det/experiments/1?x=time&log=1&smooth=0.5&metric=loss"
+    pages = [admin.page, admin.open()]
+    for page in pages:
+        page.goto(address)
+        expect(page.get_by_role("combobox", name="by", exact=True)).to_have_value("time")
+        expect(page.get_by_label("smoothing")).to_have_value("0.5")
+        expect(page.locator("figure")).to_have_count(1)
+    assert points(pages[0], "training.loss") == points(pages[1], "training.loss") > 0
+
+
+def test_pictures_can_be_saved(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1")
+    for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg "), ("CSV", b"steps,trial ")):
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=f"save validation.accuracy as {kind}").click()
+        assert waiting.value.path().read_bytes().startswith(start)
+        assert waiting.value.suggested_filename == f"validation.accuracy.{kind.lower()}"
+
+
+def test_task_is_started_watched_and_ended_in_the_browser(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/tasks")
+    page.get_by_role("button", name="Command").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("says hello")
+    dialog.get_by_label("Command, a line for the shell").fill("echo hello from a task; sleep 600")
+    dialog.get_by_label("Slots").fill("0")
+    dialog.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("heading", name="says hello")).to_be_visible()
+    expect(page.get_by_role("log").get_by_text("hello from a task")).to_be_visible()
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    expect(page.locator("header .state")).to_contain_text(re.compile("terminated|canceled"))
