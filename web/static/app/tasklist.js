@@ -47,7 +47,7 @@ export function TaskTable({ rows, reload, empty }) {
 export function TaskActions({ task, reload, small }) {
   const canChange = task.userId === session()?.user.id || may("UPDATE_NSC", task.workspaceId);
   const kind = small ? "small" : "";
-  const canOpen = ["notebooks", "tensorboards"].includes(task.path);
+  const canOpen = ["notebooks", "tensorboards", "shells"].includes(task.path);
   if (hasEnded(task)) return html`<a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>`;
   return html`<div class="row tight">${canOpen && html`<a class="button ${kind}" href="/det/interactive/${task.id}/${task.path}">Open</a>`}
     <a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>
@@ -80,7 +80,7 @@ function Launch({ path, onClose }) {
     const answer = await post(path, { config: form.full ? { ...config, ...JSON.parse(form.full) } : config, templateName: form.template, workspaceId: Number(form.workspace || 0) });
     const task = answer[path.slice(0, -1)];
     onClose();
-    go(path === "notebooks" ? `/det/interactive/${task.id}/notebooks` : `/det/tasks/${task.id}`);
+    go(path === "commands" ? `/det/tasks/${task.id}` : `/det/interactive/${task.id}/${path}`);
   };
   const options = (/** @type {any[]} */ rows, /** @type {string} */ key, /** @type {string} */ name) => [html`<option value="">default</option>`, ...rows.map((row) => html`<option key=${row[key]} value=${row[key]}>${row[name]}</option>`)];
   return html`<${Dialog} title="Start ${title === "JupyterLab" ? title : `a ${title.toLowerCase()}`}" onClose=${onClose}>

@@ -1,6 +1,6 @@
 // Notebooks, shells, commands, TensorBoards, generic tasks: all of them, one, and the page that waits for one.
 import { html, useEffect, useState } from "../html.js";
-import { get } from "../api.js";
+import { get, Problem } from "../api.js";
 import { useGet } from "../data.js";
 import { lasted, stateOf } from "../format.js";
 import { useQuery } from "../router.js";
@@ -73,8 +73,10 @@ export function Wait({ id }) {
   useEffect(() => {
     if (!isReady || !task?.path) return;
     get(`${task.path}/${id}`).then((answer) => {
-      const address = answer[task.path.slice(0, -1)].serviceAddress;
-      if (address) location.replace(new URL(address, location.origin).pathname + new URL(address, location.origin).search);
+      const one = answer[task.path.slice(0, -1)];
+      const address = task.path === "shells" ? one.terminalAddress : one.serviceAddress;
+      if (!address) throw new Problem(0, task.path === "shells" ? "this shell has no terminal for browsers, as its key has a passphrase, or is of another user: use `det shell open`" : "only its owner and administrators open it");
+      location.replace(new URL(address, location.origin).pathname + new URL(address, location.origin).search);
     }, setError);
   }, [isReady, task?.path]);
   if (error) return html`<${Failed} error=${error} />`;
