@@ -8,7 +8,7 @@ from workflows.lifecycle.needs import Need, NeedEnded, broken, is_waiting, note_
 from workflows.lifecycle.task import TERMINAL, TaskState
 
 
-@pytest.mark.parametrize("state", TERMINAL)
+@pytest.mark.parametrize("state", sorted(TERMINAL))
 @pytest.mark.parametrize("any_end", [False, True])
 def test_task_goes_on_when_the_other_one_completed_or_any_end_will_do(state: TaskState, any_end: bool) -> None:
     needs = [Need(task_id="a", any_end=any_end), Need(task_id="b", any_end=True)]
