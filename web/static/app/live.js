@@ -2,7 +2,8 @@
 import { useEffect, useState } from "./html.js";
 
 /**
- * @typedef {{version?: (version: string) => void, points?: (points: any[]) => void, reset?: () => void}} Handlers
+ * `started`: from now on its points come; what was read before may lack some that were reported meanwhile.
+ * @typedef {{version?: (version: string) => void, points?: (points: any[]) => void, reset?: () => void, started?: () => void}} Handlers
  */
 
 /** @type {Map<string, Set<Handlers>>} */
@@ -69,14 +70,16 @@ function open() {
     const said = JSON.parse(event.data);
     if (digest && said.digest !== digest) isOld = true;
     digest = said.digest;
-    const wasAway = isAway;
     retry = 0;
     away(false);
-    // What was missed meanwhile is read again: a curve has no version of its points.
-    if (wasAway) handlers.forEach((all) => all.forEach((each) => each.reset?.()));
   });
+  const began = new Set();
   own.addEventListener("version", (event) => {
     const { topic, version } = JSON.parse(event.data);
+    if (!began.has(topic)) {
+      began.add(topic);
+      handlers.get(topic)?.forEach((each) => each.started?.());
+    }
     if (versions.get(topic) === version) return;
     versions.set(topic, version);
     handlers.get(topic)?.forEach((each) => each.version?.(version));

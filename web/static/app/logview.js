@@ -22,6 +22,8 @@ export function LogView({ of, taskIds }) {
   const busy = useRef(false);
   const keep = useRef(/** @type {{height: number, top: number} | null} */ (null));
   const current = useRef(state);
+  const follow = useRef(follows);
+  follow.current = follows;
   current.current = state;
 
   const read = useCallback(
@@ -52,11 +54,13 @@ export function LogView({ of, taskIds }) {
     const { lines, isRead } = current.current;
     if (busy.current || !isRead) return; // the first part has not come yet: it has the newest lines
     busy.current = true;
+    let isFull = false;
     const own = turn.current;
     try {
       const edge = end === "before" ? lines[0]?.id : lines[lines.length - 1]?.id;
       const found = await read(edge === undefined ? { after: 0 } : { [end]: edge });
       if (own !== turn.current || !found.lines.length) return;
+      isFull = found.isFull;
       if (end === "before" && box.current) keep.current = { height: box.current.scrollHeight, top: box.current.scrollTop };
       setState((/** @type {any} */ now) => {
         // Another answer may have brought some of them meanwhile.
@@ -71,6 +75,7 @@ export function LogView({ of, taskIds }) {
     } finally {
       busy.current = false;
     }
+    if (isFull && end === "after" && follow.current) more(end);
   }, [read]);
 
   useEffect(() => void show({}, true), [show]);

@@ -65,6 +65,8 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   const turn = useRef(0);
   const waiting = useRef(/** @type {any[]} */ ([]));
   const timer = useRef(/** @type {number | undefined} */ (undefined));
+  const goesOn = useRef(true);
+  goesOn.current = !e.endTime;
   const [group, ...rest] = name.split(".");
   const inGroup = rest.join(".");
   const ids = trialIds?.join(",");
@@ -98,6 +100,9 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
       version(next) {
         if (version && next !== version) load();
         version = next;
+      },
+      started() {
+        if (goesOn.current) load();
       },
       reset: load,
     });
