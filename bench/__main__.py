@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|cluster|docker …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|cluster|docker …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -27,6 +27,7 @@ from bench import (
     storage,
     trainer,
     training_loop,
+    web,
     wire,
 )
 from bench.measure import HEADER, Figure, load
@@ -47,6 +48,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "lifecycle": lifecycle.figures,
     "proxy": proxy.figures,
     "interactive": interactive.figures,
+    "web": web.figures,
     "hosts": hosts.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
