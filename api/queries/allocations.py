@@ -1,4 +1,4 @@
-"""Allocations: which of their containers have arrived at the rendezvous."""
+"""Allocations: which of their containers have arrived at the rendezvous, and when those of an experiment were."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.models import AllocationContainer
+from api.schemas.allocation_times import AllocationTimes, ExperimentTimes, TrialTimes
+from database.models import Allocation, AllocationContainer, Trial
 
 
 def missing_ones(places: Sequence[Mapping[str, Any]], arrived: set[int]) -> list[str]:
@@ -23,3 +24,36 @@ def arrived_ranks(session: Session, allocation_id: str) -> set[int]:
         container.allocation_id == allocation_id, container.arrived_at.is_not(None)
     )
     return set(session.scalars(statement))
+
+
+def times_of(session: Session, experiment_id: int, most: int) -> ExperimentTimes:
+    """When the trials of an experiment held slots: the newest `most` allocations."""
+    newest = (
+        select(Allocation, Trial.id)
+        .join(Trial, Trial.id == Allocation.trial_id)
+        .where(Trial.experiment_id == experiment_id)
+        .order_by(Allocation.started_at.desc(), Allocation.id.desc())
+        .limit(most)
+    )
+    rows = session.execute(newest).tuples().all()
+    ids = {trial_id for _, trial_id in rows}
+    trials = session.scalars(select(Trial).where(Trial.id.in_(ids)).order_by(Trial.id))
+    return ExperimentTimes(
+        trials=[TrialTimes(trial_id=t.id, started_at=t.started_at, ended_at=t.ended_at) for t in trials],
+        allocations=[_times(row, trial_id) for row, trial_id in reversed(rows)],
+    )
+
+
+def _times(row: Allocation, trial_id: int) -> AllocationTimes:
+    return AllocationTimes(
+        trial_id=trial_id,
+        run_id=row.run_id,
+        slots=row.slots,
+        agents=[str(place["agent_id"]) for place in row.placements],
+        started_at=row.started_at,
+        ready_at=row.ready_at,
+        ended_at=row.ended_at,
+        kind=row.end_kind or "",
+        cause=row.end_cause or "",
+        message=row.end_message,
+    )

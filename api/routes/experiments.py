@@ -20,11 +20,12 @@ from api.auth.authorization import changeable, readable
 from api.deps import ActorDep, PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.parts import Parts
-from api.queries import checkpoints, experiments, trials
+from api.queries import allocations, checkpoints, experiments, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, rows_of
 from api.routing import Route
 from api.schemas import experiments as wire
+from api.schemas.allocation_times import ExperimentTimes
 from api.schemas.base import Pagination, answer
 from api.schemas.checkpoints import CheckpointsResponse
 from api.schemas.contexts import ContextResponse
@@ -314,6 +315,16 @@ def list_trials(
         rows, pagination = rows_of(session, statement, window)
         found = trials.shown(session, [row[0] for row in rows])
     return answer({"trials": found, "pagination": pagination})
+
+
+@router.get("/api/v1/undeterred/experiments/{experiment_id}/allocations", response_model=ExperimentTimes)
+def list_allocations(
+    experiment_id: ExperimentId, parts: PartsDep, user: UserDep, most: Annotated[int, Query(ge=1, le=2000)] = 500
+) -> Response:
+    """When the trials of an experiment held slots, on which hosts, and how that ended: the newest `most`."""
+    with parts.database.read() as session:
+        readable(session, experiment_id, user)
+        return answer(allocations.times_of(session, experiment_id, most))
 
 
 @router.get("/api/v1/experiments/{experiment_id}/checkpoints", response_model=CheckpointsResponse)

@@ -24,6 +24,7 @@ PAGES = {
     "trials": ("/det/experiments/1/trials", "table"),
     "search": ("/det/experiments/1/search", ".rungs"),
     "hyperparameters": ("/det/experiments/1/hyperparameters", "svg.picture circle"),
+    "timeline": ("/det/experiments/1/timeline", "svg.picture rect"),
     "checkpoints": ("/det/experiments/1/checkpoints", "table"),
     "code": ("/det/experiments/1/code", "pre"),
     "logs": ("/det/experiments/1/logs", ".log .line"),

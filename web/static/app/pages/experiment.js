@@ -13,6 +13,7 @@ import { MetricCharts } from "../metrics.js";
 const Search = lazy("Search", () => import("../searchview.js"));
 const ParallelCoordinates = lazy("ParallelCoordinates", () => import("../hyperparameters.js"));
 const Scatters = lazy("Scatters", () => import("../hyperparameters.js"));
+const Timeline = lazy("Timeline", () => import("../timeline.js"));
 const Code = lazy("Code", () => import("../code.js"));
 const CheckpointTable = lazy("CheckpointTable", () => import("../checkpoints.js"));
 const LogView = lazy("LogView", () => import("../logview.js"));
@@ -24,9 +25,9 @@ export function Experiment({ id, tab = "overview" }) {
   const one = useGet(`experiments/${id}`, [`experiment:${id}`]);
   return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="${e.id} ${e.name}" crumbs=${[[e.workspaceName, `/det/workspaces/${e.workspaceId}`], [e.projectName, `/det/projects/${e.projectId}`]]} below=${html`<${Line} e=${e} />`}><${Actions} e=${e} reload=${one.reload} /></${Head}>
-    <${Tabs} base="/det/experiments/${id}" now=${tab} tabs=${[["overview", "Overview"], ["trials", "Trials", e.numTrials], ["search", "Search"], ["hyperparameters", "Hyperparameters"],
+    <${Tabs} base="/det/experiments/${id}" now=${tab} tabs=${[["overview", "Overview"], ["trials", "Trials", e.numTrials], ["search", "Search"], ["hyperparameters", "Hyperparameters"], ["timeline", "Time"],
       ["checkpoints", "Checkpoints", e.checkpointCount], ["code", "Code"], ["logs", "Logs"], ["notes", "Notes"]]} />
-    ${tab === "trials" ? html`<${Trials} e=${e} />` : tab === "search" ? html`<${Search} e=${e} />` : tab === "hyperparameters" ? html`<${Hyperparameters} e=${e} />`
+    ${tab === "trials" ? html`<${Trials} e=${e} />` : tab === "search" ? html`<${Search} e=${e} />` : tab === "hyperparameters" ? html`<${Hyperparameters} e=${e} />` : tab === "timeline" ? html`<${Timeline} e=${e} />`
       : tab === "checkpoints" ? html`<${Checkpoints} e=${e} />` : tab === "code" ? html`<${Code} e=${e} />` : tab === "logs" ? html`<${Logs} e=${e} />`
       : tab === "notes" ? html`<${Notes} e=${e} reload=${one.reload} />` : html`<${Overview} e=${e} />`}</div>`}</${Load}>`;
 }
