@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from logging import ERROR, WARNING
 from typing import Any
 
 import structlog
@@ -130,8 +131,9 @@ class Live:
             curves = {number for page in self._pages for number in page.curves}
             try:
                 versions, points = await run_in_threadpool(self._look, due, curves)
-            except DATABASE_ERRORS as error:
-                log.warning("pages wait for the database", error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, pages are notified when it is over
+                is_known = isinstance(error, DATABASE_ERRORS)
+                log.log(WARNING if is_known else ERROR, "pages are not notified of changes", error=repr(error))
                 await asyncio.sleep(1.0)
                 continue
             self._tell(versions, points)

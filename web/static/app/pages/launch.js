@@ -25,7 +25,7 @@ export function Launch() {
   const projects = useGet(query.get("project") ? `projects/${query.get("project")}` : null);
   const templates = useGet("templates?limit=500");
   const pools = useGet("resource-pools", ["agents"]);
-  const [config, setConfig] = useState(localStorage.getItem("launch") ?? FIRST);
+  const [config, setConfig] = useState(sessionStorage.getItem("launch") ?? FIRST);
   const [files, setFiles] = useState(/** @type {any[]} */ ([]));
   const [template, setTemplate] = useState("");
   const [checked, setChecked] = useState(/** @type {any} */ (null));
@@ -34,7 +34,7 @@ export function Launch() {
   const body = () => ({ config: rested, template: template || undefined, projectId: query.get("project") ? Number(query.get("project")) : undefined });
   useEffect(() => {
     let isLate = false;
-    localStorage.setItem("launch", rested);
+    sessionStorage.setItem("launch", rested);
     check(body()).then((found) => !isLate && setChecked(found));
     return () => {
       isLate = true;
