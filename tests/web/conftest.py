@@ -1,4 +1,7 @@
-"""One cluster with a search that has ended, and one browser, for the tests of the pages."""
+"""One cluster with a search that has ended, and one browser, for each module of the tests of the pages.
+
+Playwright keeps an event loop running for as long as it is open: no asynchronous test may follow before it is closed.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ DIGITS = REPOSITORY / "examples" / "digits"
 PASSWORD = "correct horse"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as running:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     """Two slots; experiment 1 is the demo's search, and over."""
     with Embedded(tmp_path_factory.mktemp("web"), slots=2).started() as running:
