@@ -142,7 +142,8 @@ def validation_history(experiment_id: ExperimentId, parts: PartsDep, user: UserD
 
 def _metric(name: str, kind: str, group: str) -> tuple[str, str]:
     """Group and name. Raises: BadRequest."""
-    in_group = group or chosen("metricType", kind, _GROUPS)
+    of_type = chosen("metricType", kind, _GROUPS)  # a wrong one is refused also beside a group
+    in_group = group or of_type
     if not in_group:
         raise BadRequest("group: expected the group of the metric, or metricType")
     return metric_streams.checked_name("group", in_group), metric_streams.checked_name("metricName", name)

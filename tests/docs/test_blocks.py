@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ PAGES = sorted(
     [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
 )
 #: Run by a test, looked into by one of this file, or drawn.
-KINDS = {"sh", "python", "diff", "yaml", "text", "console", "mermaid", ""}
+KINDS = {"sh", "python", "diff", "yaml", "json", "text", "console", "mermaid", ""}
 _DET = re.compile(r"(?:^|[;|&(]\s*|until |\$ )det (.+)")
 MINIMAL = {"name": "x", "entrypoint": "python3 train.py", "searcher": {"name": "single", "metric": "loss"}}
 
@@ -42,6 +43,13 @@ def where(page: Path, block: Block) -> str:
 def test_blocks_are_of_known_kinds() -> None:
     unknown = [where(page, block) for page in PAGES for block in blocks(page) if block.kind not in KINDS]
     assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), list(shown("json")), ids=[where(page, block) for page, block in shown("json")]
+)
+def test_json_is_json(page: Path, block: Block) -> None:
+    json.loads(block.text)
 
 
 def commands_shown() -> Iterator[tuple[str, str]]:

@@ -93,6 +93,7 @@ _NEEDED = {
     "end_date": "2026-01-02",
     "metricName": "loss",
     "group": "validation",
+    "batchesProcessed": "1",
 }
 
 
