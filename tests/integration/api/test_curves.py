@@ -116,28 +116,28 @@ async def test_curves_of_an_experiment_are_whole_when_short(api: Served) -> None
     assert abs(curve_["times"][0] - utc_now().timestamp()) < 300
 
 
-@pytest.mark.parametrize("count", [20_000, 150_000])
-async def test_spike_is_never_lost_when_a_curve_is_thinned_out(api: Served, count: int) -> None:
+@pytest.mark.parametrize(("count", "name"), [(20_000, "loss"), (150_000, "loss"), (70_000, 'a "b" $.c')])
+async def test_spike_is_never_lost_when_a_curve_is_thinned_out(api: Served, count: int, name: str) -> None:
     """Read one by one, and put together by the database."""
     user = api.user()
     run = await api.trial(user)
     up, down, odd = count // 3, count // 2, count // 5
     rows = [
         {"trial_id": run.trial_id, "run_id": 1, "group_name": "training", "total_batches": step, "reported_at": utc_now(),
-         "metrics": {"loss": 50.0 if step == up else -7.0 if step == down else "NaN" if step == odd else math.sin(step / 900)},
+         "metrics": {name: 50.0 if step == up else -7.0 if step == down else "NaN" if step == odd else math.sin(step / 900)},
          "archived": False}
         for step in range(1, count + 1)
     ]  # fmt: skip
     with api.database.write() as session:
         session.execute(insert(Metric), rows)
-    found = (await bands(user, run, "training.loss", columns=100))[run.trial_id]
+    found = (await bands(user, run, f"training.{name}", columns=100))[run.trial_id]
     assert len(found) <= 400 + 5
     assert found[0][0] == 1
     assert found[-1][0] == count
     assert (up, 50.0) in found
     assert (down, -7.0) in found
     assert [step for step, _ in found] == sorted({step for step, _ in found})
-    zoomed = (await bands(user, run, "training.loss", columns=100, startBatches=odd - 5, endBatches=odd + 5))[
+    zoomed = (await bands(user, run, f"training.{name}", columns=100, startBatches=odd - 5, endBatches=odd + 5))[
         run.trial_id
     ]
     assert (odd, "NaN") in zoomed
