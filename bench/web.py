@@ -20,7 +20,7 @@ from tests.kit.browser import Visitor, chromium
 from tests.kit.embedded import Embedded
 from web import files
 
-_RUNS = 10
+_RUNS, _LOADS = 10, 3
 _TRIALS, _POINTS = 100, 10_000
 _LONG_POINTS = 1_000_000
 _SCRIPT = """
@@ -77,6 +77,7 @@ def figures() -> Iterator[Figure]:
         cluster = Embedded(Path(folder), slots=1)
         with cluster.started():
             visitor = Visitor(browser, cluster.environment["DET_MASTER"])
+            visitor.context.set_default_timeout(120_000)
             visitor.login("admin", "correct horse")
             experiment = cluster.create(_CONFIG, _SCRIPT)
             yield from _live(visitor.page, cluster, experiment)
@@ -123,7 +124,7 @@ def _answers(page: Page) -> bool:
 
 def _charts(page: Page, experiment: int, what: str, goal: float) -> Iterator[Figure]:
     times: list[float] = []
-    for _ in range(_RUNS + 1):
+    for _ in range(_LOADS + 1):
         page.goto("/det/account")
         page.get_by_role("heading").first.wait_for()
         began = time.perf_counter()
