@@ -91,7 +91,7 @@ class Runs:
         ((uuid,),) = self.cluster.rows(
             f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {BATCHES}"
         )
-        (folder,) = (path for path in self.cluster.folder.rglob(uuid) if path.is_dir())
+        folder = self.cluster.folder / "checkpoints" / uuid
         assert len(list(folder.glob("*.distcp"))) == 2
         whole = self.cluster.folder / f"{uuid}.pt"
         dcp_to_torch_save(folder, whole)
