@@ -36,6 +36,11 @@ class Topic:
     number: int = 0
     task_id: str = ""
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it is of a list, and not of one thing."""
+        return self.text in _LISTS
+
 
 def topics_of(texts: list[str]) -> list[Topic]:
     """Raises: BadRequest."""

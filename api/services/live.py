@@ -27,7 +27,6 @@ log = structlog.get_logger()
 
 #: Between two looks for points, and for versions of things and of lists.
 _POINTS_EVERY_S, _THINGS_EVERY_S, _LISTS_EVERY_S = 0.1, 0.4, 1.0
-_LISTS = frozenset({"experiments", "jobs", "tasks", "agents"})
 #: Without news a stream says so often that it is there.
 _SIGN_S = 15.0
 #: A stream looks so often whether its reader may still see it.
@@ -146,7 +145,7 @@ class Live:
         self._looked.clear()
 
     def _is_due(self, topic: Topic, now: float) -> bool:
-        every = _LISTS_EVERY_S if topic.kind in _LISTS else _THINGS_EVERY_S
+        every = _LISTS_EVERY_S if topic.is_list else _THINGS_EVERY_S
         if topic.text in self._versions and now - self._looked[topic.text] < every:
             return False
         self._looked[topic.text] = now
