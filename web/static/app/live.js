@@ -13,6 +13,8 @@ const versions = new Map();
 /** @type {EventSource | null} */
 let source = null;
 let opened = "";
+/** Topics whose first version came by this connection: from then on their points come. @type {Set<string>} */
+let began = new Set();
 let isAway = false;
 let retry = 0;
 /** @type {number | undefined} */
@@ -30,6 +32,7 @@ export function watch(topic, own) {
   handlers.set(topic, all.add(own));
   const known = versions.get(topic);
   if (known !== undefined) own.version?.(known);
+  if (began.has(topic)) own.started?.();
   soon();
   return () => {
     all.delete(own);
@@ -63,6 +66,7 @@ function open() {
   if (source && address === opened && source.readyState !== EventSource.CLOSED) return;
   source?.close();
   source = null;
+  began = new Set();
   opened = address;
   if (!topics.length) return;
   const own = (source = new EventSource(`/api/v1/undeterred/live?${address}`));
@@ -73,7 +77,6 @@ function open() {
     retry = 0;
     away(false);
   });
-  const began = new Set();
   own.addEventListener("version", (event) => {
     const { topic, version } = JSON.parse(event.data);
     if (!began.has(topic)) {
@@ -100,6 +103,7 @@ function again(own) {
   if (own !== source) return;
   own.close();
   source = null;
+  began = new Set();
   away(true);
   retry = Math.min(LAST_RETRY_MS, retry ? retry * 1.6 : FIRST_RETRY_MS);
   clearTimeout(timer);

@@ -13,6 +13,7 @@ const COLUMNS = 500;
 const MOST_CURVES = 100;
 const FIRST_CHARTS = 4;
 const DRAW_EVERY_MS = 100;
+const NO_STREAM_MS = 1500;
 
 /** Metrics that trials have, by the names of groups as they are stored. @param {any[]} trials @returns {string[]} */
 export function metricNames(trials) {
@@ -86,8 +87,10 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
       if (own === turn.current) setError(problem);
     }
   }, [e.id, name, ids, range]);
-  useEffect(() => void load(), [load]);
   useEffect(() => {
+    // Of what goes on, the curve is read once its points come: read before, it would lack some, and be read again.
+    if (!goesOn.current) load();
+    const late = goesOn.current ? setTimeout(load, NO_STREAM_MS) : undefined;
     let version = "";
     const stop = watch(`curve:${e.id}`, {
       points(points) {
@@ -102,12 +105,14 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
         version = next;
       },
       started() {
+        clearTimeout(late);
         if (goesOn.current) load();
       },
       reset: load,
     });
     return () => {
       stop();
+      clearTimeout(late);
       clearTimeout(timer.current);
       timer.current = undefined;
     };
