@@ -18,7 +18,7 @@ from workflows.searchers.explain import explain_search, explain_trial
 from workflows.searchers.replay import Header, derive
 from workflows.searchers.standings import Standing, about, action_words, event_words, reported, word
 
-#: Trials of one decision whose comparison is told.
+#: A decision shows how at most so many trials compared.
 _MOST_COMPARED = 10
 
 

@@ -1,4 +1,4 @@
-"""The web UI: one page for every address below `/det`, and its files, which never change under their address."""
+"""The web UI: every address below `/det` gets the same page; its files are immutable, named by digest."""
 
 from __future__ import annotations
 

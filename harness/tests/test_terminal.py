@@ -155,7 +155,7 @@ def test_a_window_that_has_stopped_holds_nothing_up_and_is_told_what_it_missed(t
     window.type("stty -echo -onlcr; seq 1000000; echo done > done; echo the end $((0 + 1))\n")
     done, deadline = terminals.shell.root / "work" / "done", time.monotonic() + 30
     while not done.exists():
-        assert time.monotonic() < deadline, "the program waits for it for ever"
+        assert time.monotonic() < deadline, "the stopped window blocks the program"
         time.sleep(0.1)
     window.read("the end 1\n")
     lost = window.until(kind="lost")

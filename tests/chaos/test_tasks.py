@@ -20,7 +20,7 @@ import pytest
 
 from tests.kit.embedded import PARTS, Embedded
 
-#: Counts until it is told to end.
+#: Prints a count every 0.1 s until the file `end` exists.
 COUNTS = "i=0; while [ ! -e {end} ]; do i=$((i+1)); echo line $i of $$; sleep 0.1; done; exit 5"
 
 

@@ -1,4 +1,4 @@
-"""Submission protocol 1: one request makes one job, however often it is sent, and what became of it is told."""
+"""Submission protocol 1: a request sent many times makes one job, and its outcome can be read afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the web UI: one page for every address, files that never change under theirs, and how large they are."""
+"""The files of the web UI: the same page for every address, immutable files, and how large they are."""
 
 from __future__ import annotations
 
