@@ -6,8 +6,8 @@ TORCH := .venv-torch
 TYPESCRIPT := .venv-node/node_modules/typescript
 COMPAT := .venv-compat-0.38.1 .venv-compat-0.21.0
 UV := $(VENV)/bin/uv
-# Of the commits since 72 characters were agreed upon.
-LONG_SUBJECTS = git log --since=2026-11-24 --format=%s 2> /dev/null | grep -E '.{73}'
+# Of the commits since 72 characters were agreed upon. The time of day belongs there: Git takes that of now otherwise.
+LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | grep -E '.{73}'
 
 .PHONY: demo test soak soak-versions check bench bench-data install install-dev format docs site changelog clean
 
