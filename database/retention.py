@@ -16,6 +16,8 @@ from database.models import (
     Cluster,
     Experiment,
     Metric,
+    MetricBlock,
+    MetricColumn,
     Model,
     ModelVersion,
     StorageRemoval,
@@ -250,13 +252,14 @@ def what_it_uses(session: Session, experiment_id: int) -> list[int]:
 
 
 def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
-    """Delete up to `limit` lines or reports of a dead experiment; at last its row. True: nothing is left.
+    """Delete up to `limit` lines, reports or blocks of a dead experiment; at last its row. True: nothing is left.
 
     It goes in batches, since a transaction that deletes millions of rows at once blocks all others.
     """
     tasks = select(Task.id).join(Trial, Trial.id == Task.trial_id).where(Trial.experiment_id == experiment_id)
     trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
-    for model, whose in ((TaskLog, TaskLog.task_id.in_(tasks)), (Metric, Metric.trial_id.in_(trials))):
+    reported = ((model, model.trial_id.in_(trials)) for model in (Metric, MetricColumn, MetricBlock))
+    for model, whose in ((TaskLog, TaskLog.task_id.in_(tasks)), *reported):
         some = select(model.id).where(whose).limit(limit)
         if cast("CursorResult[Any]", session.execute(delete(model).where(model.id.in_(some)))).rowcount:
             return False

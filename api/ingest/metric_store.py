@@ -17,6 +17,7 @@ import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from api.ingest.metric_blocks import Sealed
 from api.schemas.base import plain
 
 
@@ -40,6 +41,7 @@ class TrialRow:
     open_length: int | None  # of the searcher operation that its harness does not ask for, in units of max_length
     allocation_id: str | None  # that is open
     summary: dict[str, Any]
+    sealed: Sealed
     is_changed: bool = False
 
     def written_back(self) -> dict[str, Any]:
@@ -94,8 +96,8 @@ class MetricStore(ABC):
         """Trials by id, locked until the transaction ends."""
         self._select(list(trial_ids))
         trials: dict[int, TrialRow] = {}
-        for *values, summary in self._cursor.fetchall():
-            trial = TrialRow(*values, summary=orjson.loads(summary))
+        for *values, summary, sealed in self._cursor.fetchall():
+            trial = TrialRow(*values, summary=orjson.loads(summary), sealed=orjson.loads(sealed))
             if trial.best_validation_id is not None and trial.searcher_metric is None:
                 trial.searcher_metric = math.nan  # see `storable`
             trials[trial.id] = trial
@@ -122,7 +124,7 @@ _SELECT = (
     " t.latest_validation_id, t.searcher_metric, e.searcher_metric, e.smaller_is_better, e.wants_validations,"
     " e.time_metric, CASE WHEN e.has_operations AND NOT t.asks_operations THEN t.operation_length END,"
     " (SELECT a.id FROM allocations a WHERE a.trial_id = t.id AND a.ended_at IS NULL"
-    " ORDER BY a.run_id DESC LIMIT 1), CAST(t.summary AS TEXT)"
+    " ORDER BY a.run_id DESC LIMIT 1), CAST(t.summary AS TEXT), CAST(t.sealed AS TEXT)"
     " FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id"
 )
 _INSERT = (

@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
+import structlog
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
@@ -21,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
+from api.ingest.metric_blocks import Group, Unsealed, reopen, seal
 from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
 from api.ingest.metric_webhooks import MetricHooks
 from api.ingest.summary import add_report, is_better
@@ -31,6 +33,8 @@ from database.models import Metric
 from database.session import Database
 from database.types import utc_now
 from workflows import names
+
+log = structlog.get_logger()
 
 #: Sampled on a clock, not on steps: stored as they come, without summaries.
 SYSTEM_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network", "timing"})
@@ -54,8 +58,9 @@ class MetricsWriter:
         self._database = database
         self._on_post = on_post
         self._hooks = MetricHooks(database)
-        self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_Work | Group | None] = SimpleQueue()
         self._store: MetricStore | None = None  # of the thread, from here on
+        self._unsealed = Unsealed()
 
     async def write(self, trial_id: int, reports: Sequence[MetricReport], allocation_id: str | None) -> None:
         """Store reports of a trial, in order; returns when they are committed.
@@ -72,6 +77,11 @@ class MetricsWriter:
         work = _Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future())
         self._waiting.put(work)
         await work.done
+
+    def add_unsealed(self, groups: Iterable[Group]) -> None:
+        """Groups of trials that have many reports in no block, as a reader saw: they get blocks when there is time."""
+        for group in groups:
+            self._waiting.put(group)
 
     async def run(self) -> None:
         """Write until cancelled, and then what waits already."""
@@ -98,23 +108,43 @@ class MetricsWriter:
     # -- the thread
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        while batch := self._next_batch():
-            outcomes, is_posted = self._write_works(batch)
-            loop.call_soon_threadsafe(self._deliver, batch, outcomes, is_posted)
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                outcomes, is_posted = self._write_works(batch)
+                loop.call_soon_threadsafe(self._deliver, batch, outcomes, is_posted)
+            self._seal_some()
         self._disconnect()
 
-    def _next_batch(self) -> list[_Work]:
-        """What waits, at most 200; waits for the first. Empty at the end."""
+    def _next_batch(self) -> list[_Work] | None:
+        """What waits, at most 200. Waits for the first, unless there are reports to seal; None at the end."""
         batch: list[_Work] = []
         with contextlib.suppress(Empty):
             while len(batch) < 200:
-                work = self._waiting.get(block=not batch)
+                work = self._waiting.get(block=not batch and not self._unsealed)
                 if work is None:
-                    if batch:
-                        self._waiting.put(None)
+                    if not batch:
+                        return None
+                    self._waiting.put(None)
                     break
-                batch.append(work)
+                if isinstance(work, _Work):
+                    batch.append(work)
+                else:
+                    self._unsealed.add(*work)
         return batch
+
+    def _seal_some(self) -> None:
+        """Blocks of one group that has enough reports. What fails waits for the next reports, or for a reader."""
+        if not self._unsealed:
+            return
+        trial_id, group = self._unsealed.take()
+        try:
+            connection = self._connect().connection
+            with connection.begin():
+                if seal(connection, trial_id, group):
+                    self._unsealed.add(trial_id, group)
+        except Exception:
+            log.exception("reports could not be put into blocks", trial=trial_id, group=group)
+            self._disconnect()
 
     def _write_works(self, batch: Sequence[_Work]) -> tuple[Sequence[Exception | None], bool]:
         is_old_connection = self._store is not None
@@ -149,11 +179,14 @@ class MetricsWriter:
             ]
             for trial, report in reports:
                 if report.steps_completed is not None and trial.run_id > trial.metrics_run_id:
+                    reopen(store.connection, trial.id, trial.sealed, report.steps_completed)
                     _roll_back(store.connection, trial, report.group, report.steps_completed)
             rows = [_row(trial, report) for trial, report in reports]
             is_posted = False
             for (trial, _), row, metric_id in zip(reports, rows, store.insert(rows), strict=True):
                 is_posted |= _note(store.connection, trial, row, metric_id, self._hooks)
+                if metric_id is not None and row["total_batches"] is not None:
+                    self._unsealed.count(trial.id, row["group_name"])
             if changed := [trial for trial in trials.values() if trial.is_changed]:
                 store.save(changed)
             # what people and searches decide by is on disk when it is answered; a curve may lose its last half second
@@ -245,6 +278,8 @@ def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: in
     if metric_id is None:
         metric_id, metrics, fresh = _merge(connection, row)
     is_posted = False
+    if (is_new or fresh) and group in trial.sealed:
+        reopen(connection, trial.id, trial.sealed, step, group)
     if group not in SYSTEM_GROUPS and (is_new or fresh):
         if group == "validation" and (crossings := hooks.crossed(connection, trial, step, fresh)):
             is_posted = hooks.post(connection, trial, step, crossings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base, BigId
@@ -56,6 +56,7 @@ class Trial(Base):
     external_id: Mapped[str | None] = mapped_column(String(255))  # of an unmanaged trial, within its experiment
     heard_at: Mapped[datetime | None] = mapped_column(UtcTime)  # latest sign of life of an unmanaged trial
     summary: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)
+    sealed: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # by group: see metric_blocks.py
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
 
@@ -86,6 +87,40 @@ class Metric(Base):
     searcher_metric: Mapped[float | None]
     archived: Mapped[bool] = mapped_column(default=False)
     reported_at: Mapped[datetime] = mapped_column(UtcTime)
+
+
+class MetricBlock(Base):
+    """Steps and times of successive reports of one group: what all metrics of these reports share.
+
+    Curves are read from blocks, since a million JSON documents take seconds. `api.ingest.metric_blocks` writes them.
+    """
+
+    __tablename__ = "metric_blocks"
+    __table_args__ = (UniqueConstraint("trial_id", "group_name", "first_step"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"))
+    group_name: Mapped[str] = mapped_column(String(120))
+    first_step: Mapped[int] = mapped_column(BigInteger)
+    last_step: Mapped[int] = mapped_column(BigInteger)
+    steps: Mapped[bytes] = mapped_column(LargeBinary)  # ascending; 64-bit integers, little-endian
+    times: Mapped[bytes] = mapped_column(LargeBinary)  # seconds since 1970; 64-bit floats, little-endian
+
+
+class MetricColumn(Base):
+    """The numbers of one metric in a block."""
+
+    __tablename__ = "metric_columns"
+    __table_args__ = (UniqueConstraint("trial_id", "group_name", "name", "first_step"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"))
+    group_name: Mapped[str] = mapped_column(String(120))
+    name: Mapped[str] = mapped_column(Text)
+    first_step: Mapped[int] = mapped_column(BigInteger)  # of the block
+    last_step: Mapped[int] = mapped_column(BigInteger)
+    numbers: Mapped[bytes] = mapped_column(LargeBinary)  # 64-bit floats, little-endian
+    places: Mapped[bytes | None] = mapped_column(LargeBinary)  # 16-bit integers: whose reports; None: of each report
 
 
 class Checkpoint(Base):

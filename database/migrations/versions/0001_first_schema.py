@@ -245,6 +245,21 @@ def upgrade() -> None:
     with op.batch_alter_table('workspaces', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_workspaces_owner_id'), ['owner_id'], unique=False)
 
+    op.create_table('config_policies',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.Column('workload', sa.String(length=24), nullable=False),
+    sa.Column('content', Document, nullable=False),
+    sa.Column('changed_by', sa.Integer(), nullable=False),
+    sa.Column('changed_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['changed_by'], ['users.id'], name=op.f('fk_config_policies_changed_by')),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_config_policies_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_config_policies')),
+    sa.UniqueConstraint('workspace_id', 'workload', name=op.f('uq_config_policies_workspace_id_workload'))
+    )
+    with op.batch_alter_table('config_policies', schema=None) as batch_op:
+        batch_op.create_index('uq_config_policies_cluster', ['workload'], unique=True, sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
+
     op.create_table('models',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('name', sa.String(length=255), nullable=False),
@@ -312,21 +327,6 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_role_assignments_group_id'), ['group_id'], unique=False)
         batch_op.create_index('ix_role_assignments_holder', ['user_id', 'group_id', 'workspace_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_role_assignments_workspace_id'), ['workspace_id'], unique=False)
-
-    op.create_table('config_policies',
-    sa.Column('id', sa.Integer(), nullable=False),
-    sa.Column('workspace_id', sa.Integer(), nullable=True),
-    sa.Column('workload', sa.String(length=24), nullable=False),
-    sa.Column('content', Document, nullable=False),
-    sa.Column('changed_by', sa.Integer(), nullable=False),
-    sa.Column('changed_at', UtcTime(), nullable=False),
-    sa.ForeignKeyConstraint(['changed_by'], ['users.id'], name=op.f('fk_config_policies_changed_by')),
-    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_config_policies_workspace_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_config_policies')),
-    sa.UniqueConstraint('workspace_id', 'workload', name=op.f('uq_config_policies_workspace_id_workload'))
-    )
-    with op.batch_alter_table('config_policies', schema=None) as batch_op:
-        batch_op.create_index('uq_config_policies_cluster', ['workload'], unique=True, sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
 
     op.create_table('templates',
     sa.Column('id', sa.Integer(), nullable=False),
@@ -427,12 +427,6 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_experiments_project_id'), ['project_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
-    op.create_table('held_starts',
-    sa.Column('experiment_id', sa.Integer(), nullable=False),
-    sa.Column('payload', Document, nullable=False),
-    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_held_starts_experiment_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('experiment_id', name=op.f('pk_held_starts'))
-    )
     op.create_table('project_visits',
     sa.Column('user_id', sa.Integer(), nullable=False),
     sa.Column('project_id', sa.Integer(), nullable=False),
@@ -474,6 +468,12 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_webhook_triggers_kind'), ['kind'], unique=False)
         batch_op.create_index(batch_op.f('ix_webhook_triggers_webhook_id'), ['webhook_id'], unique=False)
 
+    op.create_table('held_starts',
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('payload', Document, nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_held_starts_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('experiment_id', name=op.f('pk_held_starts'))
+    )
     op.create_table('model_definitions',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('content', sa.LargeBinary(), nullable=False),
@@ -489,6 +489,21 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_search_decisions_experiment_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('experiment_id', 'number', name=op.f('pk_search_decisions'))
     )
+    op.create_table('storage_removals',
+    sa.Column('id', sa.String(length=36), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('uuids', Document, nullable=False),
+    sa.Column('files', Document, nullable=False),
+    sa.Column('tensorboard', sa.String(length=200), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('finished_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_storage_removals_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_storage_removals'))
+    )
+    with op.batch_alter_table('storage_removals', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_storage_removals_experiment_id'), ['experiment_id'], unique=False)
+
     op.create_table('trials',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('experiment_id', sa.Integer(), nullable=False),
@@ -524,6 +539,7 @@ def upgrade() -> None:
     sa.Column('external_id', sa.String(length=255), nullable=True),
     sa.Column('heard_at', UtcTime(), nullable=True),
     sa.Column('summary', Document, nullable=False),
+    sa.Column('sealed', Document, nullable=False),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ended_at', UtcTime(), nullable=True),
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_trials_experiment_id'), ondelete='CASCADE'),
@@ -534,6 +550,49 @@ def upgrade() -> None:
     sa.UniqueConstraint('task_id', name=op.f('uq_trials_task_id')),
     sqlite_autoincrement=True
     )
+    op.create_table('metric_blocks',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('group_name', sa.String(length=120), nullable=False),
+    sa.Column('first_step', sa.BigInteger(), nullable=False),
+    sa.Column('last_step', sa.BigInteger(), nullable=False),
+    sa.Column('steps', sa.LargeBinary(), nullable=False),
+    sa.Column('times', sa.LargeBinary(), nullable=False),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metric_blocks_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_metric_blocks')),
+    sa.UniqueConstraint('trial_id', 'group_name', 'first_step', name=op.f('uq_metric_blocks_trial_id_group_name_first_step'))
+    )
+    op.create_table('metric_columns',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('group_name', sa.String(length=120), nullable=False),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('first_step', sa.BigInteger(), nullable=False),
+    sa.Column('last_step', sa.BigInteger(), nullable=False),
+    sa.Column('numbers', sa.LargeBinary(), nullable=False),
+    sa.Column('places', sa.LargeBinary(), nullable=True),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metric_columns_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_metric_columns')),
+    sa.UniqueConstraint('trial_id', 'group_name', 'name', 'first_step', name=op.f('uq_metric_columns_trial_id_group_name_name_first_step'))
+    )
+    op.create_table('metrics',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('trial_id', sa.Integer(), nullable=False),
+    sa.Column('run_id', sa.Integer(), nullable=False),
+    sa.Column('group_name', sa.String(length=120), nullable=False),
+    sa.Column('total_batches', sa.BigInteger(), nullable=True),
+    sa.Column('metrics', Document, nullable=False),
+    sa.Column('batch_metrics', Document, nullable=True),
+    sa.Column('searcher_metric', sa.Double(), nullable=True),
+    sa.Column('archived', sa.Boolean(), nullable=False),
+    sa.Column('reported_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metrics_trial_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_metrics'))
+    )
+    with op.batch_alter_table('metrics', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_metrics_trial_id'), ['trial_id'], unique=False)
+        batch_op.create_index('uq_metrics_current', ['trial_id', 'group_name', 'total_batches'], unique=True, sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
+
     op.create_table('tasks',
     sa.Column('id', sa.String(length=80), nullable=False),
     sa.Column('kind', sa.String(length=24), nullable=False),
@@ -571,29 +630,6 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_tasks_parent_id'), ['parent_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_trial_id'), ['trial_id'], unique=False)
 
-    op.create_table('task_secrets',
-    sa.Column('task_id', sa.String(length=80), nullable=False),
-    sa.Column('name', sa.String(length=40), nullable=False),
-    sa.Column('value', sa.Text(), nullable=False),
-    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_secrets_task_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('task_id', 'name', name=op.f('pk_task_secrets'))
-    )
-    op.create_table('task_dependencies',
-    sa.Column('task_id', sa.String(length=80), nullable=False),
-    sa.Column('needs_id', sa.String(length=80), nullable=False),
-    sa.Column('any_end', sa.Boolean(), nullable=False),
-    sa.ForeignKeyConstraint(['needs_id'], ['tasks.id'], name=op.f('fk_task_dependencies_needs_id'), ondelete='CASCADE'),
-    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_dependencies_task_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('task_id', 'needs_id', name=op.f('pk_task_dependencies'))
-    )
-    with op.batch_alter_table('task_dependencies', schema=None) as batch_op:
-        batch_op.create_index(batch_op.f('ix_task_dependencies_needs_id'), ['needs_id'], unique=False)
-    op.create_table('task_contexts',
-    sa.Column('task_id', sa.String(length=80), nullable=False),
-    sa.Column('content', sa.LargeBinary(), nullable=False),
-    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_contexts_task_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('task_id', name=op.f('pk_task_contexts'))
-    )
     op.create_table('allocations',
     sa.Column('id', sa.String(length=100), nullable=False),
     sa.Column('task_id', sa.String(length=80), nullable=False),
@@ -645,39 +681,30 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_checkpoints_task_id'), ['task_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_checkpoints_trial_id'), ['trial_id'], unique=False)
 
-    op.create_table('storage_removals',
-    sa.Column('id', sa.String(length=36), nullable=False),
-    sa.Column('experiment_id', sa.Integer(), nullable=False),
-    sa.Column('pool', sa.String(length=120), nullable=False),
-    sa.Column('uuids', Document, nullable=False),
-    sa.Column('files', Document, nullable=False),
-    sa.Column('tensorboard', sa.String(length=200), nullable=False),
-    sa.Column('created_at', UtcTime(), nullable=False),
-    sa.Column('finished_at', UtcTime(), nullable=True),
-    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_storage_removals_experiment_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_storage_removals'))
+    op.create_table('task_contexts',
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_contexts_task_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('task_id', name=op.f('pk_task_contexts'))
     )
-    with op.batch_alter_table('storage_removals', schema=None) as batch_op:
-        batch_op.create_index(batch_op.f('ix_storage_removals_experiment_id'), ['experiment_id'], unique=False)
-
-    op.create_table('metrics',
-    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
-    sa.Column('trial_id', sa.Integer(), nullable=False),
-    sa.Column('run_id', sa.Integer(), nullable=False),
-    sa.Column('group_name', sa.String(length=120), nullable=False),
-    sa.Column('total_batches', sa.BigInteger(), nullable=True),
-    sa.Column('metrics', Document, nullable=False),
-    sa.Column('batch_metrics', Document, nullable=True),
-    sa.Column('searcher_metric', sa.Double(), nullable=True),
-    sa.Column('archived', sa.Boolean(), nullable=False),
-    sa.Column('reported_at', UtcTime(), nullable=False),
-    sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metrics_trial_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_metrics'))
+    op.create_table('task_dependencies',
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('needs_id', sa.String(length=80), nullable=False),
+    sa.Column('any_end', sa.Boolean(), nullable=False),
+    sa.ForeignKeyConstraint(['needs_id'], ['tasks.id'], name=op.f('fk_task_dependencies_needs_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_dependencies_task_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('task_id', 'needs_id', name=op.f('pk_task_dependencies'))
     )
-    with op.batch_alter_table('metrics', schema=None) as batch_op:
-        batch_op.create_index(batch_op.f('ix_metrics_trial_id'), ['trial_id'], unique=False)
-        batch_op.create_index('uq_metrics_current', ['trial_id', 'group_name', 'total_batches'], unique=True, sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
+    with op.batch_alter_table('task_dependencies', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_task_dependencies_needs_id'), ['needs_id'], unique=False)
 
+    op.create_table('task_secrets',
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('name', sa.String(length=40), nullable=False),
+    sa.Column('value', sa.Text(), nullable=False),
+    sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_secrets_task_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('task_id', 'name', name=op.f('pk_task_secrets'))
+    )
     op.create_table('allocation_containers',
     sa.Column('allocation_id', sa.String(length=100), nullable=False),
     sa.Column('rank', sa.Integer(), autoincrement=False, nullable=False),
@@ -760,15 +787,12 @@ def downgrade() -> None:
 
     op.drop_table('log_policy_matches')
     op.drop_table('allocation_containers')
-    with op.batch_alter_table('metrics', schema=None) as batch_op:
-        batch_op.drop_index('uq_metrics_current', sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
-        batch_op.drop_index(batch_op.f('ix_metrics_trial_id'))
+    op.drop_table('task_secrets')
+    with op.batch_alter_table('task_dependencies', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_task_dependencies_needs_id'))
 
-    op.drop_table('metrics')
-    with op.batch_alter_table('storage_removals', schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f('ix_storage_removals_experiment_id'))
-
-    op.drop_table('storage_removals')
+    op.drop_table('task_dependencies')
+    op.drop_table('task_contexts')
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_checkpoints_trial_id'))
         batch_op.drop_index(batch_op.f('ix_checkpoints_task_id'))
@@ -780,21 +804,27 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_allocations_task_id'))
 
     op.drop_table('allocations')
-    op.drop_table('task_secrets')
-    op.drop_table('task_contexts')
-    with op.batch_alter_table('task_dependencies', schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f('ix_task_dependencies_needs_id'))
-
-    op.drop_table('task_dependencies')
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_tasks_trial_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_parent_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_job_id'))
 
     op.drop_table('tasks')
+    with op.batch_alter_table('metrics', schema=None) as batch_op:
+        batch_op.drop_index('uq_metrics_current', sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
+        batch_op.drop_index(batch_op.f('ix_metrics_trial_id'))
+
+    op.drop_table('metrics')
+    op.drop_table('metric_columns')
+    op.drop_table('metric_blocks')
     op.drop_table('trials')
+    with op.batch_alter_table('storage_removals', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_storage_removals_experiment_id'))
+
+    op.drop_table('storage_removals')
     op.drop_table('search_decisions')
     op.drop_table('model_definitions')
+    op.drop_table('held_starts')
     with op.batch_alter_table('webhook_triggers', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_webhook_triggers_webhook_id'))
         batch_op.drop_index(batch_op.f('ix_webhook_triggers_kind'))
@@ -809,7 +839,6 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_project_visits_project_id'))
 
     op.drop_table('project_visits')
-    op.drop_table('held_starts')
     with op.batch_alter_table('experiments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_experiments_state'))
         batch_op.drop_index(batch_op.f('ix_experiments_project_id'))
@@ -828,10 +857,6 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_templates_workspace_id'))
 
     op.drop_table('templates')
-    with op.batch_alter_table('config_policies', schema=None) as batch_op:
-        batch_op.drop_index('uq_config_policies_cluster')
-
-    op.drop_table('config_policies')
     with op.batch_alter_table('role_assignments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_role_assignments_workspace_id'))
         batch_op.drop_index('ix_role_assignments_holder')
@@ -848,6 +873,10 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_models_owner_id'))
 
     op.drop_table('models')
+    with op.batch_alter_table('config_policies', schema=None) as batch_op:
+        batch_op.drop_index('uq_config_policies_cluster', sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
+
+    op.drop_table('config_policies')
     with op.batch_alter_table('workspaces', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_workspaces_owner_id'))
 
@@ -861,7 +890,6 @@ def downgrade() -> None:
         batch_op.drop_index('ix_submissions_of')
 
     op.drop_table('submissions')
-
     with op.batch_alter_table('group_members', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_group_members_user_id'))
 
