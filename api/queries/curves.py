@@ -1,28 +1,25 @@
 """Curves of a metric over the steps of a trial, thinned out to what a plot can show.
 
-A long curve is not read as a whole: of each of some thousand ranges of steps the first report is found by the index,
-and among these the largest-triangle rule keeps the points that shape the line. What lies between two reports that were
-found is not seen, so a single outlier of a curve of a million points may be missing from it. Source of the rule:
-S. Steinarsson, "Downsampling Time Series for Visual Representation", 2013.
+Of a long curve the extremes of some thousand ranges of steps are looked at, and among these the largest-triangle rule
+keeps the points that shape the line. Source of the rule: S. Steinarsson, "Downsampling Time Series for Visual
+Representation", 2013.
 """
 
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
 
-from sqlalchemy import BigInteger, ColumnElement, cast, func, literal, select
+import numpy as np
 from sqlalchemy.orm import Session
 
-from api.schemas.base import number
-from database.models import Metric
+from api.queries import curve_bands
+from api.queries.series import Series, series
 
-#: Reports that are looked at for one curve.
-_CANDIDATES = 5000
+#: Ranges of steps of which the extremes are looked at.
+_COLUMNS = 1250
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,49 +46,22 @@ def curve(
         start: first step.
         end: last step; None: the last one there is.
     """
-    of_curve = (Metric.trial_id == trial_id, Metric.group_name == group, ~Metric.archived)
-    steps = [Metric.total_batches >= start]
-    if end is not None:
-        steps.append(Metric.total_batches <= end)
-    columns = select(Metric.total_batches, Metric.metrics, Metric.reported_at)
-    some = columns.where(*of_curve, *steps).order_by(Metric.total_batches).limit(_CANDIDATES + 1)
-    rows = session.execute(some).all()
-    if len(rows) > _CANDIDATES:
-        rows = session.execute(columns.where(Metric.id.in_(_spread(session, of_curve, steps)))).all()
-    points = [point for row in rows if (point := _point(name, *row)) is not None]
-    points.sort(key=lambda point: point.batches)
-    return thinned(points, most)
+    found = series(session, [trial_id], group, name, start=start, end=end).by_trial.get(trial_id)
+    if found is None:
+        return []
+    numbers = found.at(np.isfinite(found.values))
+    if not len(numbers.steps):
+        return []
+    some = curve_bands.thinned(numbers, _COLUMNS, int(numbers.steps[0]), int(numbers.steps[-1]))
+    return thinned(_points(some), most)
 
 
-def _spread(
-    session: Session, of_curve: Sequence[ColumnElement[bool]], steps: Sequence[ColumnElement[bool]]
-) -> Sequence[int]:
-    """Ids of the first report in each of `_CANDIDATES` ranges of equal width, and of the last report of all."""
-    bounds = select(func.min(Metric.total_batches), func.max(Metric.total_batches)).where(*of_curve, *steps)
-    low, high = (int(bound or 0) for bound in session.execute(bounds).one())
-    width = max(1, -(-(high - low + 1) // _CANDIDATES))
-    # each range is one look into the index: no other bound on the steps, or SQLite would begin at that one each time
-    begin = select(cast(literal(low), BigInteger).label("start")).cte("ranges", recursive=True)
-    following = typing.cast("ColumnElement[int]", begin.c.start) + width
-    ranges = begin.union_all(select(following).where(following <= high))
-    start = typing.cast("ColumnElement[int]", ranges.c.start)
-    first = (
-        select(Metric.id)
-        .where(*of_curve, Metric.total_batches >= start, Metric.total_batches < start + width)
-        .order_by(Metric.total_batches)
-        .limit(1)
-        .scalar_subquery()
-    )
-    found = session.scalars(select(first).select_from(ranges)).all()
-    last = session.scalar(select(Metric.id).where(*of_curve, *steps).order_by(Metric.total_batches.desc()).limit(1))
-    return [id_ for id_ in (*found, last) if id_ is not None]
-
-
-def _point(name: str, batches: int | None, metrics: dict[str, Any], time: datetime) -> Point | None:
-    value = number(metrics.get(name))
-    if value is None or not math.isfinite(value):
-        return None
-    return Point(batches or 0, value, time, number(metrics.get("epoch")))
+def _points(some: Series) -> list[Point]:
+    rows = zip(*(column.tolist() for column in (some.steps, some.values, some.times, some.epochs)), strict=True)
+    return [
+        Point(step, value, datetime.fromtimestamp(time, UTC), None if math.isnan(epoch) else epoch)
+        for step, value, time, epoch in rows
+    ]
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:

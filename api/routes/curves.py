@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
@@ -123,6 +124,8 @@ def curves_of_experiment(
     start: Annotated[int, Query(alias="startBatches", ge=0)] = 0,
     end: Annotated[int, Query(alias="endBatches", ge=0, description="0: no end")] = 0,
     most: Annotated[int, Query(ge=1, le=_MOST_TRIALS, description="trials")] = 100,
+    smoothing: Annotated[float, Query(ge=0, le=0.999, description="weight of earlier reports; of all reports")] = 0.0,
+    axis: Annotated[wire.Axis | None, Query(description="what the curves are drawn by; default: any of them")] = None,
 ) -> Response:
     """Curves of one metric, thinned to the first, last, smallest and largest value of each column of pixels."""
     group, name = _named("metric", metric)
@@ -134,8 +137,12 @@ def curves_of_experiment(
             if readable_trial(session, trial_id, user).experiment_id != experiment_id:
                 raise BadRequest(f"trialIds: {trial_id} is not of experiment {experiment_id}")
         ids = trial_ids or trials.best_ids(session, experiment, most)
-        found = curve_bands.curves(session, ids, group, name, columns=columns, start=start, end=end or None)
-    return answer(wire.Curves(curves=[wire.Curve.model_construct(**vars(curve)) for curve in found]))
+        found = curve_bands.curves(
+            session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing
+        )
+    parts.metrics.add_unsealed(found.unsealed)
+    curves_ = [wire.columns(trial_id, each, axis) for trial_id, each in found.by_trial.items()]
+    return Response(orjson.dumps({"curves": curves_}, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 
 def _named(field: str, text: str) -> tuple[str, str]:
