@@ -82,9 +82,11 @@ def figures() -> Iterator[Figure]:
             experiment = cluster.create(_CONFIG, _SCRIPT)
             yield from _live(visitor.page, cluster, experiment)
             wide = _filled(cluster, experiment, _TRIALS, _POINTS)
+            _wait_for_blocks(visitor.page, cluster, wide, _TRIALS * _POINTS)
             yield from _charts(visitor.page, wide, f"{_TRIALS} trials of {_POINTS:,} points", 0.5)
             yield Figure("frames while the cursor moves over these curves", [visitor.page.evaluate(_FRAMES)], "/s")
             long = _filled(cluster, experiment, 1, _LONG_POINTS)
+            _wait_for_blocks(visitor.page, cluster, long, _LONG_POINTS)
             yield from _charts(visitor.page, long, f"one series of {_LONG_POINTS:,} points", 1.0)
 
 
@@ -150,6 +152,15 @@ def _filled(cluster: Embedded, model: int, trials: int, points: int) -> int:
                 (points, number, number),
             )
     return experiment
+
+
+def _wait_for_blocks(page: Page, cluster: Embedded, experiment: int, reports: int) -> None:
+    """Until nearly all reports are in blocks, as they are when they came one after the other. A look starts it."""
+    count = "SELECT coalesce(sum(length(steps)) / 8, 0) FROM metric_blocks WHERE trial_id IN"
+    count += f" (SELECT id FROM trials WHERE experiment_id = {experiment})"
+    while cluster.rows(count)[0][0] < 0.95 * reports:
+        page.request.get(f"/api/v1/undeterred/experiments/{experiment}/curves?metric=validation.loss", timeout=120_000)
+        time.sleep(0.5)
 
 
 def _copied(base: sqlite3.Connection, table: str, where: str, changes: dict[str, object]) -> int:

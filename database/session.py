@@ -105,7 +105,11 @@ def _sqlite_engine(url: str, begin: str, pool_size: int) -> Engine:
     if path:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
-        url, pool_size=pool_size, max_overflow=10, connect_args={"timeout": 30, "check_same_thread": False}
+        url,
+        pool_size=pool_size,
+        max_overflow=10,
+        connect_args={"timeout": 30, "check_same_thread": False},
+        json_deserializer=orjson.loads,
     )
 
     def set_pragmas(connection: sqlite3.Connection, _: Any) -> None:

@@ -48,9 +48,16 @@ class Series:
 
 @dataclass
 class Found:
-    """Series of trials by id; and trials and groups with so many reports in no block that it is time for some."""
+    """Series of trials.
+
+    Attributes:
+        by_trial: By the id of the trial.
+        counts: Numbers that each of them has.
+        unsealed: Trials and groups with so many reports in no block that it is time for some.
+    """
 
     by_trial: dict[int, Series] = field(default_factory=dict[int, Series])
+    counts: dict[int, int] = field(default_factory=dict[int, int])
     unsealed: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
 
@@ -79,7 +86,8 @@ def series(
             found.unsealed.append((trial_id, group))
     for trial_id in trial_ids:
         if some := [piece for piece in pieces[trial_id] if len(piece.steps)]:
-            found.by_trial[trial_id] = _joined(some)
+            whole = found.by_trial[trial_id] = _joined(some)
+            found.counts[trial_id] = int(np.isfinite(whole.values).sum())
     return found
 
 
@@ -130,7 +138,8 @@ class _Shown:
             )
             if column.places is not None:
                 piece = piece.at(np.frombuffer(column.places, "<u2"))
-            yield block.trial_id, _between(piece, self.start, self.end)
+            is_whole = block.first_step >= self.start and (self.end is None or block.last_step <= self.end)
+            yield block.trial_id, piece if is_whole else _between(piece, self.start, self.end)
 
     def from_reports(self, sealed: Mapping[int, int]) -> Iterator[tuple[int, int, Series]]:
         """Trials, how many reports they have behind their last block, and the numbers in these.
@@ -182,7 +191,7 @@ def _spread(column: Row[*tuple[Any, ...]] | None, count: int) -> Floats:
 def _between(whole: Series, start: int, end: int | None) -> Series:
     begin = int(np.searchsorted(whole.steps, start))
     stop = len(whole.steps) if end is None else int(np.searchsorted(whole.steps, end, side="right"))
-    return whole if stop - begin == len(whole.steps) else whole.at(slice(begin, stop))
+    return whole.at(slice(begin, stop))
 
 
 def _joined(pieces: Sequence[Series]) -> Series:

@@ -141,7 +141,7 @@ def curves_of_experiment(
             session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing
         )
     parts.metrics.add_unsealed(found.unsealed)
-    curves_ = [wire.columns(trial_id, each, axis) for trial_id, each in found.by_trial.items()]
+    curves_ = [wire.columns(trial_id, each, found.counts[trial_id], axis) for trial_id, each in found.by_trial.items()]
     return Response(orjson.dumps({"curves": curves_}, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 

@@ -28,6 +28,7 @@ class Curve(Wire):
         times: Seconds since 1970. Empty if `axis` is another one.
         epochs: None where the report did not say. Empty if `axis` is another one.
         values: Of the metric.
+        count: Numbers that the trial reported, drawn or not; with smoothing also those before the first one here.
     """
 
     trial_id: int
@@ -35,6 +36,7 @@ class Curve(Wire):
     times: list[float]
     epochs: list[float | None]
     values: list[float | str]
+    count: int
 
 
 class Curves(Wire):
@@ -56,7 +58,7 @@ class Arrays(Protocol):
     def values(self) -> NDArray[np.float64]: ...
 
 
-def columns(trial_id: int, curve: Arrays, axis: Axis | None) -> dict[str, Any]:
+def columns(trial_id: int, curve: Arrays, count: int, axis: Axis | None) -> dict[str, Any]:
     """A `Curve` for orjson, which writes arrays as they are, and null for NaN."""
     values = curve.values
     return {
@@ -65,4 +67,5 @@ def columns(trial_id: int, curve: Arrays, axis: Axis | None) -> dict[str, Any]:
         "times": curve.times if axis in (None, Axis.TIME) else [],
         "epochs": curve.epochs if axis in (None, Axis.EPOCH) else [],
         "values": values if np.isfinite(values).all() else plain(values.tolist()),
+        "count": count,
     }

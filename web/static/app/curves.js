@@ -1,7 +1,8 @@
 // Curves as plots need them: one grid of x for all series, the extremes of each pixel column kept.
 
 /**
- * @typedef {{trialId: number, batches: number[], times: number[], epochs: (number | null)[], values: (number | string)[]}} Curve
+ * `times` and `epochs` are empty unless the curve is drawn by them. `count`: numbers that were reported so far.
+ * @typedef {{trialId: number, batches: number[], times: number[], epochs: (number | null)[], values: (number | string)[], count: number}} Curve
  * @typedef {"batches" | "time" | "epoch"} Axis
  */
 
@@ -22,14 +23,10 @@ export const numberOf = (value) =>
 
 /**
  * Rows for uPlot: x, then the values of each curve, null where it has none.
- * @param {Curve[]} curves @param {Axis} axis @param {number} columns of pixels @param {number} smoothing 0 to 0.99
+ * @param {Curve[]} curves @param {Axis} axis @param {number} columns of pixels
  */
-export function aligned(curves, axis, columns, smoothing = 0) {
-  const series = curves.map((curve) => {
-    const x = positions(curve, axis);
-    const values = smooth(curve.values.map(numberOf), smoothing);
-    return { x, values };
-  });
+export function aligned(curves, axis, columns) {
+  const series = curves.map((curve) => ({ x: positions(curve, axis), values: curve.values.map(numberOf) }));
   const steps = new Set();
   for (const { x } of series) for (const each of x) if (Number.isFinite(each)) steps.add(each);
   return steps.size <= MOST_STEPS ? exact(series, steps) : gridded(series, columns);
@@ -82,37 +79,38 @@ function gridded(series, columns) {
   })];
 }
 
-/** An exponential mean that starts without bias; what is no number is passed over. @param {number[]} values @param {number} weight */
-export function smooth(values, weight) {
-  if (!weight) return values;
-  let mean = 0;
-  let share = 0;
-  return values.map((value) => {
-    if (!Number.isFinite(value)) return value;
-    mean = weight * mean + (1 - weight) * value;
-    share = weight * share + (1 - weight);
-    return mean / share;
-  });
-}
-
-/** Add reported points; a step that is there already gets the newer value. @param {Curve[]} curves @param {any[]} points @param {string} group @param {string} name @param {Set<number> | null} only */
-export function withPoints(curves, points, group, name, only) {
+/**
+ * Add reported points. A step that is there already gets the newer value; in a curve that the server smoothed it stays.
+ * @param {Curve[]} curves @param {any[]} points @param {string} group @param {string} name @param {Set<number> | null} only @param {number} smoothing
+ */
+export function withPoints(curves, points, group, name, only, smoothing = 0) {
   const byTrial = new Map(curves.map((curve) => [curve.trialId, curve]));
   const changed = new Set();
   for (const [trialId, inGroup, batches, time, values] of points) {
     if (inGroup !== group || !(name in values) || values[name] === null || (only && !only.has(trialId))) continue;
     let curve = byTrial.get(trialId);
-    if (!curve) byTrial.set(trialId, (curve = { trialId, batches: [], times: [], epochs: [], values: [] }));
+    if (smoothing && curve && curve.batches.length && batches <= curve.batches[curve.batches.length - 1]) continue;
+    if (!curve) byTrial.set(trialId, (curve = { trialId, batches: [], times: [], epochs: [], values: [], count: 0 }));
     else if (!changed.has(trialId))
-      byTrial.set(trialId, (curve = { trialId, batches: [...curve.batches], times: [...curve.times], epochs: [...curve.epochs], values: [...curve.values] }));
+      byTrial.set(trialId, (curve = { ...curve, batches: [...curve.batches], times: [...curve.times], epochs: [...curve.epochs], values: [...curve.values] }));
     changed.add(trialId);
     let at = curve.batches.length;
     while (at > 0 && curve.batches[at - 1] >= batches) at--;
     const isKnown = curve.batches[at] === batches ? 1 : 0;
+    const value = smoothing ? smoothed(curve, values[name], smoothing) : values[name];
     curve.batches.splice(at, isKnown, batches);
     curve.times.splice(at, isKnown, time);
     curve.epochs.splice(at, isKnown, values.epoch ?? null);
-    curve.values.splice(at, isKnown, values[name]);
+    curve.values.splice(at, isKnown, value);
   }
   return changed.size ? [...byTrial.values()] : curves;
+}
+
+/** The exponential mean, without the bias of its beginning, one number further; as the server has it. @param {Curve} curve @param {number | string} value @param {number} weight */
+function smoothed(curve, value, weight) {
+  if (typeof value !== "number") return value;
+  const last = curve.values.findLast((each) => typeof each === "number");
+  const before = typeof last === "number" ? last * (1 - weight ** curve.count) : 0;
+  curve.count += 1;
+  return (weight * before + (1 - weight) * value) / (1 - weight ** curve.count);
 }

@@ -6,7 +6,7 @@ import { aligned, withPoints } from "./curves.js";
 import { metric } from "./format.js";
 import { watch } from "./live.js";
 import { go, setQuery, useLocation, useQuery } from "./router.js";
-import { useGet } from "./data.js";
+import { useGet, useRested } from "./data.js";
 import { Choice, Empty, Failed, Load } from "./ui.js";
 
 const COLUMNS = 500;
@@ -14,6 +14,9 @@ const MOST_CURVES = 100;
 const FIRST_CHARTS = 4;
 const DRAW_EVERY_MS = 100;
 const NO_STREAM_MS = 1500;
+const RESTED_MS = 150;
+/** @type {Record<string, string>} */
+const AXES = { batches: "steps", epoch: "epochs", time: "seconds" };
 
 /** Metrics that trials have, by the names of groups as they are stored. @param {any[]} trials @returns {string[]} */
 export function metricNames(trials) {
@@ -39,7 +42,8 @@ export function MetricCharts({ e, trialIds }) {
 /** @param {{e: any, names: string[], trialIds?: number[]}} props */
 export function Charts({ e, names, trialIds }) {
   const { query: now } = useLocation();
-  const [axis, setAxis] = useQuery("x", "batches");
+  const [by, setAxis] = useQuery("x", "batches");
+  const axis = by in AXES ? by : "batches";
   const [log, setLog] = useQuery("log");
   const [smoothing, setSmoothing] = useQuery("smooth", "0");
   const [some, setSome] = useQuery("metric");
@@ -50,7 +54,7 @@ export function Charts({ e, names, trialIds }) {
   const matching = some ? ordered.filter((name) => name.toLowerCase().includes(some.toLowerCase())) : ordered;
   const shown = matching.slice(0, now.has("all") ? 60 : FIRST_CHARTS);
   return html`<section class="stack tight" aria-label="metrics"><h2 class="visually-hidden">Metrics</h2><div class="row">
-      <${Choice} label="by" value=${axis} onChange=${setAxis} options=${[["batches", "steps"], ["epoch", "epochs"], ["time", "seconds"]]} />
+      <${Choice} label="by" value=${axis} onChange=${setAxis} options=${Object.entries(AXES)} />
       <${Choice} label="scale" value=${log} onChange=${setLog} options=${[["", "linear"], ["1", "logarithmic"]]} />
       <label class="row tight"><span class="muted">smooth</span><input type="range" min="0" max="0.98" step="0.02" value=${smoothing} aria-label="smoothing" onInput=${(/** @type {any} */ event) => setSmoothing(event.target.value)} /></label>
       ${names.length > FIRST_CHARTS && html`<input type="search" aria-label="filter metrics" placeholder="filter ${names.length} metrics" value=${some} onInput=${(/** @type {any} */ event) => setSome(event.target.value)} />`}
@@ -62,6 +66,7 @@ export function Charts({ e, names, trialIds }) {
 /** One metric of several trials. @param {{e: any, name: string, trialIds?: number[], axis: any, log: boolean, smoothing: number, zoom?: number[]}} props */
 function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   const [curves, setCurves] = useState(/** @type {any[] | null} */ (null));
+  const [drawnBy, setDrawnBy] = useState(axis); // what `curves` have is asked for by the axis
   const [error, setError] = useState(/** @type {any} */ (null));
   const turn = useRef(0);
   const waiting = useRef(/** @type {any[]} */ ([]));
@@ -72,21 +77,23 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   const inGroup = rest.join(".");
   const ids = trialIds?.join(",");
   const range = zoom?.join("-");
+  const weight = useRested(smoothing, RESTED_MS);
   const only = useMemo(() => (ids === undefined ? null : new Set(ids.split(",").map(Number))), [ids]);
 
   const load = useCallback(async () => {
     const own = ++turn.current;
     const [start, end] = range ? range.split("-").map(Number) : [0, 0];
     try {
-      const found = await get(`undeterred/experiments/${e.id}/curves${query({ metric: name, columns: COLUMNS, trialIds: ids?.split(","), startBatches: Math.max(0, Math.floor(start)), endBatches: Math.ceil(end) })}`);
+      const found = await get(`undeterred/experiments/${e.id}/curves${query({ metric: name, columns: COLUMNS, axis, smoothing: weight, trialIds: ids?.split(","), startBatches: Math.max(0, Math.floor(start)), endBatches: Math.ceil(end) })}`);
       if (own !== turn.current) return;
       // What was reported while the answer was on its way is in `waiting`, and is put in by its step: once only.
-      setCurves(withPoints(found.curves, waiting.current.splice(0), group, inGroup, only));
+      setCurves(withPoints(found.curves, waiting.current.splice(0), group, inGroup, only, weight));
+      setDrawnBy(axis);
       setError(null);
     } catch (problem) {
       if (own === turn.current) setError(problem);
     }
-  }, [e.id, name, ids, range]);
+  }, [e.id, name, ids, range, axis, weight]);
   useEffect(() => {
     // Of what goes on, the curve is read once its points come: read before, it would lack some, and be read again.
     if (!goesOn.current) load();
@@ -97,7 +104,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
         waiting.current.push(...points);
         timer.current ??= setTimeout(() => {
           timer.current = undefined;
-          setCurves((now) => (now === null ? now : withPoints(now, waiting.current.splice(0), group, inGroup, only)));
+          setCurves((now) => (now === null ? now : withPoints(now, waiting.current.splice(0), group, inGroup, only, weight)));
         }, DRAW_EVERY_MS);
       },
       version(next) {
@@ -116,10 +123,10 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
       clearTimeout(timer.current);
       timer.current = undefined;
     };
-  }, [e.id, name, load, only]);
+  }, [e.id, name, load, only, weight]);
 
   const ordered = useMemo(() => best(curves ?? [], e), [curves]);
-  const data = useMemo(() => aligned(ordered, axis, COLUMNS, smoothing), [ordered, axis, smoothing]);
+  const data = useMemo(() => aligned(ordered, drawnBy, COLUMNS), [ordered, drawnBy]);
   const series = useMemo(
     () => ordered.map((curve, i) => ({ label: `trial ${curve.trialId}`, colour: lineColour(curve.trialId), width: curve.trialId === e.bestTrialId || (i === 0 && ordered.length > 1 && !e.bestTrialId) ? 2.5 : 1.3 })),
     [ordered.map((curve) => curve.trialId).join(","), e.bestTrialId],
@@ -128,8 +135,8 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   if (curves === null) return html`<div class="skeleton" style=${{ height: "330px" }}></div>`;
   if (!ordered.length) return html`<h3>${name}</h3><p class="muted">No numbers of ${name}${range ? " in this range" : " yet"}.</p>`;
   const odd = ordered.reduce((n, curve) => n + curve.values.filter((/** @type {any} */ value) => typeof value === "string").length, 0);
-  return html`<${Chart} title=${name} data=${data} series=${series} xLabel=${{ batches: "steps", epoch: "epochs", time: "s" }[/** @type {string} */ (axis)] ?? axis} log=${log} sync="experiment-${e.id}-${axis}"
-      onZoom=${(/** @type {[number, number] | null} */ to) => axis === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" })} onPick=${(/** @type {number} */ i) => go(`/det/trials/${ordered[i].trialId}`)} />
+  return html`<${Chart} title=${name} data=${data} series=${series} xLabel=${drawnBy === "time" ? "s" : AXES[drawnBy]} log=${log} sync="experiment-${e.id}-${drawnBy}"
+      onZoom=${(/** @type {[number, number] | null} */ to) => drawnBy === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" })} onPick=${(/** @type {number} */ i) => go(`/det/trials/${ordered[i].trialId}`)} />
     ${odd > 0 && html`<p class="band">${odd} of the values drawn are NaN or infinite: the line has gaps there.</p>`}
     ${ordered.length >= MOST_CURVES && html`<p class="muted">The ${MOST_CURVES} best trials are drawn; the table of trials has all.</p>`}
     <span class="visually-hidden">latest: ${ordered.slice(0, 3).map((curve) => `trial ${curve.trialId} ${metric(curve.values[curve.values.length - 1])}`).join(", ")}</span>`;
