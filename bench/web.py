@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from playwright.sync_api import Error as PlaywrightError
@@ -139,7 +139,7 @@ def _charts(page: Page, experiment: int, what: str, goal: float) -> Iterator[Fig
 def _filled(cluster: Embedded, model: int, trials: int, points: int) -> int:
     """A copy of an experiment with trials whose curves are that long, written into the database's file."""
     with sqlite3.connect(cluster.folder / "undeterred.db", timeout=60) as base:
-        experiment = _copied(base, "experiments", f"id = {model}", {"state": "COMPLETED"})
+        experiment = _copied(base, "experiments", f"id = {model}", {"state": "COMPLETED", "ended_at": "2026-01-02"})
         (trial,) = base.execute("SELECT id FROM trials WHERE experiment_id = ?", (model,)).fetchone()
         summary = json.dumps({"validation": {"loss": {"type": "number", "count": points, "last": 1.0}}})
         for _ in range(trials):
@@ -163,11 +163,11 @@ def _wait_for_blocks(page: Page, cluster: Embedded, experiment: int, reports: in
         time.sleep(0.5)
 
 
-def _copied(base: sqlite3.Connection, table: str, where: str, changes: dict[str, object]) -> int:
+def _copied(base: sqlite3.Connection, table: str, where: str, changes: Mapping[str, object]) -> int:
     """A copy of a row with other values; what has to be unique is made so."""
     cursor = base.execute(f"SELECT * FROM {table} WHERE {where}")
     names = [column[0] for column in cursor.description]
-    row = dict(zip(names, cursor.fetchone(), strict=True)) | changes
+    row = dict(zip(names, cursor.fetchone(), strict=True)) | dict(changes)
     row.pop("id")
     for name in {"job_id", "request_id", "task_id"} & row.keys():
         row[name] = os.urandom(16).hex()

@@ -6,6 +6,7 @@ A spike of one report stays visible, which a rule that keeps only the shape may 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -24,6 +25,8 @@ def curves(
     start: int = 0,
     end: int | None = None,
     smoothing: float = 0.0,
+    with_times: bool = True,
+    with_epochs: bool = True,
 ) -> Found:
     """The curves of trials, each of at most five points a column.
 
@@ -37,8 +40,13 @@ def curves(
         end: Last step; None: the last one there is.
         smoothing: Weight of what came before, from 0 to less than 1; see `smoothed`. It is of all reports, also of
             those before `start` and of those that are not drawn.
+        with_times: Read the times, too.
+        with_epochs: Read the epochs, too.
     """
-    found = series(session, trial_ids, group, name, start=0 if smoothing else start, end=end)
+    found = series(
+        session, trial_ids, group, name, start=0 if smoothing else start, end=end, with_times=with_times,
+        with_epochs=with_epochs,
+    )  # fmt: skip
     if smoothing:
         whole = {trial_id: _smoothed(each, smoothing) for trial_id, each in found.by_trial.items()}
         since = {trial_id: each.at(each.steps >= start) for trial_id, each in whole.items()}
@@ -81,7 +89,7 @@ def _firsts(indexes: Integers, places: Integers) -> Integers:
 
 
 def _smoothed(whole: Series, weight: float) -> Series:
-    return Series(whole.steps, whole.times, whole.epochs, smoothed(whole.values, weight))
+    return replace(whole, values=smoothed(whole.values, weight))
 
 
 def smoothed(values: Floats, weight: float) -> Floats:

@@ -57,6 +57,8 @@ def curve(
 
 
 def _points(some: Series) -> list[Point]:
+    assert some.times is not None  # both were asked for
+    assert some.epochs is not None
     rows = zip(*(column.tolist() for column in (some.steps, some.values, some.times, some.epochs)), strict=True)
     return [
         Point(step, value, datetime.fromtimestamp(time, UTC), None if math.isnan(epoch) else epoch)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Row, and_, or_, select
+from sqlalchemy import ColumnElement, Row, and_, null, or_, select
 from sqlalchemy.orm import Session
 
 from api.queries.ids import among
@@ -31,19 +33,20 @@ class Series:
 
     Attributes:
         steps: Batches that were completed, ascending.
-        times: Of the reports, in seconds since 1970.
-        epochs: NaN where a report did not say.
         values: NaN and infinities are what was reported.
+        times: Of the reports, in seconds since 1970. None if they were not asked for.
+        epochs: NaN where a report did not say. None if they were not asked for.
     """
 
     steps: Integers
-    times: Floats
-    epochs: Floats
     values: Floats
+    times: Floats | None = None
+    epochs: Floats | None = None
 
     def at(self, places: Any) -> Self:
         """Some of it: indexes, a slice or a mask."""
-        return type(self)(self.steps[places], self.times[places], self.epochs[places], self.values[places])
+        some = (None if each is None else each[places] for each in (self.times, self.epochs))
+        return type(self)(self.steps[places], self.values[places], *some)
 
 
 @dataclass
@@ -62,7 +65,15 @@ class Found:
 
 
 def series(
-    session: Session, trial_ids: Sequence[int], group: str, name: str, *, start: int = 0, end: int | None = None
+    session: Session,
+    trial_ids: Sequence[int],
+    group: str,
+    name: str,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    with_times: bool = True,
+    with_epochs: bool = True,
 ) -> Found:
     """The metric of these trials. A report without a number there is left out, and a trial without a report.
 
@@ -73,8 +84,10 @@ def series(
         name: Of the metric.
         start: First step.
         end: Last step; None: the last one there is.
+        with_times: Read the times, too.
+        with_epochs: Read the epochs, too.
     """
-    shown = _Shown(session, trial_ids, group, name, start, end)
+    shown = _Shown(session, trial_ids, group, name, start, end, with_times, with_epochs)
     blocks = shown.blocks()
     pieces: dict[int, list[Series]] = defaultdict(list)
     for trial_id, piece in shown.from_blocks(blocks):
@@ -101,6 +114,8 @@ class _Shown:
     name: str
     start: int
     end: int | None
+    with_times: bool
+    with_epochs: bool
 
     def _among(self, model: type[MetricBlock] | type[MetricColumn]) -> ColumnElement[bool]:
         whose = among(self.session, model.trial_id, self.trial_ids)
@@ -109,8 +124,9 @@ class _Shown:
 
     def blocks(self) -> Sequence[Row[*tuple[Any, ...]]]:
         """Those of the trials, in order. They are read first: what is in none of them is read from the reports."""
-        columns = MetricBlock.trial_id, MetricBlock.first_step, MetricBlock.last_step, MetricBlock.steps
-        blocks = select(*columns, MetricBlock.times).where(self._among(MetricBlock))
+        times = MetricBlock.times if self.with_times else null().label("times")
+        columns = MetricBlock.trial_id, MetricBlock.first_step, MetricBlock.last_step, MetricBlock.steps, times
+        blocks = select(*columns).where(self._among(MetricBlock))
         return self.session.execute(blocks.order_by(MetricBlock.trial_id, MetricBlock.first_step)).all()
 
     def _columns(self, name: str) -> dict[tuple[int, int], Row[*tuple[Any, ...]]]:
@@ -123,7 +139,7 @@ class _Shown:
     def from_blocks(self, blocks: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[tuple[int, Series]]:
         """Trials and pieces of their series, in order."""
         values = self._columns(self.name) if blocks else {}
-        epochs = values if self.name == _EPOCH else self._columns(_EPOCH) if values else {}
+        epochs = self._columns(_EPOCH) if values and self.with_epochs else {}
         for block in blocks:
             key = block.trial_id, block.first_step
             column = values.get(key)
@@ -132,9 +148,9 @@ class _Shown:
             steps = np.frombuffer(block.steps, "<i8")
             piece = Series(
                 steps,
-                np.frombuffer(block.times, "<f8"),
-                _spread(epochs.get(key), len(steps)),
                 _spread(column, len(steps)),
+                np.frombuffer(block.times, "<f8") if self.with_times else None,
+                _spread(epochs.get(key), len(steps)) if self.with_epochs else None,
             )
             if column.places is not None:
                 piece = piece.at(np.frombuffer(column.places, "<u2"))
@@ -151,31 +167,34 @@ class _Shown:
         behind = [and_(Metric.trial_id == trial_id, Metric.total_batches > step) for trial_id, step in sealed.items()]
         if short:
             behind.append(among(self.session, Metric.trial_id, short))
+        time = Metric.reported_at if self.with_times else null().label("reported_at")
         reports = (
-            select(Metric.trial_id, Metric.total_batches, Metric.reported_at, Metric.metrics)
+            select(Metric.trial_id, Metric.total_batches, Metric.metrics, time)
             .where(or_(*behind), Metric.group_name == self.group, ~Metric.archived)
             .where(Metric.total_batches >= self.start)
             .order_by(Metric.trial_id, Metric.total_batches)
         )
         if self.end is not None:
             reports = reports.where(Metric.total_batches <= self.end)
-        for trial_id, of_trial in groupby(self.session.execute(reports), key=lambda row: row.trial_id):
-            yield trial_id, *_numbers(of_trial, self.name)
+        for trial_id, of_trial in groupby(self.session.execute(reports).tuples(), key=itemgetter(0)):
+            yield trial_id, *self._numbers(of_trial)
 
-
-def _numbers(reports: Iterable[Row[*tuple[Any, ...]]], name: str) -> tuple[int, Series]:
-    """How many reports these are, and the numbers in them."""
-    steps: list[int] = []
-    others: list[tuple[float, float, float]] = []
-    count = 0
-    for count, report in enumerate(reports, start=1):  # noqa: B007 - the last one is what counts
-        value = number(report.metrics.get(name))
-        if value is not None:
-            epoch = number(report.metrics.get(_EPOCH))
-            steps.append(report.total_batches)
-            others.append((report.reported_at.timestamp(), math.nan if epoch is None else epoch, value))
-    times, epochs, values = np.array(others, np.float64).reshape(-1, 3).T
-    return count, Series(np.array(steps, np.int64), times, epochs, values)
+    def _numbers(self, reports: Iterable[tuple[Any, ...]]) -> tuple[int, Series]:
+        """How many reports these are, and the numbers in them."""
+        rows: list[tuple[int, float, datetime | None, float]] = []
+        count = 0
+        for _, step, metrics, time in reports:
+            count += 1
+            value = number(metrics.get(self.name))
+            if value is not None:
+                epoch = number(metrics.get(_EPOCH)) if self.with_epochs else None
+                rows.append((step, value, time, math.nan if epoch is None else epoch))
+        return count, Series(
+            np.array([step for step, *_ in rows], np.int64),
+            np.array([value for _, value, *_ in rows], np.float64),
+            np.array([time.timestamp() for *_, time, _ in rows if time], np.float64) if self.with_times else None,
+            np.array([epoch for *_, epoch in rows], np.float64) if self.with_epochs else None,
+        )
 
 
 def _spread(column: Row[*tuple[Any, ...]] | None, count: int) -> Floats:
@@ -195,4 +214,13 @@ def _between(whole: Series, start: int, end: int | None) -> Series:
 
 
 def _joined(pieces: Sequence[Series]) -> Series:
-    return Series(*(np.concatenate([getattr(each, part.name) for each in pieces]) for part in fields(Series)))
+    def joined(parts: list[Floats | None]) -> Floats | None:
+        some = [part for part in parts if part is not None]
+        return np.concatenate(some) if some else None
+
+    return Series(
+        np.concatenate([piece.steps for piece in pieces]),
+        np.concatenate([piece.values for piece in pieces]),
+        joined([piece.times for piece in pieces]),
+        joined([piece.epochs for piece in pieces]),
+    )

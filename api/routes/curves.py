@@ -138,10 +138,11 @@ def curves_of_experiment(
                 raise BadRequest(f"trialIds: {trial_id} is not of experiment {experiment_id}")
         ids = trial_ids or trials.best_ids(session, experiment, most)
         found = curve_bands.curves(
-            session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing
-        )
+            session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing,
+            with_times=axis in (None, wire.Axis.TIME), with_epochs=axis in (None, wire.Axis.EPOCH),
+        )  # fmt: skip
     parts.metrics.add_unsealed(found.unsealed)
-    curves_ = [wire.columns(trial_id, each, found.counts[trial_id], axis) for trial_id, each in found.by_trial.items()]
+    curves_ = [wire.columns(trial_id, each, found.counts[trial_id]) for trial_id, each in found.by_trial.items()]
     return Response(orjson.dumps({"curves": curves_}, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 

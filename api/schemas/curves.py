@@ -46,26 +46,26 @@ class Curves(Wire):
 
 
 class Arrays(Protocol):
-    """A curve as arrays of the same length."""
+    """A curve as arrays of the same length; of times and epochs those that were read."""
 
     @property
     def steps(self) -> NDArray[np.int64]: ...
     @property
-    def times(self) -> NDArray[np.float64]: ...
-    @property
-    def epochs(self) -> NDArray[np.float64]: ...
-    @property
     def values(self) -> NDArray[np.float64]: ...
+    @property
+    def times(self) -> NDArray[np.float64] | None: ...
+    @property
+    def epochs(self) -> NDArray[np.float64] | None: ...
 
 
-def columns(trial_id: int, curve: Arrays, count: int, axis: Axis | None) -> dict[str, Any]:
+def columns(trial_id: int, curve: Arrays, count: int) -> dict[str, Any]:
     """A `Curve` for orjson, which writes arrays as they are, and null for NaN."""
     values = curve.values
     return {
         "trialId": trial_id,
         "batches": curve.steps,
-        "times": curve.times if axis in (None, Axis.TIME) else [],
-        "epochs": curve.epochs if axis in (None, Axis.EPOCH) else [],
+        "times": [] if curve.times is None else curve.times,
+        "epochs": [] if curve.epochs is None else curve.epochs,
         "values": values if np.isfinite(values).all() else plain(values.tolist()),
         "count": count,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.integration.api.served import Run, Served, until
 _LOTS = 3 * BLOCK + 40
 
 
-def fill(api: Served, run: Run, steps: Any, group: str = "training", **metrics: Any) -> None:
+def fill(api: Served, run: Run, steps: Iterable[int], group: str = "training", **metrics: Callable[[int], Any]) -> None:
     """Reports as they are stored; a metric is a function of the step, which may leave it out by None."""
     rows = [
         {"trial_id": run.trial_id, "run_id": run.run_id, "group_name": group, "total_batches": step,
@@ -42,14 +43,16 @@ def seal_all(api: Served, run: Run, group: str = "training") -> None:
             is_more = seal(session.connection(), run.trial_id, group)
 
 
-def told(api: Served, run: Run, name: str, group: str = "training", **bounds: int) -> list[tuple[Any, ...]]:
+def told(
+    api: Served, run: Run, name: str, group: str = "training", start: int = 0, end: int | None = None
+) -> list[tuple[Any, ...]]:
     """Step, epoch and value of each report, as curves are read."""
     with api.database.read() as session:
-        found = series(session, [run.trial_id], group, name, **bounds).by_trial.get(run.trial_id)
+        found = series(session, [run.trial_id], group, name, start=start, end=end).by_trial.get(run.trial_id)
     if found is None:
         return []
-    rows = zip(found.steps.tolist(), plain(found.epochs.tolist()), plain(found.values.tolist()), strict=True)
-    return list(rows)
+    assert found.epochs is not None
+    return list(zip(found.steps.tolist(), plain(found.epochs.tolist()), plain(found.values.tolist()), strict=True))
 
 
 def recorded(api: Served, run: Run, name: str, group: str = "training") -> list[tuple[Any, ...]]:

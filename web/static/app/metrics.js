@@ -9,7 +9,10 @@ import { go, setQuery, useLocation, useQuery } from "./router.js";
 import { useGet, useRested } from "./data.js";
 import { Choice, Empty, Failed, Load } from "./ui.js";
 
+/** Of pixels, of which each has its extremes: fewer where many curves lie over each other. */
 const COLUMNS = 500;
+const COLUMNS_OF_MANY = 250;
+const MANY = 30;
 const MOST_CURVES = 100;
 const FIRST_CHARTS = 4;
 const DRAW_EVERY_MS = 100;
@@ -33,10 +36,11 @@ export function metricNames(trials) {
 /** The charts of an experiment. @param {{e: any, trialIds?: number[], colours?: Map<number, string>}} props */
 export function MetricCharts({ e, trialIds }) {
   const trials = useGet(`experiments/${e.id}/trials${query({ limit: 100, sortBy: "SORT_BY_BATCHES_PROCESSED", orderBy: "ORDER_BY_DESC" })}`, [`experiment:${e.id}`]);
-  return html`<${Load} of=${trials} height=${320}>${(/** @type {any} */ data) => {
-    const shown = trialIds ? data.trials.filter((/** @type {any} */ t) => trialIds.includes(t.id)) : data.trials;
-    return html`<${Charts} e=${e} names=${metricNames(shown)} trialIds=${trialIds} />`;
-  }}</${Load}>`;
+  // The metric of the search is known before the trials are: its chart need not wait for them.
+  const first = e.bestTrialId && !trials.error ? [`validation.${e.searcherMetric}`] : null;
+  const shown = trials.data?.trials.filter((/** @type {any} */ t) => !trialIds || trialIds.includes(t.id));
+  const names = shown ? metricNames(shown) : first;
+  return names ? html`<${Charts} e=${e} names=${names} trialIds=${trialIds} />` : html`<${Load} of=${trials} height=${320}>${() => null}</${Load}>`;
 }
 
 /** @param {{e: any, names: string[], trialIds?: number[]}} props */
@@ -77,6 +81,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   const inGroup = rest.join(".");
   const ids = trialIds?.join(",");
   const range = zoom?.join("-");
+  const columns = (trialIds?.length ?? e.numTrials) > MANY ? COLUMNS_OF_MANY : COLUMNS;
   const weight = useRested(smoothing, RESTED_MS);
   const only = useMemo(() => (ids === undefined ? null : new Set(ids.split(",").map(Number))), [ids]);
 
@@ -84,7 +89,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
     const own = ++turn.current;
     const [start, end] = range ? range.split("-").map(Number) : [0, 0];
     try {
-      const found = await get(`undeterred/experiments/${e.id}/curves${query({ metric: name, columns: COLUMNS, axis, smoothing: weight, trialIds: ids?.split(","), startBatches: Math.max(0, Math.floor(start)), endBatches: Math.ceil(end) })}`);
+      const found = await get(`undeterred/experiments/${e.id}/curves${query({ metric: name, columns, axis, smoothing: weight, trialIds: ids?.split(","), startBatches: Math.max(0, Math.floor(start)), endBatches: Math.ceil(end) })}`);
       if (own !== turn.current) return;
       // What was reported while the answer was on its way is in `waiting`, and is put in by its step: once only.
       setCurves(withPoints(found.curves, waiting.current.splice(0), group, inGroup, only, weight));
@@ -93,7 +98,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
     } catch (problem) {
       if (own === turn.current) setError(problem);
     }
-  }, [e.id, name, ids, range, axis, weight]);
+  }, [e.id, name, ids, range, axis, weight, columns]);
   useEffect(() => {
     // Of what goes on, the curve is read once its points come: read before, it would lack some, and be read again.
     if (!goesOn.current) load();
@@ -126,7 +131,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   }, [e.id, name, load, only, weight]);
 
   const ordered = useMemo(() => best(curves ?? [], e), [curves]);
-  const data = useMemo(() => aligned(ordered, drawnBy, COLUMNS), [ordered, drawnBy]);
+  const data = useMemo(() => aligned(ordered, drawnBy, columns), [ordered, drawnBy, columns]);
   const series = useMemo(
     () => ordered.map((curve, i) => ({ label: `trial ${curve.trialId}`, colour: lineColour(curve.trialId), width: curve.trialId === e.bestTrialId || (i === 0 && ordered.length > 1 && !e.bestTrialId) ? 2.5 : 1.3 })),
     [ordered.map((curve) => curve.trialId).join(","), e.bestTrialId],

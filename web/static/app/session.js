@@ -6,10 +6,9 @@ let known = null;
 
 /** The session; null without one. */
 export async function load() {
-  const master = await get("master");
   try {
-    const { user } = await get("me");
-    known = { user, master, roles: await get("permissions/summary") };
+    const [master, { user }, roles] = await Promise.all([get("master"), get("me"), get("permissions/summary")]);
+    known = { user, master, roles };
   } catch (error) {
     if (/** @type {any} */ (error).status !== 401) throw error;
     known = null;
