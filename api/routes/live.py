@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import readable, readable_task, readable_trial
 from api.deps import PartsDep, UserDep, asked_again
+from api.errors import ApiError, Forbidden, NotFound
 from api.routing import Route
 from api.schemas.base import encode
 from api.schemas.live import Topic, topics_of
@@ -30,20 +31,28 @@ async def live(
 
     Topics: `experiments`, `jobs`, `tasks`, `agents`; `experiment:<number>`, `trial:<number>`, `curve:<experiment>`;
     `task:<id>`, `log:<task id>`. `hello` comes first, and names the release of the pages. `reset`: read it again.
+    `gone`: it does not exist, or may not be seen; the stream goes on with the others, and ends when none is left.
     """
     topics = topics_of(topic or [])
+    gone: set[str] = set()
 
     def check(reader: UserPrincipal) -> None:
         with parts.database.read() as session:
-            for each in topics:
-                _check(session, each, reader)
+            refused = {each.text: refusal for each in topics if (refusal := _refusal(session, each, reader))}
+        if len(refused) == len(topics):
+            raise next(iter(refused.values()))
+        gone.update(refused)
 
     await run_in_threadpool(check, user)
-    still = asked_again(request, check)
+    ask = asked_again(request, check)
+
+    async def hidden() -> Collection[str]:
+        await ask()
+        return gone
 
     async def lines() -> AsyncIterator[bytes]:
         yield _event("hello", {"digest": files.load().digest})
-        async for event in parts.live.events(topics, still):
+        async for event in parts.live.events(topics, hidden):
             yield b": here\n\n" if event is None else _event(*event)
 
     return event_stream(lines(), parts.followers.one_more(user.user_id))
@@ -51,6 +60,15 @@ async def live(
 
 def _event(kind: str, data: object) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + encode(data) + b"\n\n"
+
+
+def _refusal(session: Session, topic: Topic, user: UserPrincipal) -> ApiError | None:
+    """Why a user may not follow a topic; None: they may."""
+    try:
+        _check(session, topic, user)
+    except (NotFound, Forbidden) as refusal:
+        return refusal
+    return None
 
 
 def _check(session: Session, topic: Topic, user: UserPrincipal) -> None:

@@ -10,8 +10,8 @@ from api.errors import BadRequest
 
 Kind = Literal["experiments", "jobs", "tasks", "agents", "experiment", "trial", "task", "curve", "log"]
 
-#: Of one stream.
-MOST_TOPICS = 60
+#: Of one stream, which all tabs of a browser share.
+MOST_TOPICS = 200
 #: Lists, and things by number or by the id of a task.
 _LISTS: dict[str, Kind] = {"experiments": "experiments", "jobs": "jobs", "tasks": "tasks", "agents": "agents"}
 _BY_NUMBER: dict[str, Kind] = {"experiment": "experiment", "trial": "trial", "curve": "curve"}

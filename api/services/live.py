@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from logging import ERROR, WARNING
 from typing import Any
 
@@ -61,6 +61,15 @@ class _Page:
             self._reset.add(text)
         self.has_news.set()
 
+    def drop(self, text: str) -> None:
+        """Its reader may not see it: nothing of it is sent."""
+        topic = self.topics.pop(text)
+        self._versions.pop(text, None)
+        self._points.pop(text, None)
+        self._reset.discard(text)
+        if topic.kind == "curve":
+            del self.curves[topic.number]
+
     def take(self) -> list[Event]:
         """What is to be sent, and no longer waits."""
         events: list[Event] = [("version", {"topic": text, "version": v}) for text, v in self._versions.items()]
@@ -92,11 +101,13 @@ class Live:
         return self._loop is not None and not self._loop.done()
 
     async def events(
-        self, topics: Sequence[Topic], still: Callable[[], Awaitable[None]]
+        self, topics: Sequence[Topic], hidden: Callable[[], Awaitable[Collection[str]]]
     ) -> AsyncIterator[Event | None]:
-        """Events of one page, without end; None says that it is still there.
+        """Events of one browser, without end; None says that it is still there.
 
-        The first events are the present versions. Raises: whatever `still` does, which is awaited again and again.
+        Args:
+            topics: What it follows. The first events are their present versions.
+            hidden: Says again and again which topics the reader may not see. What it raises ends the stream.
         """
         page = _Page(topics)
         self._pages.add(page)
@@ -110,7 +121,9 @@ class Live:
             while True:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(page.has_news.wait(), _AT_LEAST_EVERY_S)
-                await still()
+                for text in page.topics.keys() & set(await hidden()):
+                    page.drop(text)
+                    yield "gone", {"topic": text}
                 now = time.monotonic()
                 for event in page.take():
                     sent = now

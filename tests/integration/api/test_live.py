@@ -129,7 +129,10 @@ async def test_what_one_does_not_see_can_not_be_followed(api: Served) -> None:
     await in_a_workspace_of(api, owner, run)
     for topic in (f"experiment:{run.experiment_id}", f"curve:{run.experiment_id}", f"trial:{run.trial_id}",
                   f"log:{run.task_id}", f"task:{run.task_id}"):  # fmt: skip
-        await other.refused(404, "GET", PATH, params={"topic": ["jobs", topic]})
+        await other.refused(404, "GET", PATH, params={"topic": topic})
+        async with following(api, other, "jobs", topic) as stream:
+            assert await stream.next("gone", "points") == ("gone", {"topic": topic})
+            assert (await stream.next("version"))[1]["topic"] == "jobs"
     await api.nobody.refused(401, "GET", PATH, params={"topic": "jobs"})
     await run.container.refused(403, "GET", PATH, params={"topic": "jobs"})
 
@@ -141,6 +144,21 @@ async def test_stream_ends_soon_after_its_reader_may_no_longer_see_it(api: Serve
         await stream.next("version")
         await in_a_workspace_of(api, admin, run)
         assert (await stream.next("ended"))[1]["status"] == 404
+
+
+async def test_others_of_a_stream_go_on_when_one_may_no_longer_be_seen(api: Served) -> None:
+    """All tabs of a browser share a stream: one that shows a deleted experiment must not silence the others."""
+    owner, admin = api.user(), api.user(is_admin=True)
+    hidden, open_ = await api.trial(owner), await api.trial(owner)
+    async with following(api, owner, f"curve:{hidden.experiment_id}", f"curve:{open_.experiment_id}") as stream:
+        for _ in range(2):
+            await stream.next("version")
+        await in_a_workspace_of(api, admin, hidden)
+        assert await stream.next("gone", "ended") == ("gone", {"topic": f"curve:{hidden.experiment_id}"})
+        for step, run in enumerate((hidden, open_, hidden, open_)):
+            await run.report("validation", step, {"loss": 1.0})
+        trials = [row[0] for row in (await stream.next("points"))[1]["points"]]
+        assert set(trials) == {open_.trial_id}
 
 
 async def test_stream_ends_soon_after_its_session(api: Served) -> None:
