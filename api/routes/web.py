@@ -7,12 +7,14 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 
 from api.errors import NotFound
-from api.middleware.browsers import UI_POLICY
+from api.middleware.browsers import UI_POLICY, WORKER_POLICY
 from api.routing import Route
 from web import files
 
 router = APIRouter(route_class=Route, tags=["cluster"], include_in_schema=False)
 
+#: Started beside the page, for all tabs.
+_WORKER = "app/stream-worker.js"
 _FOR_GOOD = "public, max-age=31536000, immutable"
 _EACH_TIME = "no-cache"
 
@@ -31,6 +33,8 @@ def asset(digest: str, path: str, request: Request) -> Response:
     if file is None:
         raise NotFound(f"there is no {request.url.path[:200]}")
     headers = {"cache-control": _FOR_GOOD, "vary": "accept-encoding"}
+    if path == _WORKER:
+        headers["content-security-policy"] = WORKER_POLICY
     accepted = Headers(scope=request.scope).get("accept-encoding", "")
     if file.compressed is not None and "gzip" in accepted:
         return Response(file.compressed, media_type=file.media_type, headers=headers | {"content-encoding": "gzip"})

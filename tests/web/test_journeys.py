@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
@@ -119,6 +119,38 @@ def test_page_goes_on_by_itself_when_the_api_was_killed(admin: Visitor, cluster:
         f"SELECT count(*) FROM metrics JOIN trials ON trials.id = trial_id WHERE experiment_id = {number}"
     )
     expect(page.locator("figure")).to_have_attribute("data-points", str(stored[0][0]))
+
+
+def test_all_tabs_share_one_stream(admin: Visitor, browser: Browser, cluster: Embedded) -> None:
+    """A browser has six connections for an address: the seventh tab would wait for ever."""
+    number = cluster.create(SINGLE.format(name="in eight tabs"), LONG)
+    tabs = [admin.page, *(admin.open() for _ in range(7))]
+    for tab in tabs:
+        tab.goto(f"/det/experiments/{number}")
+    drawn = "() => Number(document.querySelector('figure')?.dataset.points)"
+    for tab in tabs:
+        tab.wait_for_function(f"{drawn} > 3")
+    workers = browser.new_browser_cdp_session().send("Target.getTargets")["targetInfos"]
+    assert len([each for each in workers if each["type"] == "shared_worker" and admin.master in each["url"]]) == 1
+    for tab in tabs:
+        opened = tab.evaluate("() => performance.getEntriesByType('resource').map((entry) => entry.name)")
+        assert not [address for address in opened if "/live?" in address], "a stream of its own"
+    before = tabs[0].evaluate(drawn)
+    for tab in tabs[1:]:
+        tab.close()  # what others followed goes on
+    tabs[0].wait_for_function(f"{drawn} > {before} + 5")
+    cluster.det("experiment", "kill", str(number))
+    expect(tabs[0].locator("header .state")).to_contain_text("canceled")
+
+
+def test_page_asks_for_a_login_when_the_session_ends_elsewhere(admin: Visitor, cluster: Embedded) -> None:
+    page, other = admin.page, admin.open()
+    page.goto("/det/jobs")
+    other.goto("/det/logout")
+    expect(other.get_by_label("Password")).to_be_visible()
+    expect(page.get_by_label("Password")).to_be_visible()
+    admin.login("admin", PASSWORD, "/det/jobs")
+    expect(page.get_by_role("heading", name="Queue")).to_be_visible()
 
 
 def test_log_follows_and_goes_back_to_its_start(admin: Visitor, cluster: Embedded) -> None:

@@ -49,6 +49,19 @@ async def test_page_names_files_of_ours_only_and_all_are_there_for_good(api: Ser
         assert file.headers["content-encoding"] == "gzip" or len(file.content) < 200
 
 
+async def test_worker_may_ask_the_api_and_other_files_may_do_nothing(api: Served) -> None:
+    """A worker has the policy of its own file, not of the page; a file that is opened by itself has no rights."""
+    base = files.load().base
+    policies = {
+        path: (await api.http.get(f"{base}/{path}")).headers.get_list("content-security-policy")
+        for path in ("app/stream-worker.js", "app/main.js")
+    }
+    assert policies == {
+        "app/stream-worker.js": ["default-src 'none'; script-src 'self'; connect-src 'self'; frame-ancestors 'none'"],
+        "app/main.js": ["default-src 'none'; frame-ancestors 'none'; sandbox"],
+    }
+
+
 async def test_file_is_the_same_without_compression(api: Served) -> None:
     held = files.load()
     path = f"{held.base}/app/main.js"

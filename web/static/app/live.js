@@ -1,47 +1,76 @@
-// Notices of changes: one stream for all that this page shows, opened again by itself.
+// Notices of changes for this page. All tabs of the browser share one stream (`stream.js`).
 import { useEffect, useState } from "./html.js";
+import { get } from "./api.js";
 
 /**
  * `started`: from now on its points come; what was read before may lack some that were reported meanwhile.
  * @typedef {{version?: (version: string) => void, points?: (points: any[]) => void, reset?: () => void, started?: () => void}} Handlers
+ * @typedef {import("./stream.js").News} News
  */
 
 /** @type {Map<string, Set<Handlers>>} */
 const handlers = new Map();
-/** @type {Map<string, string>} */
+/** Of topics whose points come. @type {Map<string, string>} */
 const versions = new Map();
-/** @type {EventSource | null} */
-let source = null;
-let opened = "";
-/** Topics whose first version came by this connection: from then on their points come. @type {Set<string>} */
-let began = new Set();
-let isAway = false;
-let retry = 0;
-/** @type {number | undefined} */
-let timer;
-let digest = "";
-let isOld = false;
+/** @type {{isAway: boolean, isOld: boolean}} */
+let connection = { isAway: false, isOld: false };
+let release = "";
 /** @type {Set<() => void>} */
 const watchers = new Set();
-const FIRST_RETRY_MS = 300;
-const LAST_RETRY_MS = 2000;
+/** @type {number | undefined} */
+let timer;
+const SIGN_MS = 30_000;
+
+/** @type {Promise<(message: any) => void> | undefined} */
+let sender;
+
+/** To the stream: the worker's, or this page's own where a browser has no shared workers. @param {any} message */
+async function send(message) {
+  sender ??= "SharedWorker" in window ? Promise.resolve(toWorker()) : alone();
+  (await sender)(message);
+}
+
+function toWorker() {
+  const worker = new SharedWorker(new URL("./stream-worker.js", import.meta.url), { type: "module", name: "live" });
+  worker.port.onmessage = ({ data }) => told(data);
+  worker.onerror = () => {
+    sender = alone();
+    soon();
+  };
+  window.addEventListener("pagehide", () => worker.port.postMessage({ bye: true }));
+  window.addEventListener("pageshow", (event) => event.persisted && soon());
+  setInterval(() => worker.port.postMessage({}), SIGN_MS);
+  return (/** @type {any} */ message) => worker.port.postMessage(message);
+}
+
+async function alone() {
+  const { Stream } = await import("./stream.js");
+  const stream = new Stream();
+  setInterval(() => stream.hear(""), SIGN_MS);
+  return (/** @type {any} */ message) => (message.restart ? stream.restart() : stream.set("", message.topics, told));
+}
 
 /** Be notified of a topic until the returned function is called. @param {string} topic @param {Handlers} own */
 export function watch(topic, own) {
   const all = handlers.get(topic) ?? new Set();
   handlers.set(topic, all.add(own));
   const known = versions.get(topic);
-  if (known !== undefined) own.version?.(known);
-  if (began.has(topic)) own.started?.();
+  if (known !== undefined) {
+    own.version?.(known);
+    own.started?.();
+  }
   soon();
   return () => {
     all.delete(own);
-    if (!all.size) {
-      handlers.delete(topic);
-      versions.delete(topic);
-    }
+    if (!all.size) handlers.delete(topic);
     soon();
   };
+}
+
+/** Somebody has logged in or out. */
+export function restart() {
+  versions.clear();
+  send({ restart: true });
 }
 
 /** Whether the API answers, and whether it has newer pages than this one. */
@@ -52,67 +81,43 @@ export function useConnection() {
     watchers.add(changed);
     return () => void watchers.delete(changed);
   }, []);
-  return { isAway, isOld };
+  return connection;
 }
 
 function soon() {
   clearTimeout(timer);
-  timer = setTimeout(open, 20);
+  timer = setTimeout(() => {
+    for (const topic of versions.keys()) if (!handlers.has(topic)) versions.delete(topic);
+    send({ topics: [...handlers.keys()] });
+  }, 10);
 }
 
-function open() {
-  const topics = [...handlers.keys()].sort().slice(0, 60);
-  const address = topics.map((topic) => `topic=${encodeURIComponent(topic)}`).join("&");
-  if (source && address === opened && source.readyState !== EventSource.CLOSED) return;
-  source?.close();
-  source = null;
-  began = new Set();
-  opened = address;
-  if (!topics.length) return;
-  const own = (source = new EventSource(`/api/v1/undeterred/live?${address}`));
-  own.addEventListener("hello", (event) => {
-    const said = JSON.parse(event.data);
-    if (digest && said.digest !== digest) isOld = true;
-    digest = said.digest;
-    retry = 0;
-    away(false);
-  });
-  own.addEventListener("version", (event) => {
-    const { topic, version } = JSON.parse(event.data);
-    if (!began.has(topic)) {
-      began.add(topic);
-      handlers.get(topic)?.forEach((each) => each.started?.());
+/** @param {News} news */
+function told(news) {
+  if (news.kind === "away") {
+    if (news.is) {
+      versions.clear();
+      get("me").catch(() => {}); // that the session has ended is no answer of a stream's, but one of a request's
     }
-    if (versions.get(topic) === version) return;
-    versions.set(topic, version);
-    handlers.get(topic)?.forEach((each) => each.version?.(version));
-  });
-  own.addEventListener("points", (event) => {
-    const { topic, points } = JSON.parse(event.data);
-    handlers.get(topic)?.forEach((each) => each.points?.(points));
-  });
-  own.addEventListener("reset", (event) => {
-    handlers.get(JSON.parse(event.data).topic)?.forEach((each) => each.reset?.());
-  });
-  own.addEventListener("ended", () => again(own));
-  own.onerror = () => again(own);
+    connected({ isAway: news.is });
+  } else if (news.kind === "release") {
+    release ||= news.digest;
+    if (news.digest !== release) connected({ isOld: true });
+  } else if (news.kind === "version") {
+    versions.set(news.topic, news.version);
+    each(news.topic, (own) => {
+      if (news.first) own.started?.();
+      own.version?.(news.version);
+    });
+  } else if (news.kind === "points") each(news.topic, (own) => own.points?.(news.points));
+  else each(news.topic, (own) => own.reset?.());
 }
 
-/** @param {EventSource} own */
-function again(own) {
-  if (own !== source) return;
-  own.close();
-  source = null;
-  began = new Set();
-  away(true);
-  retry = Math.min(LAST_RETRY_MS, retry ? retry * 1.6 : FIRST_RETRY_MS);
-  clearTimeout(timer);
-  timer = setTimeout(open, retry);
-}
+/** @param {string} topic @param {(own: Handlers) => void} call */
+const each = (topic, call) => handlers.get(topic)?.forEach(call);
 
-/** @param {boolean} is */
-function away(is) {
-  if (is === isAway && !isOld) return;
-  isAway = is;
-  watchers.forEach((each) => each());
+/** @param {Partial<typeof connection>} change */
+function connected(change) {
+  connection = { ...connection, ...change };
+  watchers.forEach((draw) => draw());
 }

@@ -1,5 +1,6 @@
 // Who is logged in, and what they may do.
 import { call, get, post } from "./api.js";
+import { restart } from "./live.js";
 
 /** @type {{user: any, master: any, roles: any} | null} */
 let known = null;
@@ -39,10 +40,12 @@ export const mayChange = (e) => e.userId === known?.user?.id || may("UPDATE_EXPE
 /** @param {string} username @param {string} password */
 export async function login(username, password) {
   await call("POST", "/api/v1/auth/login", { username, password });
+  restart();
   return load();
 }
 
 export async function logout() {
   await post("auth/logout");
+  restart();
   known = null;
 }
