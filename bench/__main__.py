@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|cluster|docker …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -19,6 +19,7 @@ from bench import (
     interactive,
     killed_rank,
     lifecycle,
+    pages,
     proxy,
     reports,
     scheduling,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "proxy": proxy.figures,
     "interactive": interactive.figures,
     "web": web.figures,
+    "pages": pages.figures,
     "hosts": hosts.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),

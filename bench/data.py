@@ -44,13 +44,14 @@ class Filled:
     seconds: float
 
 
-def fill(url: str, scale: float, *, experiments: int | None = None) -> Filled:
+def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: int | None = None) -> Filled:
     """Bring an empty PostgreSQL to today's schema and fill it.
 
     Args:
         url: `postgresql+psycopg://…`.
         scale: 1 for the sizes above.
         experiments: this many instead of 100,000 times `scale`.
+        log_lines: this many in the long log.
     """
     began = time.monotonic()
     database = Database(url)
@@ -76,7 +77,7 @@ def fill(url: str, scale: float, *, experiments: int | None = None) -> Filled:
         _copy(connection, "metrics", _METRIC_COLUMNS, _curve(curve_trial, trials * _REPORTS, large))
         in_summary = json.dumps({"curve": {"loss": {"type": "number", "count": large, "last": 0.2}}})
         connection.execute("UPDATE trials SET summary = summary || %s WHERE id = %s", (in_summary, curve_trial))
-        _copy(connection, "task_logs", _LOG_COLUMNS, _lines(log_trial, large))
+        _copy(connection, "task_logs", _LOG_COLUMNS, _lines(log_trial, log_lines or large))
         connection.execute(_INDEX)
         for table in ("experiments", "trials", "metrics", "task_logs", "users", "projects", "workspaces"):
             connection.execute(
@@ -86,7 +87,7 @@ def fill(url: str, scale: float, *, experiments: int | None = None) -> Filled:
         connection.autocommit = True
         connection.execute("VACUUM (ANALYZE)")
     seconds = time.monotonic() - began
-    return Filled(count, trials, trials * _REPORTS + large, curve_trial, large, log_trial, large, seconds)
+    return Filled(count, trials, trials * _REPORTS + large, curve_trial, large, log_trial, log_lines or large, seconds)
 
 
 _INDEX = (
@@ -159,13 +160,13 @@ def _trials(connection: psycopg.Connection, experiments: int) -> None:
             yield (
                 f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
                 f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{summary}\t"
-                f"{_START}\t{_START}\n"
+                f"{_START}\t{_START}\t{{}}\n"
             )
 
     columns = (
         "id, experiment_id, request_id, task_id, seed, hparams, state, revision, message, restarts, continued_after,"
         " run_id, metrics_run_id, asks_operations, is_closed, progress, runner_state, is_continuation, total_batches,"
-        " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at"
+        " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at, sealed"
     )
     _copy(connection, "trials", columns, rows())
 
