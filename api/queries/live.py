@@ -141,6 +141,11 @@ def _curve(session: Session, topic: Topic) -> Any:
     return session.scalar(runs)
 
 
+def _system(session: Session, topic: Topic) -> Any:
+    newest = select(func.max(Metric.reported_at))
+    return session.scalar(newest.where(Metric.trial_id == topic.number, Metric.total_batches.is_(None)))
+
+
 _VERSIONS: dict[Kind, Callable[[Session, Topic], Any]] = {
     "experiments": _experiments,
     "jobs": _jobs,
@@ -151,4 +156,5 @@ _VERSIONS: dict[Kind, Callable[[Session, Topic], Any]] = {
     "task": _task,
     "log": _log,
     "curve": _curve,
+    "system": _system,
 }

@@ -1,4 +1,4 @@
-"""The system profiler of older harnesses: series of values by label. They are kept as what newer ones report."""
+"""What the system profiler measured: for plots, and as series of values by label, which older harnesses report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from api.auth.reporters import reporter_for
 from api.deps import PartsDep, PrincipalDep, UserDep, asked_again
 from api.errors import BadRequest
 from api.ingest.metrics_writer import SYSTEM_GROUPS
+from api.queries import system_metrics
 from api.queries.paging import chosen
 from api.routing import Route
 from api.schemas import profiler as wire
+from api.schemas import system_metrics as plots
 from api.schemas.base import answer, encode, number, rfc3339
 from api.schemas.metrics import MetricReport, Metrics
 from api.schemas.parameters import Follow, TrialId
@@ -106,6 +108,24 @@ def _series(metrics: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
                 yield from ((agent_id, name, inner) for inner in cast("dict[str, Any]", value))
             else:
                 yield agent_id, "", name
+
+
+@router.get("/api/v1/undeterred/trials/{trial_id}/system-metrics", response_model=plots.SystemMetrics)
+def read_plots(
+    trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: Annotated[plots.SystemRequest, Query()]
+) -> Response:
+    """What the profiler measured, thinned to the smallest and largest value of each column of pixels."""
+    with parts.database.read() as session:
+        readable_trial(session, trial_id, user)
+        found, is_whole = system_metrics.of_trial(
+            session, trial_id, columns=wanted.columns, start=wanted.start, end=wanted.end
+        )
+        runs = [
+            plots.SystemRun(run_id=run_id, started_at=started_at, ended_at=ended_at)
+            for run_id, started_at, ended_at in system_metrics.runs(session, trial_id)
+        ]
+    series = [plots.SystemSeries.model_construct(**vars(each)) for each in found]
+    return answer(plots.SystemMetrics(series=series, runs=runs, is_whole=is_whole))
 
 
 @router.get("/api/v1/trials/{trial_id}/profiler/metrics", response_class=Response, responses=LINES)

@@ -8,13 +8,13 @@ from typing import Literal
 
 from api.errors import BadRequest
 
-Kind = Literal["experiments", "jobs", "tasks", "agents", "experiment", "trial", "task", "curve", "log"]
+Kind = Literal["experiments", "jobs", "tasks", "agents", "experiment", "trial", "task", "curve", "log", "system"]
 
 #: Of one stream, which all tabs of a browser share.
 MOST_TOPICS = 200
 #: Lists, and things by number or by the id of a task.
 _LISTS: dict[str, Kind] = {"experiments": "experiments", "jobs": "jobs", "tasks": "tasks", "agents": "agents"}
-_BY_NUMBER: dict[str, Kind] = {"experiment": "experiment", "trial": "trial", "curve": "curve"}
+_BY_NUMBER: dict[str, Kind] = {"experiment": "experiment", "trial": "trial", "curve": "curve", "system": "system"}
 _BY_TASK: dict[str, Kind] = {"task": "task", "log": "log"}
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -22,7 +22,8 @@ _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 @dataclass(frozen=True)
 class Topic:
-    """A list, or one thing. `curve`: the points of all trials of an experiment as they are reported.
+    """A list, or one thing. `curve`: the points of all trials of an experiment as they are reported. `system`: what the
+    profiler of a trial reports.
 
     Attributes:
         text: As it was asked for.

@@ -75,6 +75,13 @@ class Metric(Base):
             sqlite_where=text("archived = 0 AND total_batches IS NOT NULL"),
             postgresql_where=text("archived = false AND total_batches IS NOT NULL"),
         ),
+        Index(
+            "ix_metrics_system",
+            "trial_id",
+            "reported_at",
+            sqlite_where=text("total_batches IS NULL"),
+            postgresql_where=text("total_batches IS NULL"),
+        ),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)

@@ -590,6 +590,7 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('id', name=op.f('pk_metrics'))
     )
     with op.batch_alter_table('metrics', schema=None) as batch_op:
+        batch_op.create_index('ix_metrics_system', ['trial_id', 'reported_at'], unique=False, sqlite_where=sa.text('total_batches IS NULL'), postgresql_where=sa.text('total_batches IS NULL'))
         batch_op.create_index(batch_op.f('ix_metrics_trial_id'), ['trial_id'], unique=False)
         batch_op.create_index('uq_metrics_current', ['trial_id', 'group_name', 'total_batches'], unique=True, sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
 
@@ -813,6 +814,7 @@ def downgrade() -> None:
     with op.batch_alter_table('metrics', schema=None) as batch_op:
         batch_op.drop_index('uq_metrics_current', sqlite_where=sa.text('archived = 0 AND total_batches IS NOT NULL'), postgresql_where=sa.text('archived = false AND total_batches IS NOT NULL'))
         batch_op.drop_index(batch_op.f('ix_metrics_trial_id'))
+        batch_op.drop_index('ix_metrics_system', sqlite_where=sa.text('total_batches IS NULL'), postgresql_where=sa.text('total_batches IS NULL'))
 
     op.drop_table('metrics')
     op.drop_table('metric_columns')

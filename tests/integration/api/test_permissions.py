@@ -276,6 +276,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/trials/{trial_id}/logs", None, SEEN),
     ("GET", "/api/v1/undeterred/trials/{trial_id}/why", None, SEEN),
     ("GET", "/api/v1/undeterred/trials/{trial_id}/decisions", None, SEEN),
+    ("GET", "/api/v1/undeterred/trials/{trial_id}/system-metrics", None, SEEN),
     ("GET", "/api/v1/undeterred/trials/{trial_id}/log-window", None, SEEN),
     ("GET", "/api/v1/undeterred/tasks/{task_id}/log-window", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/search", None, SEEN),
