@@ -31,6 +31,7 @@ PAGES = {
     "notes": ("/det/experiments/1/notes", "textarea"),
     "trial": ("/det/trials/1", "figure"),
     "workloads": ("/det/trials/1/workloads", "table"),
+    "system": ("/det/trials/1/system", ".empty"),
     "compare": ("/det/compare?trials=1,2", "figure"),
     "launch": ("/det/launch", "dl"),
     "tasks": ("/det/tasks", ".empty, table"),

@@ -5,13 +5,19 @@ import { metric } from "./format.js";
 import { colour } from "./theme.js";
 import { saveCanvas, saveText, csvOf, svgOf } from "./save.js";
 
+/** @type {Scale} */
+const PLAIN = { text: metric };
+
 /**
- * @typedef {{label: string, colour: string, width?: number}} Series
+ * How values of an axis are written; steps between its marks; its range, if it is not that of the values.
+ * @typedef {{text: (value: any) => string, incrs?: number[], range?: [number, number]}} Scale
+ * @typedef {{label: string, colour: string, width?: number, dash?: number[]}} Series
  * @param {{title: string, data: any[], series: Series[], xLabel: string, log?: boolean, height?: number, sync?: string,
- *   onZoom?: (range: [number, number] | null) => void, onPick?: (index: number) => void, bands?: [number, number, string][]}} props
+ *   onZoom?: (range: [number, number] | null) => void, onPick?: (index: number) => void, bands?: [number, number, string][],
+ *   x?: Scale, y?: Scale}} props
  *   `data`: x, then a row for each series
  */
-export function Chart({ title, data, series, xLabel, log = false, height = 280, sync = "charts", onZoom, onPick, bands = [] }) {
+export function Chart({ title, data, series, xLabel, log = false, height = 280, sync = "charts", onZoom, onPick, bands = [], x = PLAIN, y = PLAIN }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const plot = useRef(/** @type {any} */ (null));
   const tip = useRef(/** @type {HTMLParagraphElement | null} */ (null));
@@ -40,15 +46,15 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
       {
         width: element.clientWidth || 600,
         height,
-        scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+        scales: { x: { time: false }, y: log ? { distr: 3 } : y.range ? { range: y.range } : {} },
         axes: [
-          { ...axis, size: 34, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => metric(tick)) },
-          { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : metric(tick))) },
+          { ...axis, size: 34, incrs: x.incrs, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => x.text(tick)) },
+          { ...axis, size: y === PLAIN ? 58 : 68, incrs: y.incrs, values: (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : y.text(tick))) },
         ],
         cursor: { sync: { key: sync }, focus: { prox: 24 }, drag: { x: true, y: false, uni: 20 }, points: { size: 6 } },
         focus: { alpha: 0.25 },
         series: [{}, ...series.map((each) => ({
-          label: each.label, stroke: each.colour, width: each.width ?? 1.5, spanGaps: false,
+          label: each.label, stroke: each.colour, width: each.width ?? 1.5, dash: each.dash, spanGaps: false,
           points: { show: (/** @type {any} */ u, /** @type {number} */ i) => filled(u.data[i]) < 60, size: 4, stroke: each.colour, fill: each.colour },
         }))],
         hooks: {
@@ -82,14 +88,16 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
   }, [shape, log, height, sync, theme]);
   useEffect(() => plot.current?.setData(data), [data]);
 
+  const at = (/** @type {number} */ value) => (x === PLAIN ? `${metric(value)} ${xLabel}` : x.text(value));
+
   /** What is under the cursor. @param {any} u */
   function tell(u) {
     if (!tip.current) return;
     const { idx } = u.cursor;
     const focused = u.series.findIndex((/** @type {any} */ s, /** @type {number} */ i) => i > 0 && s._focus);
     if (idx === null || idx === undefined) tip.current.textContent = "";
-    else if (focused > 0) tip.current.textContent = `${u.series[focused].label}: ${metric(near(u.data[focused], idx))} at ${metric(u.data[0][idx])} ${xLabel}`;
-    else tip.current.textContent = `${metric(u.data[0][idx])} ${xLabel}`;
+    else if (focused > 0) tip.current.textContent = `${u.series[focused].label}: ${y.text(near(u.data[focused], idx))} at ${at(u.data[0][idx])}`;
+    else tip.current.textContent = at(u.data[0][idx]);
   }
 
   const points = useMemo(() => data.slice(1).reduce((sum, row) => sum + filled(row), 0), [data]);

@@ -9,6 +9,7 @@ import { lazy } from "../lazy.js";
 import { mayChange } from "../session.js";
 
 const CheckpointTable = lazy("CheckpointTable", () => import("../checkpoints.js"));
+const SystemCharts = lazy("SystemCharts", () => import("../system.js"));
 const LogView = lazy("LogView", () => import("../logview.js"));
 
 /** @param {{id: string, tab?: string}} props */
@@ -19,9 +20,9 @@ export function Trial({ id, tab = "overview" }) {
   return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { trial: t }) => html`<${Load} of=${parent}>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="Trial ${t.id}" crumbs=${[[e.projectName, `/det/projects/${e.projectId}`], [`${e.id} ${e.name}`, `/det/experiments/${e.id}`]]} below=${html`<${Line} t=${t} e=${e} />`}>
       ${!t.endTime && mayChange(e) && html`<${Confirm} label="Kill" title="Kill trial ${t.id}?" confirm="Kill" run=${async () => { await post(`trials/${id}/kill`); one.reload(); }}><p>It ends at once, without a last checkpoint; the search goes on without it.</p></${Confirm}>`}</${Head}>
-    <${Tabs} base="/det/trials/${id}" now=${tab} tabs=${[["overview", "Overview"], ["hyperparameters", "Hyperparameters"], ["checkpoints", "Checkpoints", t.checkpointCount], ["workloads", "Workloads"], ["logs", "Logs"]]} />
+    <${Tabs} base="/det/trials/${id}" now=${tab} tabs=${[["overview", "Overview"], ["hyperparameters", "Hyperparameters"], ["checkpoints", "Checkpoints", t.checkpointCount], ["workloads", "Workloads"], ["system", "System"], ["logs", "Logs"]]} />
     ${tab === "hyperparameters" ? html`<${Hyperparameters} t=${t} />` : tab === "checkpoints" ? html`<${Checkpoints} id=${id} e=${e} />` : tab === "workloads" ? html`<${Workloads} id=${id} />`
-      : tab === "logs" ? html`<${LogView} of="trials/${id}" taskIds=${t.taskIds} />` : html`<${Overview} t=${t} e=${e} />`}</div>`}</${Load}>`}</${Load}>`;
+      : tab === "system" ? html`<${SystemCharts} t=${t} />` : tab === "logs" ? html`<${LogView} of="trials/${id}" taskIds=${t.taskIds} />` : html`<${Overview} t=${t} e=${e} />`}</div>`}</${Load}>`}</${Load}>`;
 }
 
 /** @param {{t: any, e: any}} props */

@@ -1,0 +1,78 @@
+"""What operators look at in the pages: machines, history, roles, lists, logs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.kit.browser import WAIT_MS, Visitor
+from tests.kit.embedded import Embedded
+from tests.web.conftest import pictures
+
+expect.set_options(timeout=WAIT_MS)
+SINGLE = "name: {name}\nentrypoint: python3 train.py\nsearcher: {{name: single, metric: loss, max_length: {{batches: 2000}}}}\nmax_restarts: {restarts}\n"
+MEASURED = """
+import sys, time
+import determined as det
+first = det.get_cluster_info().trial._trial_run_id == 1
+with det.core.init() as c:
+    c.profiler.on(sampling_interval=0.1, samples_per_report=1)
+    for n in range(1, 2000):
+        c.train.report_validation_metrics(n, {'loss': 1 / n})
+        if c.preempt.should_preempt():
+            break
+        if first and n > 5:
+            time.sleep(0.5)
+            sys.exit(3)
+        time.sleep(0.2)
+"""
+
+
+def no_barrier(page: Page) -> None:
+    """Nothing that a screen reader or the keyboard stumbles over."""
+    result: Any = Axe().run(page)  # pyright: ignore[reportUnknownMemberType]
+    assert not result.response["violations"], result.generate_report()
+
+
+def test_operator_sees_what_the_machines_of_a_trial_do(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    number = cluster.create(SINGLE.format(name="measured", restarts=1), MEASURED)
+    cluster.until(lambda: cluster.rows("SELECT 1 FROM metrics WHERE total_batches IS NULL"), 60, "it is measured")
+    (trial,) = cluster.rows(f"SELECT id FROM trials WHERE experiment_id = {number}")[0]
+    page.goto(f"/det/trials/{trial}")
+    page.get_by_role("link", name="System", exact=True).click()
+    expect(page.get_by_role("heading", name="CPU in use (%)")).to_be_visible()
+    expect(page.get_by_role("heading", name="Memory free (bytes)")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"2 runs; shaded: between them"))).to_be_visible()  # it learns of the second one
+    cpu = page.locator('figure[aria-label^="CPU in use"]')
+    before = int(cpu.get_attribute("data-points") or 0)
+    page.wait_for_function(
+        f"() => Number(document.querySelector('figure[aria-label^=\"CPU in use\"]').dataset.points) > {before + 5}"
+    )
+    no_barrier(page)
+    admin.picture(pictures(), "system")
+    box = cpu.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"zoom=\d+-\d+"))
+    page.reload()
+    page.get_by_role("button", name="Whole range").click()
+    expect(page).not_to_have_url(re.compile("zoom="))
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="save Disk throughput (bytes/s) as CSV").click()
+    assert re.match(r"s,\S+ read,\S+ written\n", waiting.value.path().read_text())
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    expect(page.locator("header .state")).to_contain_text("canceled")
+
+
+def test_page_says_how_to_switch_the_profiler_on(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/trials/1/system")
+    expect(page.get_by_text("profiling: {enabled: true}")).to_be_visible()
