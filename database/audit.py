@@ -7,7 +7,8 @@ something. Writes without a caller - activities, reports of containers - leave n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -17,15 +18,21 @@ import orjson
 from sqlalchemy import event, inspect, select, text
 from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
 
-from database.models.audit import AuditEntry
+from database.models.audit import AuditEntry, AuditSubject
+from database.models.experiments import Experiment
+from database.models.trials import Trial
 from database.types import utc_now
 
 #: What the first entry comes after.
 ORIGIN = "0" * 64
 _LOCK = 7263042
 _MOST_ROWS = 20
+#: Where a request names what it changes.
+_NAMED = re.compile(r"\{(experiment_id|trial_id|run_id)\}")
+_NUMBER = re.compile(r"/(?:experiments|trials|runs)/([0-9]{1,9})(?:/|$)")
+_WRITTEN = re.compile(r"[+~] experiments ([0-9]+)")
 #: What is written on the way of a change and tells nobody anything.
-_SILENT = frozenset({"outbox", "audit_entries", "login_failures", "answered_requests"})
+_SILENT = frozenset({"outbox", "audit_entries", "audit_subjects", "login_failures", "answered_requests"})
 
 
 @dataclass
@@ -41,6 +48,8 @@ class Asking:
     token_id: int | None = None
     fields: tuple[str, ...] = ()
     is_recorded: bool = False
+    experiments: list[int] = field(default_factory=list[int])  # changed by a request for many of them
+    number: int | None = None  # of its entry
 
 
 #: The request that the present code works for.
@@ -108,6 +117,7 @@ def record(session: AuditedSession, request: Asking) -> bool:
 
 def append(session: Session, request: Asking, rows: list[str]) -> None:
     """Add an entry. To be the last thing that a transaction does: until it ends, nobody else can add one."""
+    subjects = _subjects(session, request, rows)
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))  # SQLite has one writer at a time anyway
     last = session.execute(
@@ -131,6 +141,38 @@ def append(session: Session, request: Asking, rows: list[str]) -> None:
     entry.hash = entry_hash(entry)
     session.add(entry)
     session.flush()
+    request.number = number
+    session.add_all(AuditSubject(experiment_id=each, number=number) for each in sorted(subjects))
+    session.flush()
+
+
+def note_experiment(experiment_id: int) -> None:
+    """Say of a request for many experiments that it changed this one."""
+    if (current := asking.get()) is not None:
+        current.experiments.append(experiment_id)
+
+
+def link(session: Session, request: Asking) -> None:
+    """Connect the entry of a request with the experiments that it changed after the entry was written."""
+    known = set(session.scalars(select(AuditSubject.experiment_id).where(AuditSubject.number == request.number)))
+    for each in sorted(_existing(session, request.experiments) - known):
+        session.add(AuditSubject(experiment_id=each, number=request.number))
+
+
+def _subjects(session: Session, request: Asking, rows: list[str]) -> set[int]:
+    """Numbers of the experiments that a request changed."""
+    found = {*request.experiments, *(int(match[1]) for row in rows if (match := _WRITTEN.fullmatch(row)))}
+    named, number = _NAMED.search(request.route), _NUMBER.search(request.target)
+    if named and number and named[1] == "experiment_id":
+        found.add(int(number[1]))
+    elif named and number:
+        found |= set(session.scalars(select(Trial.experiment_id).where(Trial.id == int(number[1]))))
+    return _existing(session, found)
+
+
+def _existing(session: Session, numbers: Iterable[int]) -> set[int]:
+    wanted = set(numbers)
+    return set(session.scalars(select(Experiment.id).where(Experiment.id.in_(wanted)))) if wanted else set()
 
 
 def _storable(value: str) -> str:

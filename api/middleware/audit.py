@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.auth.authentication import AllocationPrincipal, Principal, UserPrincipal
 from api.errors import DATABASE_ERRORS, Forbidden, error_response, of_database
-from database.audit import Asking, append, asking
+from database.audit import Asking, append, asking, link
 from database.session import Database
 
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -159,9 +159,16 @@ class Audited:
     async def _complete(self, scope: Scope, current: Asking) -> None:
         if current.actor and not current.is_recorded:
             await run_in_threadpool(_record, scope["app"].state.parts.database, current)
+        elif current.number is not None and current.experiments:
+            await run_in_threadpool(_link, scope["app"].state.parts.database, current)
 
 
 def _record(database: Database, current: Asking) -> None:
     current.is_recorded = True  # before: this transaction must not be taken for the change itself
     with database.write() as session:
         append(session, current, [])
+
+
+def _link(database: Database, current: Asking) -> None:
+    with database.write() as session:
+        link(session, current)

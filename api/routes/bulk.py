@@ -22,6 +22,7 @@ from api.schemas.base import answer
 from api.schemas.parameters import ProjectId
 from api.services import cleanup, workspaces
 from api.services.log_retention import retain_of_experiment, valid_days
+from database.audit import note_experiment
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 
@@ -112,8 +113,12 @@ async def _each(
     user: UserPrincipal,
     apply: Callable[[int], Awaitable[None]],
 ) -> Response:
+    async def noted(experiment_id: int) -> None:
+        await apply(experiment_id)
+        note_experiment(experiment_id)
+
     ids = await run_in_threadpool(_ids, parts, project_id, wanted, user)
-    return answer({"results": await results_of(ids, apply)})
+    return answer({"results": await results_of(ids, noted)})
 
 
 async def results_of(ids: Sequence[int], apply: Callable[[int], Awaitable[None]]) -> list[dict[str, Any]]:

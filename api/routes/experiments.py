@@ -20,7 +20,7 @@ from api.auth.authorization import changeable, readable
 from api.deps import ActorDep, PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.parts import Parts
-from api.queries import allocations, checkpoints, experiments, trials
+from api.queries import allocations, checkpoints, experiments, history, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, rows_of
 from api.routing import Route
@@ -29,6 +29,7 @@ from api.schemas.allocation_times import ExperimentTimes
 from api.schemas.base import Pagination, answer
 from api.schemas.checkpoints import CheckpointsResponse
 from api.schemas.contexts import ContextResponse
+from api.schemas.history import History, HistoryRequest
 from api.schemas.parameters import LABELS, SORT_BY, STATES, USER_IDS, USERS, Archived, ExperimentId, NamePart
 from api.schemas.streaming import files
 from api.schemas.submissions import Submit, Submitted
@@ -315,6 +316,20 @@ def list_trials(
         rows, pagination = rows_of(session, statement, window)
         found = trials.shown(session, [row[0] for row in rows])
     return answer({"trials": found, "pagination": pagination})
+
+
+@router.get("/api/v1/undeterred/experiments/{experiment_id}/history", response_model=History)
+def read_history(
+    experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: Annotated[HistoryRequest, Query()]
+) -> Response:
+    """Who changed an experiment, when and how, with its beginning, its end and failures of its runs; newest first."""
+    cursor = history.Cursor.of(wanted.before)
+    with parts.database.read() as session:
+        experiment = readable(session, experiment_id, user)
+        events, next_ = history.read(session, experiment, limit=wanted.limit, before=cursor, kinds=wanted.kinds)
+    if not user.is_admin:
+        events = [event.model_copy(update={"address": "", "token_id": None}) for event in events]
+    return answer(History(events=events, next=next_))
 
 
 @router.get("/api/v1/undeterred/experiments/{experiment_id}/allocations", response_model=ExperimentTimes)

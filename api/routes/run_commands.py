@@ -25,6 +25,7 @@ from api.routing import Route
 from api.schemas import runs as wire
 from api.schemas.base import answer
 from api.services import cleanup, workspaces
+from database.audit import note_experiment
 
 router = APIRouter(route_class=Route, tags=["trials"])
 
@@ -133,6 +134,7 @@ async def _each_experiment(
         if experiment_id not in applied:
             await apply(experiment_id)
             applied.add(experiment_id)
+            note_experiment(experiment_id)
 
     return answer({"results": await results_of(ids, through_experiment)})
 

@@ -33,6 +33,7 @@ from api.schemas.metrics import MetricReports, ReportTrialMetricsRequest, TrialM
 from api.schemas.parameters import TrialId
 from api.schemas.streaming import LINES, stream
 from api.temporal import outbox
+from database.audit import note_experiment
 from database.models import Experiment, Trial
 from workflows import names
 from workflows.lifecycle.trial import TrialState
@@ -154,7 +155,11 @@ async def kill(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
 async def kill_one(parts: Parts, trial_id: int, user: UserPrincipal) -> TrialState:
     """End a trial; its state after that. Raises: NotFound, Forbidden, FailedPrecondition, Unavailable."""
     experiment_id, state = await run_in_threadpool(_killable, parts, trial_id, user)
-    return state if state.is_terminal else await _killed(parts, trial_id, user, experiment_id)
+    if state.is_terminal:
+        return state
+    state = await _killed(parts, trial_id, user, experiment_id)
+    note_experiment(experiment_id)
+    return state
 
 
 async def _killed(parts: Parts, trial_id: int, user: UserPrincipal, experiment_id: int) -> TrialState:

@@ -4,7 +4,7 @@ A row's identity is what decided it (an experiment and a request id, an allocati
 write of an activity can be an upsert.
 """
 
-from database.models.audit import AuditEntry
+from database.models.audit import AuditEntry, AuditSubject
 from database.models.base import Base, BigId
 from database.models.cluster import Agent, AgentJoinToken, Cluster, ClusterMessage, HeldStart, Outbox, ResourcePool
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
@@ -41,6 +41,7 @@ __all__ = [
     "AllocationContainer",
     "AnsweredRequest",
     "AuditEntry",
+    "AuditSubject",
     "Base",
     "BigId",
     "Checkpoint",

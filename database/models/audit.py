@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, String, Text
+from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -34,3 +34,12 @@ class AuditEntry(Base):
     rows: Mapped[list[Any]] = mapped_column(Document, default=list)
     previous: Mapped[str] = mapped_column(String(64))
     hash: Mapped[str] = mapped_column(String(64), unique=True)
+
+
+class AuditSubject(Base):
+    """An experiment that a request changed, so that its history is found by an index. It is not part of the hashes."""
+
+    __tablename__ = "audit_subjects"
+
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(ForeignKey("audit_entries.number"), primary_key=True, autoincrement=False)

@@ -468,6 +468,13 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_webhook_triggers_kind'), ['kind'], unique=False)
         batch_op.create_index(batch_op.f('ix_webhook_triggers_webhook_id'), ['webhook_id'], unique=False)
 
+    op.create_table('audit_subjects',
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('number', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_audit_subjects_experiment_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['number'], ['audit_entries.number'], name=op.f('fk_audit_subjects_number')),
+    sa.PrimaryKeyConstraint('experiment_id', 'number', name=op.f('pk_audit_subjects'))
+    )
     op.create_table('held_starts',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('payload', Document, nullable=False),
@@ -827,6 +834,7 @@ def downgrade() -> None:
     op.drop_table('search_decisions')
     op.drop_table('model_definitions')
     op.drop_table('held_starts')
+    op.drop_table('audit_subjects')
     with op.batch_alter_table('webhook_triggers', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_webhook_triggers_webhook_id'))
         batch_op.drop_index(batch_op.f('ix_webhook_triggers_kind'))

@@ -281,6 +281,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/tasks/{task_id}/log-window", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/search", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/allocations", None, SEEN),
+    ("GET", "/api/v1/undeterred/experiments/{experiment_id}/history", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/curves?metric=validation.loss", None, SEEN),
     ("POST", "/api/v1/undeterred/experiments/plan", {"config": "{config}"}, USERS),
     # a stream does not end: one that names no topic is refused to those who may open it
