@@ -29,6 +29,7 @@ PAGES = {
     "code": ("/det/experiments/1/code", "pre"),
     "logs": ("/det/experiments/1/logs", ".log .line"),
     "notes": ("/det/experiments/1/notes", "textarea"),
+    "history": ("/det/experiments/1/history", "ol.history"),
     "trial": ("/det/trials/1", "figure"),
     "workloads": ("/det/trials/1/workloads", "table"),
     "system": ("/det/trials/1/system", ".empty"),
@@ -138,7 +139,7 @@ def test_hostile_names_are_text_on_every_page(admin: Visitor, cluster: Embedded)
     )
     (first,) = cluster.rows(f"SELECT min(id) FROM trials WHERE experiment_id = {number}")[0]
     addresses = [
-        *(f"/det/experiments/{number}/{tab}" for tab in ("overview", "trials", "search", "hyperparameters", "checkpoints", "code", "logs", "notes")),
+        *(f"/det/experiments/{number}/{tab}" for tab in ("overview", "trials", "search", "hyperparameters", "checkpoints", "code", "logs", "notes", "history")),
         *(f"/det/trials/{first}/{tab}" for tab in ("overview", "hyperparameters", "checkpoints", "workloads", "logs")),
         "/det/projects/1", "/det/dashboard", "/det/tasks", "/det/jobs", "/det/models", "/det/models/hostile", "/det/admin/audit",
         f"/det/compare?experiments=1,{number}", f"/det/compare?trials={first},{first + 1}", f"/det/experiments/{number}/logs?search=<img",

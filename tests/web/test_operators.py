@@ -70,6 +70,22 @@ def test_operator_sees_what_the_machines_of_a_trial_do(admin: Visitor, cluster: 
     page.get_by_role("button", name="Kill").click()
     page.get_by_role("dialog").get_by_role("button", name="Kill").click()
     expect(page.locator("header .state")).to_contain_text("canceled")
+    cluster.det("experiment", "wait", str(number))
+    assert cluster.det("experiment", "label", "add", str(number), "seen").returncode == 0
+    page.goto(f"/det/experiments/{number}/history")
+    told = page.locator("ol.history li")
+    expect(told.filter(has_text="admin created it")).to_be_visible()
+    expect(told.filter(has_text=f"killed trial {trial}")).to_contain_text("from 127.0.0.1")
+    expect(told.filter(has_text=re.compile(f"run 1 of trial {trial} failed"))).to_be_visible()
+    expect(told.first).to_contain_text("admin edited it labels")
+    no_barrier(page)
+    admin.picture(pictures(), "history")
+    page.get_by_label("show").select_option("run")
+    expect(told).to_have_count(1)
+    expect(page).to_have_url(re.compile("kind=run"))
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="save the history as CSV").click()
+    assert waiting.value.path().read_text().startswith("at,kind,actor,what,experiment,trial,fields\n")
 
 
 def test_page_says_how_to_switch_the_profiler_on(admin: Visitor) -> None:

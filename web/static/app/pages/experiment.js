@@ -14,6 +14,7 @@ const Search = lazy("Search", () => import("../searchview.js"));
 const ParallelCoordinates = lazy("ParallelCoordinates", () => import("../hyperparameters.js"));
 const Scatters = lazy("Scatters", () => import("../hyperparameters.js"));
 const Timeline = lazy("Timeline", () => import("../timeline.js"));
+const History = lazy("History", () => import("../history.js"));
 const Code = lazy("Code", () => import("../code.js"));
 const CheckpointTable = lazy("CheckpointTable", () => import("../checkpoints.js"));
 const LogView = lazy("LogView", () => import("../logview.js"));
@@ -26,10 +27,10 @@ export function Experiment({ id, tab = "overview" }) {
   return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="${e.id} ${e.name}" crumbs=${[[e.workspaceName, `/det/workspaces/${e.workspaceId}`], [e.projectName, `/det/projects/${e.projectId}`]]} below=${html`<${Line} e=${e} />`}><${Actions} e=${e} reload=${one.reload} /></${Head}>
     <${Tabs} base="/det/experiments/${id}" now=${tab} tabs=${[["overview", "Overview"], ["trials", "Trials", e.numTrials], ["search", "Search"], ["hyperparameters", "Hyperparameters"], ["timeline", "Time"],
-      ["checkpoints", "Checkpoints", e.checkpointCount], ["code", "Code"], ["logs", "Logs"], ["notes", "Notes"]]} />
+      ["checkpoints", "Checkpoints", e.checkpointCount], ["code", "Code"], ["logs", "Logs"], ["notes", "Notes"], ["history", "History"]]} />
     ${tab === "trials" ? html`<${Trials} e=${e} />` : tab === "search" ? html`<${Search} e=${e} />` : tab === "hyperparameters" ? html`<${Hyperparameters} e=${e} />` : tab === "timeline" ? html`<${Timeline} e=${e} />`
       : tab === "checkpoints" ? html`<${Checkpoints} e=${e} />` : tab === "code" ? html`<${Code} e=${e} />` : tab === "logs" ? html`<${Logs} e=${e} />`
-      : tab === "notes" ? html`<${Notes} e=${e} reload=${one.reload} />` : html`<${Overview} e=${e} />`}</div>`}</${Load}>`;
+      : tab === "history" ? html`<${History} e=${e} />` : tab === "notes" ? html`<${Notes} e=${e} reload=${one.reload} />` : html`<${Overview} e=${e} />`}</div>`}</${Load}>`;
 }
 
 /** @param {{e: any}} props */
