@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth.authorization import Role, require_role
-from api.deps import PartsDep, UserDep
+from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import Forbidden
-from api.queries.paging import Window
+from api.queries.paging import Window, WindowDep, rows_of
 from api.routes.users import changed
 from api.routing import Route
 from api.schemas import access as wire
@@ -70,6 +70,24 @@ async def roles_by_ids(parts: PartsDep, user: UserDep, wanted: wire.GetRolesById
             return roles.by_numbers(session, wanted.role_ids, user) if wanted.role_ids else []
 
     return answer({"roles": await run_in_threadpool(find)})
+
+
+@router.get("/api/v1/undeterred/roles/{role_id}/holders", response_model=wire.RoleHolders)
+def role_holders(
+    role_id: Annotated[int, Path(description="The number of a role.")],
+    parts: PartsDep,
+    admin: AdminDep,
+    window: WindowDep,
+    name: Annotated[str, Query(max_length=200, description="What is in the name, in any case.")] = "",
+) -> Response:
+    """Who has a role, with names, in which workspaces or in all (administrators only)."""
+    with parts.database.read() as session:
+        rows, pagination = rows_of(session, roles.holders(role_id, name), window)
+    shown = [
+        wire.RoleHolder(user_id=user_id, group_id=group_id, name=of, workspace_id=place_id, workspace_name=place or "")
+        for user_id, group_id, of, place_id, place in rows
+    ]
+    return answer(wire.RoleHolders(holders=shown, pagination=pagination))
 
 
 @router.get("/api/v1/roles/search/by-user/{user_id}")

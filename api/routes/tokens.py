@@ -36,7 +36,7 @@ def list_tokens(
     with parts.database.read() as session:
         found = tokens.found(session, user, username=username, ids=token_ids or (), with_inactive=show_inactive)
         rows, pagination = rows_of(session, found.order_by(*order), window)
-    return answer({"tokenInfo": [tokens.token_info(row) for (row,) in rows], "pagination": pagination})
+    return answer({"tokenInfo": [tokens.token_info(row, username) for row, username in rows], "pagination": pagination})
 
 
 @router.post("/api/v1/tokens", response_model=wire.NewTokenResponse)

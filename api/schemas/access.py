@@ -24,6 +24,31 @@ class UpdateGroupRequest(Wire, json_schema_extra=example({"addUsers": [4], "remo
     remove_users: list[int] = Field(default_factory=list[int])
 
 
+class RoleHolder(Wire):
+    """A user or a group that has a role; without a workspace in all of them.
+
+    Attributes:
+        user_id: None: a group has it.
+        group_id: None: a user has it.
+        name: Of the user or the group.
+        workspace_id: None: in the whole cluster.
+        workspace_name: Empty: in the whole cluster.
+    """
+
+    user_id: int | None = None
+    group_id: int | None = None
+    name: str
+    workspace_id: int | None = None
+    workspace_name: str = ""
+
+
+class RoleHolders(Wire):
+    """A page of those who have a role, by name and workspace."""
+
+    holders: list[RoleHolder]
+    pagination: Pagination
+
+
 class Search(Wire, json_schema_extra=example({"limit": 100})):
     """Where a page of a search lies. Its limits are those of lists."""
 
@@ -113,10 +138,11 @@ class PatchAccessTokenRequest(Wire, json_schema_extra=example({"setRevoked": Tru
 
 
 class TokenInfo(Wire):
-    """v1TokenInfo; `scope` and `last_used_at` are ours."""
+    """v1TokenInfo; `username`, `scope` and `last_used_at` are ours."""
 
     id: int
     user_id: int
+    username: str = ""
     created_at: Timestamp
     expiry: Timestamp
     description: str = ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select
+from sqlalchemy import ColumnElement, Select, and_, delete, func, null, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -262,6 +262,33 @@ def by_numbers(session: Session, numbers: Sequence[int], caller: UserPrincipal) 
     statement = select(RoleAssignment).where(RoleAssignment.role.in_(stored)).order_by(RoleAssignment.id)
     rows = session.scalars(statement if caller.is_admin else statement.where(visible)).all()
     return with_assignments(rows, administrators=administrators, numbers=numbers)
+
+
+def holders(number: int, name: str) -> Select[*tuple[Any, ...]]:
+    """A statement on who has a role, directly or as a group, by name and workspace.
+
+    Its rows are: user id, group id, name, workspace id, workspace name; of what a holder is not there is None.
+
+    Args:
+        number: Of the role.
+        name: What is in the name of the user or the group, in any case; empty: any.
+
+    Raises: BadRequest if there is no such role.
+    """
+    if number == CLUSTER_ADMIN:
+        named = User.username
+        found = select(User.id, null(), named, null(), null()).where(User.is_admin)
+    else:
+        named = func.coalesce(User.username, Group.name)
+        found = (
+            select(RoleAssignment.user_id, RoleAssignment.group_id, named, Workspace.id, Workspace.name)
+            .outerjoin(User, User.id == RoleAssignment.user_id)
+            .outerjoin(Group, Group.id == RoleAssignment.group_id)
+            .outerjoin(Workspace, Workspace.id == RoleAssignment.workspace_id)
+            .where(RoleAssignment.role == _known(number))
+        )
+    matching = found.where(named.icontains(name, autoescape=True)) if name else found
+    return matching.order_by(named, Workspace.name) if number != CLUSTER_ADMIN else matching.order_by(named)
 
 
 def in_workspace(session: Session, workspace_id: int, name: str) -> Sequence[RoleAssignment]:

@@ -14,7 +14,7 @@ from api.errors import BadRequest, FailedPrecondition, Forbidden, NotFound
 from api.schemas import access as wire
 from api.schemas.durations import expiry_of
 from api.services.users import user_by_id, user_by_name
-from database.models import UserToken
+from database.models import User, UserToken
 from database.types import utc_now
 
 _DEFAULT_LIFE = timedelta(days=30)
@@ -33,11 +33,12 @@ SORT: Mapping[str, Any] = {
 }
 
 
-def token_info(row: UserToken) -> wire.TokenInfo:
-    """v1TokenInfo."""
+def token_info(row: UserToken, username: str) -> wire.TokenInfo:
+    """v1TokenInfo of a token, and whose it is."""
     return wire.TokenInfo(
         id=row.id,
         user_id=row.user_id,
+        username=username,
         created_at=row.created_at,
         expiry=row.expires_at,
         description=row.description,
@@ -49,8 +50,11 @@ def token_info(row: UserToken) -> wire.TokenInfo:
 
 def found(
     session: Session, caller: UserPrincipal, *, username: str, ids: Sequence[int], with_inactive: bool
-) -> Select[Any]:
-    """A statement on the access tokens that match, of those that the caller may see. Raises: Forbidden, NotFound."""
+) -> Select[UserToken, str]:
+    """A statement on the access tokens that match, of those that the caller may see, with the names of their users.
+
+    Raises: Forbidden, NotFound.
+    """
     conditions: list[ColumnElement[bool]] = [UserToken.kind == ACCESS_TOKEN]
     if username:
         user = user_by_name(session, username)
@@ -63,7 +67,7 @@ def found(
         conditions.append(UserToken.id.in_(ids))
     if not with_inactive:
         conditions += _active()
-    return select(UserToken).where(*conditions)
+    return select(UserToken, User.username).join(User, User.id == UserToken.user_id).where(*conditions)
 
 
 def _active() -> list[ColumnElement[bool]]:
@@ -110,7 +114,7 @@ def patch(
     if wanted.set_revoked and row.revoked_at is None:
         row.revoked_at = utc_now()
     session.flush()
-    return token_info(row)
+    return token_info(row, session.get_one(User, row.user_id).username)
 
 
 def _description(wanted: str) -> str:

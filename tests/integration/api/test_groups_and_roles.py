@@ -394,6 +394,32 @@ async def test_roles_by_id_hide_workspaces_when_the_caller_does_not_see_them(api
     await user.refused(400, "POST", f"{ROLES}/search/by-ids", {"roleIds": [99]})
 
 
+async def test_administrators_see_who_has_a_role_by_name(api: Served, place: Place) -> None:
+    admin, user = api.user(is_admin=True), api.user(f"holder {uuid.uuid4()}")
+    group = await a_group(api, user)
+    path = f"/api/v1/undeterred/roles/{EDITOR}/holders"
+    await admin.post(ADD, to_user(user, EDITOR, place.workspace_id))
+    await admin.post(ADD, to_user(user, EDITOR, None))
+    await admin.post(ADD, to_group(group, EDITOR, place.workspace_id))
+    found = (await admin.get(path, name=user.username[:30].upper()))["holders"]
+    assert sorted((each["userId"], each["name"], each["workspaceId"] or 0) for each in found) == [
+        (user.user_id, user.username, 0), (user.user_id, user.username, place.workspace_id)]  # fmt: skip
+    every = await admin.get(path)
+    [of_group] = [each for each in every["holders"] if each["groupId"] == group]
+    assert (of_group["userId"], of_group["workspaceId"], bool(of_group["workspaceName"])) == (
+        None,
+        place.workspace_id,
+        True,
+    )
+    page = await admin.get(path, limit=2, offset=1)
+    assert page["holders"] == every["holders"][1:3]
+    assert page["pagination"]["total"] == every["pagination"]["total"] == len(every["holders"])
+    administrators = await admin.get(f"/api/v1/undeterred/roles/{CLUSTER_ADMIN}/holders", name=admin.username)
+    assert admin.user_id in [each["userId"] for each in administrators["holders"]]
+    assert "roleId: 99" in await admin.refused(400, "GET", "/api/v1/undeterred/roles/99/holders")
+    await admin.refused(400, "GET", path, params={"name": "x" * 201})
+
+
 async def test_members_of_a_workspace_are_shown_with_their_roles_when_it_is_seen(api: Served, place: Place) -> None:
     admin, user, member = api.user(is_admin=True), api.user(), api.user()
     group = await a_group(api, member)

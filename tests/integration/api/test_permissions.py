@@ -180,6 +180,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/roles/search", {}, USERS),
     ("POST", "/api/v1/roles/search/by-assignability", {"workspaceId": "{workspace_id}"}, SEEN),
     ("POST", "/api/v1/roles/search/by-ids", {"roleIds": [1, 2]}, USERS),
+    ("GET", "/api/v1/undeterred/roles/{role_id}/holders", None, ADMINS),
     ("GET", "/api/v1/roles/search/by-user/{user_id}", None, row("cluster admin", foreign="403", read_only="200")),
     # its members, and administrators
     ("GET", "/api/v1/roles/search/by-group/{group_id}", None, "401 403 200 403 403 403 403 200 403 403 403 403"),
@@ -572,7 +573,7 @@ class World:
             "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
             "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
-            "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "workload": "EXPERIMENT",
+            "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "role_id": 4, "workload": "EXPERIMENT",
             "over_id": over_id, "submitted_id": submitted["submission"]["jobId"], "label": "x", "external_id": str(uuid.uuid4()),
             "token_id": (await owner.post("/api/v1/tokens"))["tokenId"],
         }  # fmt: skip

@@ -36,6 +36,7 @@ async def test_access_token_opens_the_api_and_only_its_hash_is_kept_when_made(ap
     token, token_id = await made(api, user, description="for CI", lifespan="48h")
     assert (await token.get("/api/v1/me"))["user"]["username"] == user.username
     found = await info(user, token_id)
+    assert (found["userId"], found["username"]) == (user.user_id, user.username)
     life = datetime.fromisoformat(found["expiry"]) - datetime.fromisoformat(found["createdAt"])
     assert timedelta(hours=47, minutes=59) < life < timedelta(hours=48, minutes=1)
     assert (found["userId"], found["description"], found["revoked"], found["tokenType"], found["scope"]) == (
