@@ -92,3 +92,57 @@ def test_page_says_how_to_switch_the_profiler_on(admin: Visitor) -> None:
     page = admin.page
     page.goto("/det/trials/1/system")
     expect(page.get_by_text("profiling: {enabled: true}")).to_be_visible()
+
+
+def test_administrator_gives_roles_members_and_pools(admin: Visitor, cluster: Embedded) -> None:
+    for command in (
+        ("user", "create", "rosa", "--password", "R0sa-secret-pw"), ("user-group", "create", "surveyors"),
+        ("workspace", "create", "atlas"), ("resource-pool", "create", "maps"), ("token", "create"),
+    ):  # fmt: skip
+        done = cluster.det(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    page = admin.page
+    page.goto("/det/admin/roles")
+    page.get_by_role("link", name="Editor", exact=True).click()
+    page.get_by_role("button", name="Give this role").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name of the user").fill("nobody of that name")
+    dialog.get_by_role("button", name="Give it").click()
+    expect(page.locator(".toast.bad")).to_contain_text("nobody of that name")
+    dialog.get_by_label("Name of the user").fill("rosa")
+    dialog.get_by_label("Where").select_option(label="in atlas")
+    dialog.get_by_role("button", name="Give it").click()
+    holder = page.get_by_role("row").filter(has_text="rosa")
+    expect(holder).to_contain_text("atlas")
+    no_barrier(page)
+    admin.picture(pictures(), "roles")
+    holder.get_by_role("button", name="Take it back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Take it back").click()
+    expect(page.get_by_text("Nobody has this role")).to_be_visible()
+    page.goto("/det/admin/groups")
+    page.get_by_role("link", name="surveyors").click()
+    page.get_by_label("Name of the user").fill("rosa")
+    page.get_by_role("button", name="Add", exact=True).click()
+    members = page.get_by_role("region", name="members", exact=True)
+    expect(members).to_contain_text("rosa")
+    expect(page.get_by_role("row").filter(has_text="surveyors")).to_contain_text("1")
+    no_barrier(page)
+    members.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("Nobody is in this group yet")).to_be_visible()
+    page.goto("/det/admin/pools")
+    page.get_by_role("button", name="bind maps to a workspace").click()
+    page.get_by_role("dialog").get_by_role("combobox").select_option(label="atlas")
+    page.get_by_role("dialog").get_by_role("button", name="Bind").click()
+    row = page.get_by_role("row").filter(has_text="maps")
+    expect(row.get_by_role("link", name="atlas")).to_be_visible()
+    no_barrier(page)
+    page.get_by_role("button", name="unbind atlas from maps").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unbind").click()
+    expect(row).to_contain_text("all")
+    page.goto("/det/admin/tokens")
+    expect(page.get_by_role("table")).to_contain_text("admin")
+    page.goto("/det/admin/logs")
+    page.get_by_role("button", name="Remove expired logs now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.locator(".toast")).to_contain_text("0 lines removed")

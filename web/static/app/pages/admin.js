@@ -1,4 +1,4 @@
-// For administrators: users, groups, tokens, the audit log.
+// For administrators: users, groups, roles, tokens, access to pools, the message, retention of logs, the audit log.
 import { html, useState } from "../html.js";
 import { patch, post, put, query, remove } from "../api.js";
 import { useGet } from "../data.js";
@@ -6,13 +6,14 @@ import { exact } from "../format.js";
 import { isAdmin } from "../session.js";
 import { useQuery } from "../router.js";
 import { Confirm, Dialog, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
+import { GroupMembers, LogRetention, PoolAccess, Roles } from "../access.js";
 import { Name } from "./workspaces.js";
 
 /** @param {{tab?: string}} props */
 export function Admin({ tab = "users" }) {
   if (!isAdmin()) return html`<${Empty} title="Not allowed"><p>These pages are for administrators of the cluster.</p></${Empty}>`;
-  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["tokens", "Access tokens"], ["message", "Message"], ["audit", "Audit log"]]} />
-    ${tab === "groups" ? html`<${Groups} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
+  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["roles", "Roles"], ["pools", "Pool access"], ["tokens", "Access tokens"], ["message", "Message"], ["logs", "Log retention"], ["audit", "Audit log"]]} />
+    ${tab === "groups" ? html`<${Groups} />` : tab === "roles" ? html`<${Roles} />` : tab === "pools" ? html`<${PoolAccess} />` : tab === "logs" ? html`<${LogRetention} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
 }
 
 function Users() {
@@ -52,20 +53,22 @@ function UserDialog({ user, onClose, reload }) {
 function Groups() {
   const [list, setList] = useState(/** @type {any} */ (null));
   const [open, setOpen] = useState(false);
+  const [chosen] = useQuery("group");
   const load = () => post("groups/search", { limit: 500 }).then((data) => setList({ data }), (error) => setList({ error }));
   if (list === null) {
     setList({});
     load();
   }
   return html`<div class="stack"><div class="row"><button class="first" onClick=${() => setOpen(true)}>New group</button></div>${open && html`<${Name} title="New group" label="Name" onClose=${() => setOpen(false)} run=${async (/** @type {string} */ name) => { await post("groups", { name }); load(); }} />`}
-    <${Load} of=${{ ...list, reload: load }}>${(/** @type {any} */ { groups }) => html`<${Table} label="groups" rows=${groups} id=${(/** @type {any} */ g) => g.group.groupId} columns=${[{ key: "name", title: "Group", cell: (/** @type {any} */ g) => g.group.name }, { key: "n", title: "Members", num: true, cell: (/** @type {any} */ g) => g.numMembers },
-      { key: "do", title: "", cell: (/** @type {any} */ g) => html`<${Confirm} kind="small danger" label="Delete" title="Delete group ${g.group.name}?" confirm="Delete" run=${async () => { await remove(`groups/${g.group.groupId}`); load(); }}><p>Its ${g.numMembers} members lose the roles that they have by it.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No groups yet"></${Empty}>`} />`}</${Load}></div>`;
+    <${Load} of=${{ ...list, reload: load }}>${(/** @type {any} */ { groups }) => html`<${Table} label="groups" rows=${groups} id=${(/** @type {any} */ g) => g.group.groupId} columns=${[{ key: "name", title: "Group", cell: (/** @type {any} */ g) => html`<a href="/det/admin/groups?group=${g.group.groupId}" aria-current=${String(g.group.groupId) === chosen ? "true" : null}>${g.group.name}</a>` }, { key: "n", title: "Members", num: true, cell: (/** @type {any} */ g) => g.numMembers },
+      { key: "do", title: "", cell: (/** @type {any} */ g) => html`<${Confirm} kind="small danger" label="Delete" title="Delete group ${g.group.name}?" confirm="Delete" run=${async () => { await remove(`groups/${g.group.groupId}`); load(); }}><p>Its ${g.numMembers} members lose the roles that they have by it.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No groups yet"></${Empty}>`} />
+      ${groups.some((/** @type {any} */ g) => String(g.group.groupId) === chosen) && html`<${GroupMembers} key=${chosen} id=${chosen} onChange=${load} />`}`}</${Load}></div>`;
 }
 
 function Tokens() {
   const list = useGet("tokens?limit=200&showInactive=false");
   return html`<${Load} of=${list}>${(/** @type {any} */ { tokenInfo }) => html`<${Table} label="access tokens" rows=${tokenInfo} id=${(/** @type {any} */ t) => t.id} columns=${[
-    { key: "id", title: "Token", num: true, cell: (/** @type {any} */ t) => t.id }, { key: "user", title: "User", num: true, cell: (/** @type {any} */ t) => t.userId }, { key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description },
+    { key: "id", title: "Token", num: true, cell: (/** @type {any} */ t) => t.id }, { key: "user", title: "User", cell: (/** @type {any} */ t) => html`${t.username} <span class="muted">${t.userId}</span>` }, { key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description },
     { key: "made", title: "Made", cell: (/** @type {any} */ t) => html`<${When} at=${t.createdAt} />` }, { key: "ends", title: "Ends", cell: (/** @type {any} */ t) => exact(t.expiry) },
     { key: "do", title: "", cell: (/** @type {any} */ t) => html`<${Confirm} kind="small danger" label="Revoke" title="Revoke token ${t.id}?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); list.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No access tokens"><code>det token create</code></${Empty}>`} />`}</${Load}>`;
 }

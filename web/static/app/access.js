@@ -1,0 +1,192 @@
+// For administrators: roles and who has them, members of groups, pools and who may use them, retention of logs.
+import { html, useCallback, useEffect, useRef, useState } from "./html.js";
+import { call, get, post, put, query, Problem } from "./api.js";
+import { useGet, useRested } from "./data.js";
+import { count, many } from "./format.js";
+import { setQuery, useLocation, useQuery } from "./router.js";
+import { session } from "./session.js";
+import { Band, Choice, Confirm, Dialog, Do, Empty, Load, Pages, Search, Table, toast } from "./ui.js";
+
+const LIMIT = 50;
+const MOST_NAMES = 20;
+
+/** What a POST reads, as `useGet` has it; `body` is text, so that the same one is not read again. @param {string} path @param {string} body */
+function usePost(path, body) {
+  const [state, setState] = useState(/** @type {{data: any, error: any}} */ ({ data: undefined, error: null }));
+  const turn = useRef(0);
+  const reload = useCallback(async () => {
+    const own = ++turn.current;
+    try {
+      const data = await post(path, JSON.parse(body));
+      if (own === turn.current) setState({ data, error: null });
+    } catch (error) {
+      if (own === turn.current) setState((before) => ({ ...before, error: error instanceof Problem ? error : new Problem(0, String(error)) }));
+    }
+  }, [path, body]);
+  useEffect(() => void reload(), [reload]);
+  return { ...state, reload };
+}
+
+// -- names -----------------------------------------------------------------------------------------------------------
+
+/** A line for the name of a user or a group, which offers those that there are. @param {{kind: "user" | "group", value: string, onChange: (name: string) => void}} props */
+function Whose({ kind, value, onChange }) {
+  const rested = useRested(value, 200);
+  const [names, setNames] = useState(/** @type {string[]} */ ([]));
+  useEffect(() => {
+    let isCurrent = true;
+    const found = kind === "user" ? get(`users${query({ limit: MOST_NAMES, name: rested })}`).then(({ users }) => users.map((/** @type {any} */ u) => u.username))
+      : post("groups/search", { limit: 500 }).then(({ groups }) => groups.map((/** @type {any} */ g) => g.group.name).filter((/** @type {string} */ name) => name.toLowerCase().includes(rested.toLowerCase())).slice(0, MOST_NAMES));
+    found.then((all) => isCurrent && setNames(all), (error) => isCurrent && toast(String(error.message), true));
+    return () => void (isCurrent = false);
+  }, [kind, rested]);
+  return html`<label class="field">${kind === "user" ? "Name of the user" : "Name of the group"}<input list="names" autocomplete="off" maxlength="200" value=${value} onInput=${(/** @type {any} */ event) => onChange(event.target.value)} /></label>
+    <datalist id="names">${names.map((name) => html`<option key=${name} value=${name} />`)}</datalist>`;
+}
+
+/** The number of the user or group of this name. @param {"user" | "group"} kind @param {string} name */
+async function numberOf(kind, name) {
+  if (kind === "user") return (await get(`users/${encodeURIComponent(name)}/by-username`)).user.id;
+  const { groups } = await post("groups/search", { name, limit: 1 });
+  if (!groups.length) throw new Problem(404, `group '${name}' not found`);
+  return groups[0].group.groupId;
+}
+
+/** An assignment as the API takes it. @param {{userId?: number | null, groupId?: number | null, workspaceId?: number | null}} holder @param {number} roleId */
+export function assignment({ userId, groupId, workspaceId }, roleId) {
+  const roleAssignment = { role: { roleId }, ...(workspaceId ? { scopeWorkspaceId: workspaceId } : { scopeCluster: true }) };
+  return userId ? { userRoleAssignments: [{ userId, roleAssignment }] } : { groupRoleAssignments: [{ groupId, roleAssignment }] };
+}
+
+// -- roles -----------------------------------------------------------------------------------------------------------
+
+export function Roles() {
+  const [chosen, setChosen] = useQuery("role");
+  const list = usePost("roles/search", JSON.stringify({ limit: 100 }));
+  return html`<${Load} of=${list}>${(/** @type {any} */ { roles }) => {
+    const role = roles.find((/** @type {any} */ each) => String(each.roleId) === chosen);
+    return html`<div class="stack">${!session()?.master.rbacEnabled && html`<${Band}>Roles are not in force: the access mode of this cluster is <code>basic</code>. Set <code>UNDETERRED_ACCESS</code> to <code>rbac</code> to use them.</${Band}>`}<${Table} label="roles" rows=${roles} id=${(/** @type {any} */ r) => r.roleId} columns=${[
+      { key: "name", title: "Role", cell: (/** @type {any} */ r) => html`<a href="/det/admin/roles?role=${r.roleId}" aria-current=${r === role ? "true" : null}>${r.name}</a>` },
+      { key: "where", title: "Can be given", cell: (/** @type {any} */ r) => (r.scopeTypeMask.workspace ? "in a workspace or in all" : "in the whole cluster only") },
+      { key: "n", title: "Permissions", num: true, cell: (/** @type {any} */ r) => r.permissions.length },
+      { key: "what", title: "What it permits", wrap: true, cell: (/** @type {any} */ r) => html`<details><summary>${r.permissions.slice(-2).map((/** @type {any} */ p) => p.name).join(", ")}${r.permissions.length > 2 ? ", …" : ""}</summary><p>${r.permissions.map((/** @type {any} */ p) => p.name).join(", ")}</p></details>` },
+    ]} />${role ? html`<${Holders} key=${role.roleId} role=${role} />` : html`<p class="muted">Choose a role to see who has it.</p>`}</div>`;
+  }}</${Load}>`;
+}
+
+/** Who has a role, and where. @param {{role: any}} props */
+function Holders({ role }) {
+  const { query: now } = useLocation();
+  const [name, setName] = useQuery("name");
+  const [open, setOpen] = useState(false);
+  const offset = Number(now.get("offset") ?? 0);
+  const list = useGet(`undeterred/roles/${role.roleId}/holders${query({ limit: LIMIT, offset, name })}`);
+  return html`<section class="stack tight" aria-label="holders of the role"><div class="row spread"><h2>Who has the role ${role.name}</h2>
+      <div class="row"><${Search} label="filter by name" value=${name} onChange=${(/** @type {string} */ text) => setQuery({ name: text, offset: "" })} /><button class="first" onClick=${() => setOpen(true)}>Give this role</button></div></div>
+    <${Load} of=${list}>${(/** @type {any} */ { holders, pagination }) => html`<${Table} label="holders" rows=${holders} id=${(/** @type {any} */ h) => `${h.userId} ${h.groupId} ${h.workspaceId}`} columns=${[
+      { key: "kind", title: "Kind", cell: (/** @type {any} */ h) => (h.userId ? "user" : "group") }, { key: "name", title: "Name", cell: (/** @type {any} */ h) => h.name },
+      { key: "where", title: "Where", cell: (/** @type {any} */ h) => (h.workspaceId ? html`<a href="/det/workspaces/${h.workspaceId}/members">${h.workspaceName}</a>` : role.scopeTypeMask.workspace ? "all workspaces" : "the whole cluster") },
+      { key: "do", title: "", cell: (/** @type {any} */ h) => html`<${Confirm} kind="small danger" label="Take it back" title="Take ${role.name} from ${h.name}?" confirm="Take it back" run=${async () => { await post("roles/remove-assignments", assignment(h, role.roleId)); list.reload(); }}><p>${h.userId ? "The user loses" : "Its members lose"} what the role permits ${h.workspaceId ? `in workspace ${h.workspaceName}` : "everywhere"}. Other roles stay.</p></${Confirm}>` },
+    ]} empty=${html`<${Empty} title=${name ? "No name matches" : "Nobody has this role"}></${Empty}>`} />
+      <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`}</${Load}>
+    ${open && html`<${Give} role=${role} onClose=${() => setOpen(false)} reload=${list.reload} />`}</section>`;
+}
+
+/** @param {{role: any, onClose: () => void, reload: () => void}} props */
+function Give({ role, onClose, reload }) {
+  const [kind, setKind] = useState(/** @type {"user" | "group"} */ ("user"));
+  const [name, setName] = useState("");
+  const [workspace, setWorkspace] = useState("");
+  const places = useGet(role.scopeTypeMask.workspace ? "workspaces?limit=1000&sortBy=SORT_BY_NAME" : null);
+  const run = async () => {
+    const number = await numberOf(kind, name.trim());
+    await post("roles/add-assignments", assignment({ [kind === "user" ? "userId" : "groupId"]: number, workspaceId: Number(workspace) || null }, role.roleId));
+    onClose();
+    reload();
+  };
+  return html`<${Dialog} title="Give the role ${role.name}" onClose=${onClose}>
+    <${Choice} label="to a" value=${kind} onChange=${(/** @type {any} */ each) => { setKind(each); setName(""); }} options=${[["user", "user"], ["group", "group"]]} />
+    <${Whose} kind=${kind} value=${name} onChange=${setName} />
+    ${role.scopeTypeMask.workspace && html`<label class="field">Where<select value=${workspace} onChange=${(/** @type {any} */ event) => setWorkspace(event.target.value)}><option value="">in all workspaces</option>${(places.data?.workspaces ?? []).map((/** @type {any} */ w) => html`<option key=${w.id} value=${w.id} selected=${String(w.id) === workspace}>in ${w.name}</option>`)}</select></label>`}
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name.trim()} run=${run} done="Given">Give it</${Do}></div></${Dialog}>`;
+}
+
+// -- groups ----------------------------------------------------------------------------------------------------------
+
+/** @param {{id: string, onChange: () => void}} props */
+export function GroupMembers({ id, onChange }) {
+  const one = useGet(`groups/${id}`);
+  const [name, setName] = useState("");
+  const [filter, setFilter] = useState("");
+  const [offset, setOffset] = useState(0);
+  const change = async (/** @type {any} */ what) => {
+    one.set(await put(`groups/${id}`, what));
+    onChange();
+  };
+  return html`<${Load} of=${one}>${(/** @type {any} */ { group }) => {
+    const users = group.users.filter((/** @type {any} */ u) => `${u.username} ${u.displayName}`.toLowerCase().includes(filter.toLowerCase()));
+    return html`<section class="stack tight" aria-label="members of the group"><div class="row spread"><h2>Members of ${group.name}</h2>${group.users.length > LIMIT && html`<${Search} label="filter by name" value=${filter} onChange=${(/** @type {string} */ text) => { setFilter(text); setOffset(0); }} />`}</div>
+      <div class="row" style=${{ alignItems: "end" }}><${Whose} kind="user" value=${name} onChange=${setName} /><${Do} kind="first" disabled=${!name.trim()} run=${async () => { await change({ addUsers: [await numberOf("user", name.trim())] }); setName(""); }} done="Added">Add</${Do}></div>
+      <${Table} label="members" rows=${users.slice(offset, offset + LIMIT)} id=${(/** @type {any} */ u) => u.id} columns=${[
+        { key: "name", title: "User", cell: (/** @type {any} */ u) => u.username }, { key: "display", title: "Shown as", cell: (/** @type {any} */ u) => u.displayName || "–" }, { key: "active", title: "Active", cell: (/** @type {any} */ u) => (u.active ? "yes" : "no") },
+        { key: "do", title: "", cell: (/** @type {any} */ u) => html`<${Confirm} kind="small danger" label="Remove" title="Remove ${u.username} from ${group.name}?" confirm="Remove" run=${() => change({ removeUsers: [u.id] })}><p>The user loses the roles of this group. Roles of their own stay.</p></${Confirm}>` }]}
+        empty=${html`<${Empty} title=${filter ? "No name matches" : "Nobody is in this group yet"}></${Empty}>`} />
+      <${Pages} total=${users.length} offset=${offset} limit=${LIMIT} onOffset=${setOffset} /></section>`;
+  }}</${Load}>`;
+}
+
+// -- pools -----------------------------------------------------------------------------------------------------------
+
+export function PoolAccess() {
+  const { query: now } = useLocation();
+  const offset = Number(now.get("offset") ?? 0);
+  const pools = useGet(`resource-pools${query({ limit: LIMIT, offset })}`);
+  const places = useGet("workspaces?limit=1000&sortBy=SORT_BY_NAME");
+  return html`<div class="stack"><p class="muted">A pool that is bound to workspaces is there for these only; one without bindings is there for all.</p>
+    <${Load} of=${places}>${(/** @type {any} */ { workspaces }) => html`<${Load} of=${pools}>${(/** @type {any} */ { resourcePools, pagination }) => html`<${Table} label="pool access" rows=${resourcePools} id=${(/** @type {any} */ p) => p.name} columns=${[
+      { key: "name", title: "Pool", cell: (/** @type {any} */ p) => html`<a href="/det/resourcepool/${encodeURIComponent(p.name)}">${p.name}</a>` },
+      { key: "slots", title: "Slots", num: true, cell: (/** @type {any} */ p) => count(p.slotsAvailable) },
+      { key: "who", title: "Workspaces", wrap: true, cell: (/** @type {any} */ p) => html`<${Bindings} key=${p.name} pool=${p} workspaces=${workspaces} />` },
+    ]} empty=${html`<${Empty} title="No pools yet"><code>det resource-pool create NAME</code></${Empty}>`} />
+      <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`}</${Load}>`}</${Load}></div>`;
+}
+
+/** @param {{pool: any, workspaces: any[]}} props */
+function Bindings({ pool, workspaces }) {
+  const path = `resource-pools/${encodeURIComponent(pool.name)}/workspace-bindings`;
+  const list = useGet(path);
+  const [open, setOpen] = useState(false);
+  const isDefault = pool.defaultComputePool || pool.defaultAuxPool;
+  return html`<${Load} of=${list} height=${20}>${(/** @type {any} */ { workspaceIds }) => {
+    const name = (/** @type {number} */ id) => workspaces.find((each) => each.id === id)?.name ?? `workspace ${id}`;
+    const unbind = (/** @type {number} */ id) => async () => {
+      await call("DELETE", `/api/v1/${path}`, { workspaceIds: [id] });
+      list.reload();
+    };
+    return html`<div class="row">${workspaceIds.length ? workspaceIds.map((/** @type {number} */ id) => html`<span class="row tight" key=${id}><a href="/det/workspaces/${id}">${name(id)}</a>
+        <${Confirm} kind="quiet small" label=${html`<span aria-label="unbind ${name(id)} from ${pool.name}">✕</span>`} title="Unbind ${name(id)} from ${pool.name}?" confirm="Unbind" run=${unbind(id)}><p>${workspaceIds.length > 1 ? "The workspace can no longer use the pool. What runs there goes on." : "It is the last one: the pool is then there for all workspaces."}</p></${Confirm}></span>`)
+      : html`<span>all${isDefault ? " (a default of the cluster)" : ""}</span>`}
+      ${!isDefault && html`<button class="small" aria-label="bind ${pool.name} to a workspace" onClick=${() => setOpen(true)}>Bind</button>`}
+      ${open && html`<${Bind} pool=${pool} path=${path} left=${workspaces.filter((each) => !workspaceIds.includes(each.id))} isFirst=${!workspaceIds.length} onClose=${() => setOpen(false)} reload=${list.reload} />`}</div>`;
+  }}</${Load}>`;
+}
+
+/** @param {{pool: any, path: string, left: any[], isFirst: boolean, onClose: () => void, reload: () => void}} props */
+function Bind({ pool, path, left, isFirst, onClose, reload }) {
+  const [id, setId] = useState(String(left[0]?.id ?? ""));
+  return html`<${Dialog} title="Bind ${pool.name} to a workspace" onClose=${onClose}>${isFirst && html`<p>The pool is there for all workspaces now. Bound, it is there for this one only.</p>`}
+    <label class="field">Workspace<select value=${id} onChange=${(/** @type {any} */ event) => setId(event.target.value)}>${left.map((each) => html`<option key=${each.id} value=${each.id} selected=${String(each.id) === id}>${each.name}</option>`)}</select></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!id} run=${async () => { await post(path, { workspaceIds: [Number(id)] }); onClose(); reload(); }} done="Bound">Bind</${Do}></div></${Dialog}>`;
+}
+
+// -- logs ------------------------------------------------------------------------------------------------------------
+
+export function LogRetention() {
+  const config = useGet("master/config");
+  return html`<${Load} of=${config}>${(/** @type {any} */ data) => {
+    const days = (data.config ?? data).retention_policy?.log_retention_days;
+    return html`<div class="stack"><p>${days === null || days === undefined || days < 0 ? "Logs are kept without a limit" : `Logs are removed ${many(days, "day")} after their end`}, unless an experiment or a trial says otherwise. Set <code>UNDETERRED_LOG_RETENTION_DAYS</code> to change that.</p>
+      <p class="muted">What has expired is removed each hour.</p>
+      <div class="row"><${Confirm} label="Remove expired logs now" title="Remove expired logs now?" confirm="Remove" run=${async () => { const { removedCount } = await post("cleanup_logs"); toast(`${many(Number(removedCount), "line")} removed`); }}><p>Lines of logs whose time is over go. This can't be undone.</p></${Confirm}></div></div>`;
+  }}</${Load}>`;
+}
