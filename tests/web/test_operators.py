@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
-from tests.web.conftest import pictures
+from tests.web.conftest import DIGITS, pictures
 
 expect.set_options(timeout=WAIT_MS)
 SINGLE = "name: {name}\nentrypoint: python3 train.py\nsearcher: {{name: single, metric: loss, max_length: {{batches: 2000}}}}\nmax_restarts: {restarts}\n"
@@ -146,3 +146,74 @@ def test_administrator_gives_roles_members_and_pools(admin: Visitor, cluster: Em
     page.get_by_role("button", name="Remove expired logs now").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(page.locator(".toast")).to_contain_text("0 lines removed")
+
+
+def test_grid_is_filtered_sorted_coloured_and_pinned_and_its_address_holds_all(
+    admin: Visitor, cluster: Embedded
+) -> None:
+    for name in ("grid b", "grid a", "grid c"):
+        done = cluster.det("experiment", "create", str(DIGITS / "const.yaml"), str(DIGITS), "--config", f"name={name}")
+        assert done.returncode == 0, done.stdout + done.stderr
+    numbers = dict(cluster.rows("SELECT name, id FROM experiments WHERE name LIKE 'grid %' ORDER BY id"))
+    cluster.until(
+        lambda: cluster.rows("SELECT count(*) FROM experiments WHERE name LIKE 'grid %' AND state = 'COMPLETED'") == [(3,)],
+        90, "they have ended")  # fmt: skip
+    page = admin.page
+    page.goto("/det/projects/1")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Filter experiments")
+    dialog.get_by_label("value").fill("grid")
+    dialog.get_by_role("button", name="Add a group").click()
+    dialog.get_by_label("value").last.fill("grid a")
+    dialog.get_by_role("button", name="Add a condition").first.click()
+    dialog.get_by_label("column").nth(2).fill("name")
+    dialog.get_by_label("value").nth(2).fill("grid b")
+    no_barrier(page)
+    dialog.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("name contains grid and (name contains grid a or name contains grid b)")).to_be_visible()
+    names = page.locator("tbody tr td:nth-child(4) a")
+    expect(names).to_have_text(["grid a", "grid b"])
+    page.get_by_role("button", name="remove the filter").click()
+    page.get_by_label("filter by name").fill("grid")
+    expect(names).to_have_text(["grid c", "grid a", "grid b"])
+    page.get_by_role("button", name="Trials").click()
+    page.get_by_role("button", name="Name").click(modifiers=["Shift"])
+    expect(names).to_have_text(["grid a", "grid b", "grid c"])
+    expect(page).to_have_url(re.compile(r"sort=numTrials(%2C|,)name"))
+    page.get_by_label(f"pin {numbers['grid c']}", exact=True).click()
+    expect(names).to_have_text(["grid c", "grid a", "grid b"])
+    page.get_by_role("button", name="Columns").click()
+    dialog = page.get_by_role("dialog", name="Columns")
+    dialog.get_by_label("filter columns").fill("accuracy.last")
+    dialog.get_by_label("show validation.accuracy.last").check()
+    dialog.get_by_label("colour validation.accuracy.last").check()
+    dialog.get_by_role("button", name="Done").click()
+    expect(page.locator("td.heat")).to_have_count(3)
+    no_barrier(page)
+    admin.picture(pictures(), "grid")
+    other = admin.open()
+    other.goto(page.url)
+    expect(other.locator("tbody tr td:nth-child(4) a")).to_have_text(["grid c", "grid a", "grid b"])
+    expect(other.locator("td.heat")).to_have_count(3)
+    page.get_by_label(f"launch {numbers['grid b']} again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+    page.wait_for_url(re.compile(r"/det/experiments/\d+$"))
+    page.goto("/det/projects/1?filter={broken")
+    expect(page.get_by_text("The filter in the address can't be read")).to_be_visible()
+
+
+def test_experiments_are_moved_together(admin: Visitor, cluster: Embedded) -> None:
+    assert cluster.det("workspace", "create", "archive").returncode == 0
+    assert cluster.det("project", "create", "archive", "elsewhere").returncode == 0
+    for _ in range(2):
+        cluster.create(SINGLE.format(name="moves", restarts=0), "raise SystemExit(1)")
+    page = admin.page
+    page.goto("/det/projects/1?name=moves")
+    page.get_by_label("choose all").check()
+    page.get_by_role("button", name="Move 2").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Workspace").select_option(label="archive")
+    dialog.get_by_label("Project").select_option(label="elsewhere")
+    dialog.get_by_role("button", name="Move", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("done for 2 experiments")
+    expect(page.get_by_text("No experiment matches")).to_be_visible()

@@ -1,5 +1,5 @@
 // For administrators: roles and who has them, members of groups, pools and who may use them, retention of logs.
-import { html, useCallback, useEffect, useRef, useState } from "./html.js";
+import { html, useEffect, useState } from "./html.js";
 import { call, get, post, put, query, Problem } from "./api.js";
 import { useGet, useRested } from "./data.js";
 import { count, many } from "./format.js";
@@ -9,23 +9,6 @@ import { Band, Choice, Confirm, Dialog, Do, Empty, Load, Pages, Search, Table, t
 
 const LIMIT = 50;
 const MOST_NAMES = 20;
-
-/** What a POST reads, as `useGet` has it; `body` is text, so that the same one is not read again. @param {string} path @param {string} body */
-function usePost(path, body) {
-  const [state, setState] = useState(/** @type {{data: any, error: any}} */ ({ data: undefined, error: null }));
-  const turn = useRef(0);
-  const reload = useCallback(async () => {
-    const own = ++turn.current;
-    try {
-      const data = await post(path, JSON.parse(body));
-      if (own === turn.current) setState({ data, error: null });
-    } catch (error) {
-      if (own === turn.current) setState((before) => ({ ...before, error: error instanceof Problem ? error : new Problem(0, String(error)) }));
-    }
-  }, [path, body]);
-  useEffect(() => void reload(), [reload]);
-  return { ...state, reload };
-}
 
 // -- names -----------------------------------------------------------------------------------------------------------
 
@@ -62,7 +45,7 @@ export function assignment({ userId, groupId, workspaceId }, roleId) {
 
 export function Roles() {
   const [chosen, setChosen] = useQuery("role");
-  const list = usePost("roles/search", JSON.stringify({ limit: 100 }));
+  const list = useGet("roles/search", [], JSON.stringify({ limit: 100 }));
   return html`<${Load} of=${list}>${(/** @type {any} */ { roles }) => {
     const role = roles.find((/** @type {any} */ each) => String(each.roleId) === chosen);
     return html`<div class="stack">${!session()?.master.rbacEnabled && html`<${Band}>Roles are not in force: the access mode of this cluster is <code>basic</code>. Set <code>UNDETERRED_ACCESS</code> to <code>rbac</code> to use them.</${Band}>`}<${Table} label="roles" rows=${roles} id=${(/** @type {any} */ r) => r.roleId} columns=${[

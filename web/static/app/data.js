@@ -1,6 +1,6 @@
 // What a page shows of the API: read again when its topics change, and never overwritten by a late answer.
 import { useCallback, useEffect, useRef, useState } from "./html.js";
-import { get, Problem } from "./api.js";
+import { call, Problem } from "./api.js";
 import { watch } from "./live.js";
 
 const SOONEST_MS = 700;
@@ -13,31 +13,33 @@ const SOONEST_MS = 700;
 /**
  * @param {string | null} path below /api/v1; null reads nothing
  * @param {string[]} [topics] read again when one of them changes
+ * @param {string} [body] JSON, of a search that is a POST
  * @returns {Data<any>}
  */
-export function useGet(path, topics = []) {
+export function useGet(path, topics = [], body = "") {
   const [state, setState] = useState(/** @type {any} */ ({ path: null, data: undefined, error: null }));
   const turn = useRef(0);
   const running = useRef(/** @type {AbortController | null} */ (null));
   const last = useRef(0);
   const timer = useRef(/** @type {number | undefined} */ (undefined));
 
+  const what = path === null ? null : path + body;
   const load = useCallback(async () => {
-    if (path === null) return;
+    if (what === null) return;
     clearTimeout(timer.current);
     const own = ++turn.current;
     running.current?.abort();
     const abort = (running.current = new AbortController());
     last.current = Date.now();
     try {
-      const data = await get(path, abort.signal);
-      if (own === turn.current) setState({ path, data, error: null });
+      const data = await call(body ? "POST" : "GET", `/api/v1/${path}`, body && JSON.parse(body), { signal: abort.signal });
+      if (own === turn.current) setState({ path: what, data, error: null });
     } catch (error) {
       if (abort.signal.aborted || own !== turn.current) return;
       const problem = error instanceof Problem ? error : new Problem(0, String(error));
-      setState((/** @type {any} */ before) => ({ path, data: before.path === path ? before.data : undefined, error: problem }));
+      setState((/** @type {any} */ before) => ({ path: what, data: before.path === what ? before.data : undefined, error: problem }));
     }
-  }, [path]);
+  }, [what]);
 
   const later = useCallback(() => {
     clearTimeout(timer.current);
@@ -71,13 +73,13 @@ export function useGet(path, topics = []) {
     return () => stops.forEach((stop) => stop());
   }, [key, later]);
 
-  const current = state.path === path ? state : { data: undefined, error: null };
+  const current = state.path === what ? state : { data: undefined, error: null };
   return {
     data: current.data,
     error: current.error,
-    isLoading: path !== null && current.data === undefined && !current.error,
+    isLoading: what !== null && current.data === undefined && !current.error,
     reload: load,
-    set: (value) => setState({ path, data: value, error: null }),
+    set: (value) => setState({ path: what, data: value, error: null }),
   };
 }
 

@@ -10,17 +10,17 @@ export const isOver = (e) => ENDED.includes(stateOf(e.state));
 
 /** @type {(import("./ui.js").Column)[]} */
 export const COLUMNS = [
-  { key: "id", title: "ID", num: true, sort: "SORT_BY_ID", cell: (e) => html`<a href="/det/experiments/${e.id}">${e.id}</a>` },
-  { key: "name", title: "Name", sort: "SORT_BY_NAME", cell: (e) => html`<a href="/det/experiments/${e.id}" title=${e.name}>${e.name}</a>${(e.labels ?? []).map((/** @type {string} */ label) => html` <span class="tag" key=${label}>${label}</span>`)}${e.archived ? html` <span class="tag">archived</span>` : ""}` },
-  { key: "state", title: "State", sort: "SORT_BY_STATE", cell: (e) => html`<${State} state=${e.state} />` },
-  { key: "progress", title: "Progress", sort: "SORT_BY_PROGRESS", cell: (e) => (isOver(e) ? html`<span class="muted">–</span>` : html`<${Progress} share=${e.progress} />`) },
-  { key: "best", title: "Best", num: true, sort: "SORT_BY_SEARCHER_METRIC_VAL", hint: "the best trial's value of the searcher's metric", cell: (e) => (e.bestTrialId ? html`<a href="/det/trials/${e.bestTrialId}" title="trial ${e.bestTrialId}, ${e.searcherMetric}">${metric(e.bestTrialSearcherMetric)}</a>` : "–") },
-  { key: "trials", title: "Trials", num: true, sort: "SORT_BY_NUM_TRIALS", cell: (e) => e.numTrials },
-  { key: "searcher", title: "Searcher", cell: (e) => e.searcherType },
-  { key: "user", title: "User", sort: "SORT_BY_USER", cell: (e) => e.displayName || e.username },
-  { key: "pool", title: "Pool", sort: "SORT_BY_RESOURCE_POOL", cell: (e) => e.resourcePool },
-  { key: "start", title: "Started", sort: "SORT_BY_START_TIME", cell: (e) => html`<${When} at=${e.startTime} />` },
-  { key: "duration", title: "Duration", num: true, cell: (e) => lasted(e.startTime, e.endTime) },
+  { key: "id", title: "ID", num: true, sort: "id", cell: (e) => html`<a href="/det/experiments/${e.id}">${e.id}</a>` },
+  { key: "name", title: "Name", sort: "name", cell: (e) => html`<a href="/det/experiments/${e.id}" title=${e.name}>${e.name}</a>${(e.labels ?? []).map((/** @type {string} */ label) => html` <span class="tag" key=${label}>${label}</span>`)}${e.archived ? html` <span class="tag">archived</span>` : ""}` },
+  { key: "state", title: "State", sort: "state", cell: (e) => html`<${State} state=${e.state} />` },
+  { key: "progress", title: "Progress", sort: "progress", cell: (e) => (isOver(e) ? html`<span class="muted">–</span>` : html`<${Progress} share=${e.progress} />`) },
+  { key: "best", title: "Best", num: true, sort: "searcherMetricsVal", hint: "the best trial's value of the searcher's metric", cell: (e) => (e.bestTrialId ? html`<a href="/det/trials/${e.bestTrialId}" title="trial ${e.bestTrialId}, ${e.searcherMetric}">${metric(e.bestTrialSearcherMetric)}</a>` : "–") },
+  { key: "trials", title: "Trials", num: true, sort: "numTrials", cell: (e) => e.numTrials },
+  { key: "searcher", title: "Searcher", sort: "searcherType", cell: (e) => e.searcherType },
+  { key: "user", title: "User", sort: "user", cell: (e) => e.displayName || e.username },
+  { key: "pool", title: "Pool", sort: "resourcePool", cell: (e) => e.resourcePool },
+  { key: "start", title: "Started", sort: "startTime", cell: (e) => html`<${When} at=${e.startTime} />` },
+  { key: "duration", title: "Duration", num: true, sort: "duration", cell: (e) => lasted(e.startTime, e.endTime) },
 ];
 
 /** @param {{rows: any[], label: string, columns?: string[], [other: string]: any}} props */

@@ -97,36 +97,43 @@ export function Tabs({ base, now, tabs }) {
 // -- tables ----------------------------------------------------------------------------------------------------------
 
 /**
- * @typedef {{key: string, title: string, cell: (row: any) => any, num?: boolean, sort?: string, hint?: string, wrap?: boolean}} Column
- * @param {{columns: Column[], rows: any[], id: (row: any) => any, label: string, sort?: string, onSort?: (sort: string) => void,
- *   chosen?: Set<any>, onChoose?: (chosen: Set<any>) => void, empty?: any}} props `sort`: `key` or `-key`
+ * @typedef {{key: string, title: string, cell: (row: any) => any, num?: boolean, sort?: string, hint?: string, wrap?: boolean, heat?: (row: any) => string}} Column
+ * @param {{columns: Column[], rows: any[], id: (row: any) => any, label: string, sort?: string, onSort?: (sort: string) => void, sorts?: boolean,
+ *   chosen?: Set<any>, onChoose?: (chosen: Set<any>) => void, rowClass?: (row: any) => string, empty?: any}} props
+ *   `sort`: `key` or `-key`; with `sorts` several, with commas between; `heat`: how strongly a cell is coloured, `0%` to `100%`
  */
-export function Table({ columns, rows, id, label, sort, onSort, chosen, onChoose, empty }) {
+export function Table({ columns, rows, id, label, sort = "", onSort, sorts, chosen, onChoose, rowClass, empty }) {
   if (!rows.length && empty) return empty;
   const toggle = (/** @type {any} */ key) => {
     const next = new Set(chosen);
     if (!next.delete(key)) next.add(key);
     onChoose?.(next);
   };
+  const keys = sort.split(",").filter(Boolean);
   const all = rows.length > 0 && rows.every((row) => chosen?.has(id(row)));
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <caption class="visually-hidden">${label}</caption>
     <thead><tr>
       ${onChoose && html`<th><input type="checkbox" aria-label="choose all" checked=${all} onChange=${() => onChoose(new Set(all ? [] : rows.map(id)))} /></th>`}
       ${columns.map((column) => {
-        const is = column.sort !== undefined && sort?.replace("-", "") === column.sort;
-        const down = is && sort?.startsWith("-");
-        return html`<th key=${column.key} class=${column.num ? "num" : ""} title=${column.hint ?? null} aria-sort=${is ? (down ? "descending" : "ascending") : null}>
+        const place = keys.findIndex((each) => each.replace(/^-/, "") === column.sort);
+        const down = keys[place]?.startsWith("-");
+        const next = place >= 0 && !down ? `-${column.sort}` : column.sort ?? "";
+        const more = place < 0 ? [...keys, next] : keys.map((each, i) => (i === place ? next : each));
+        return html`<th key=${column.key} class=${column.num ? "num" : ""} title=${column.hint ?? null} aria-sort=${place < 0 ? null : down ? "descending" : "ascending"}>
           ${column.sort && onSort
-            ? html`<button onClick=${() => onSort(is && !down ? `-${column.sort}` : column.sort ?? "")}>${column.title}<span aria-hidden="true">${is ? (down ? "▾" : "▴") : ""}</span></button>`
+            ? html`<button onClick=${(/** @type {MouseEvent} */ event) => onSort(sorts && event.shiftKey ? more.join() : next)}>${column.title}<span aria-hidden="true">${place < 0 ? "" : down ? "▾" : "▴"}${keys.length > 1 && place >= 0 ? place + 1 : ""}</span></button>`
             : column.title || html`<span class="visually-hidden">${column.key === "do" ? "actions" : column.key}</span>`}</th>`;
       })}
     </tr></thead>
     <tbody>${rows.map((row) => {
       const key = id(row);
-      return html`<tr key=${key} class=${chosen?.has(key) ? "chosen" : ""}>
+      return html`<tr key=${key} class="${chosen?.has(key) ? "chosen" : ""} ${rowClass?.(row) ?? ""}">
         ${onChoose && html`<td><input type="checkbox" aria-label="choose ${key}" checked=${Boolean(chosen?.has(key))} onChange=${() => toggle(key)} /></td>`}
-        ${columns.map((column) => html`<td key=${column.key} class="${column.num ? "num" : ""} ${column.wrap ? "wrap" : ""}">${column.cell(row)}</td>`)}</tr>`;
+        ${columns.map((column) => {
+          const heat = column.heat?.(row);
+          return html`<td key=${column.key} class="${column.num ? "num" : ""} ${column.wrap ? "wrap" : ""} ${heat ? "heat" : ""}" style=${heat ? { "--heat": heat } : null}>${column.cell(row)}</td>`;
+        })}</tr>`;
     })}</tbody></table></div>`;
 }
 

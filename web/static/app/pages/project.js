@@ -1,12 +1,17 @@
 // A project: its experiments as a grid, its notes.
 import { html, useState } from "../html.js";
-import { put, query } from "../api.js";
+import { post, put } from "../api.js";
 import { useGet } from "../data.js";
-import { many } from "../format.js";
-import { setQuery, useLocation, useQuery } from "../router.js";
-import { Choice, Confirm, Do, Empty, Head, Load, Pages, Search, Tabs, attempt, toast } from "../ui.js";
+import { many, metric } from "../format.js";
+import { MOST_COLUMNS, MOST_PINNED, NUMBERS, conditions, extraColumn, heatOf, listOf, readGroup, requestFilter, requestSort, textOf, toApi, told } from "../grid.js";
+import { lazy } from "../lazy.js";
+import { go, setQuery, useLocation, useQuery } from "../router.js";
+import { Band, Choice, Confirm, Do, Empty, Head, Load, Pages, Search, Table, Tabs, attempt, toast } from "../ui.js";
 import { may, mayChange } from "../session.js";
-import { COLUMNS, COMMANDS, ExperimentTable, command } from "../experiments.js";
+import { COLUMNS, COMMANDS, command } from "../experiments.js";
+
+const [Filters, Columns, MoveMany, RetainMany] = ["Filters", "Columns", "MoveMany", "RetainMany"].map((name) => lazy(name, () => import("../griddialogs.js")));
+const Fork = lazy("Fork", () => import("../experimentdialogs.js"));
 
 const LIMIT = 50;
 const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
@@ -18,49 +23,85 @@ export function Project({ id, tab = "experiments" }) {
     <${Head} title=${p.name} crumbs=${[["Workspaces", "/det/workspaces"], [p.workspaceName, `/det/workspaces/${p.workspaceId}`]]} below=${p.description && html`<p class="muted">${p.description}</p>`}>
       ${may("CREATE_EXPERIMENT", p.workspaceId) && html`<a class="button" href="/det/launch?project=${p.id}">New experiment</a>`}</${Head}>
     <${Tabs} base="/det/projects/${id}" now=${tab} tabs=${[["experiments", "Experiments", p.numExperiments], ["notes", "Notes", p.notes?.length || null]]} />
-    ${tab === "notes" ? html`<${Notes} project=${p} reload=${project.reload} />` : html`<${Grid} project=${id} />`}</div>`}</${Load}>`;
+    ${tab === "notes" ? html`<${Notes} project=${p} reload=${project.reload} />` : html`<${Grid} project=${id} workspaceId=${p.workspaceId} />`}</div>`}</${Load}>`;
 }
 
-/** @param {{project: string}} props */
-export function Grid({ project }) {
+/** @param {{project: string, workspaceId: number}} props */
+export function Grid({ project, workspaceId }) {
   const { query: now } = useLocation();
-  const [name, setName] = useQuery("name");
-  const [state, setState] = useQuery("state");
+  const [name] = useQuery("name");
+  const [state] = useQuery("state");
   const [archived] = useQuery("archived");
   const [label] = useQuery("label");
-  const [hidden, setHidden] = useQuery("hide");
-  const sort = now.get("sort") ?? "-SORT_BY_ID";
+  const [filter] = useQuery("filter");
+  const [dialog, setDialog] = useState("");
+  const sort = now.get("sort") ?? "-id";
   const offset = Number(now.get("offset") ?? 0);
   const [chosen, setChosen] = useState(/** @type {Set<number>} */ (new Set()));
-  const list = useGet(
-    `experiments${query({
-      projectId: project, limit: LIMIT, offset, name, labels: label || undefined, showTrialData: true,
-      states: state && `STATE_${state}`, archived: archived === "all" ? "" : archived === "only",
-      sortBy: sort.replace("-", ""), orderBy: sort.startsWith("-") ? "ORDER_BY_DESC" : "ORDER_BY_ASC",
-    })}`,
-    ["experiments"],
-  );
-  const hide = new Set(hidden.split(",").filter(Boolean));
+  const pinned = listOf(now.get("pin") ?? "", MOST_PINNED).map(Number).filter((id) => id > 0);
+  const hidden = new Set(listOf(now.get("hide") ?? "", 100));
+  const extra = listOf(now.get("columns") ?? "", MOST_COLUMNS);
+  const heat = new Set(listOf(now.get("heat") ?? "", MOST_COLUMNS));
+  const group = readGroup(filter);
+  const search = (/** @type {any} */ what) => JSON.stringify({ projectId: Number(project), ...what });
+  const list = useGet("experiments-search", ["experiments"], search({ limit: LIMIT, offset, sort: requestSort(sort), filter: requestFilter({ name, state, label, archived }, group ?? { and: [] }) }));
+  const top = useGet(pinned.length ? "experiments-search" : null, ["experiments"], search({ limit: MOST_PINNED, sort: requestSort(sort), filter: JSON.stringify({ filterGroup: toApi({ or: pinned.map((id) => ["id", "=", id]) }) }) }));
+  const isNarrowed = Boolean(name || state || label || filter);
+  const clear = () => setQuery({ name: "", state: "", label: "", archived: "", filter: "", offset: "" });
+  const close = () => setDialog("");
   return html`<div class="stack">
     <div class="row spread"><div class="row"><${Search} label="filter by name" value=${name} onChange=${(/** @type {string} */ text) => setQuery({ name: text, offset: "" })} />
       <${Choice} label="state" value=${state} onChange=${(/** @type {string} */ text) => setQuery({ state: text, offset: "" })} options=${[["", "any"], ...STATES.map((each) => [each, each.toLowerCase()])]} />
       <${Choice} label="archived" value=${archived} onChange=${(/** @type {string} */ text) => setQuery({ archived: text, offset: "" })} options=${[["", "without"], ["only", "only"], ["all", "with"]]} />
       ${label && html`<button class="small" onClick=${() => setQuery({ label: "" })}>label: ${label} ✕</button>`}</div>
-      <details class="menu"><summary class="button">Columns</summary><div>${COLUMNS.filter((c) => c.key !== "id").map((c) => html`<label class="row tight" key=${c.key}><input type="checkbox" checked=${!hide.has(c.key)} onChange=${() => {
-        if (!hide.delete(c.key)) hide.add(c.key);
-        setHidden([...hide].join(","));
-      }} />${c.title}</label>`)}</div></details></div>
-    <${Load} of=${list}>${(/** @type {any} */ { experiments, pagination }) => html`
-      ${chosen.size > 0 && html`<${Batch} chosen=${experiments.filter((/** @type {any} */ e) => chosen.has(e.id))} clear=${() => setChosen(new Set())} reload=${list.reload} />`}
-      <${ExperimentTable} rows=${experiments} label="experiments of the project" columns=${COLUMNS.map((c) => c.key).filter((key) => !hide.has(key))} sort=${sort}
-        onSort=${(/** @type {string} */ text) => setQuery({ sort: text, offset: "" })} chosen=${chosen} onChoose=${setChosen}
-        empty=${name || state || label ? html`<${Empty} title="No experiment matches"><button onClick=${() => setQuery({ name: "", state: "", label: "", archived: "", offset: "" })}>Clear the filters</button></${Empty}>`
+      <div class="row"><button aria-pressed=${Boolean(filter)} onClick=${() => setDialog("filter")}>Filter</button><button onClick=${() => setDialog("columns")}>Columns</button></div></div>
+    ${group === null ? html`<${Band} bad>The filter in the address can't be read, and is left out. <button class="small" onClick=${() => setQuery({ filter: "" })}>Remove it</button></${Band}>`
+      : conditions(group) > 0 && html`<p class="row tight"><span class="muted">only where</span> <span class="tag wide">${told(group)}</span><button class="quiet small" aria-label="remove the filter" onClick=${() => setQuery({ filter: "", offset: "" })}>✕</button></p>`}
+    ${dialog === "filter" && html`<${Filters} project=${project} group=${group ?? { and: [] }} onClose=${close} onApply=${(/** @type {any} */ next) => { setQuery({ filter: conditions(next) ? JSON.stringify(next) : "", offset: "" }); close(); }} />`}
+    ${dialog === "columns" && html`<${Columns} project=${project} base=${COLUMNS} hidden=${hidden} extra=${extra} heat=${heat} onClose=${close}
+      onChange=${(/** @type {Set<string>} */ hide, /** @type {string[]} */ columns, /** @type {Set<string>} */ hot) => setQuery({ hide: textOf(hide), columns: textOf(columns), heat: textOf(hot) })} />`}
+    <${Load} of=${list}>${(/** @type {any} */ { experiments, pagination }) => {
+      const flat = (/** @type {any} */ { experiment, bestTrial }) => ({ ...experiment, bestTrial });
+      const above = (top.data?.experiments ?? []).map(flat);
+      const rows = [...above, ...experiments.map(flat).filter((/** @type {any} */ e) => !pinned.includes(e.id))];
+      const again = () => { list.reload(); top.reload(); };
+      return html`${chosen.size > 0 && html`<${Batch} project=${project} chosen=${rows.filter((/** @type {any} */ e) => chosen.has(e.id))} clear=${() => setChosen(new Set())} reload=${again} />`}
+      <${Heated} rows=${rows} pinned=${pinned} hidden=${hidden} extra=${extra} heat=${heat} sort=${sort} chosen=${chosen} setChosen=${setChosen} canLaunch=${may("CREATE_EXPERIMENT", workspaceId)}
+        empty=${isNarrowed ? html`<${Empty} title="No experiment matches"><button onClick=${clear}>Clear the filters</button></${Empty}>`
           : html`<${Empty} title="No experiments here yet"><code>det experiment create config.yaml . --project_id ${project}</code><a class="button" href="/det/launch?project=${project}">New experiment</a></${Empty}>`} />
-      <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`}</${Load}></div>`;
+      <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`;
+    }}</${Load}></div>`;
 }
 
-/** @param {{chosen: any[], clear: () => void, reload: () => void}} props */
-function Batch({ chosen, clear, reload }) {
+/** The table with its colours. @param {{rows: any[], pinned: number[], hidden: Set<string>, extra: string[], heat: Set<string>, sort: string, chosen: Set<number>, setChosen: (chosen: Set<number>) => void, canLaunch: boolean, empty: any}} props */
+function Heated({ rows, pinned, hidden, extra, heat, sort, chosen, setChosen, canLaunch, empty }) {
+  const [launch, setLaunch] = useState(/** @type {any} */ (null));
+  const shown = [...COLUMNS.filter((column) => !hidden.has(column.key)), ...extra.map(extraColumn)];
+  /** @type {{title: string, low: number, high: number}[]} */
+  const scales = [];
+  const columns = shown.map((column) => {
+    const value = NUMBERS[column.key] ?? /** @type {any} */ (column).value;
+    if (!value || !heat.has(column.key)) return column;
+    const scale = heatOf(rows, value);
+    if (scale.low <= scale.high) scales.push({ title: column.title, ...scale });
+    return { ...column, heat: scale.heat };
+  });
+  const pin = (/** @type {number} */ id) => setQuery({ pin: textOf(pinned.includes(id) ? pinned.filter((each) => each !== id) : [...pinned, id]) });
+  const actions = { key: "do", title: "", cell: (/** @type {any} */ e) => {
+    const isPinned = pinned.includes(e.id);
+    return html`<div class="row tight nowrap"><button class="small quiet" title=${isPinned ? "Unpin" : "Pin: stays on top"} aria-label="pin ${e.id}" aria-pressed=${isPinned} disabled=${!isPinned && pinned.length >= MOST_PINNED} onClick=${() => pin(e.id)}><svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><path d="M3.5 1h5M4.5 1v4L2.5 7h7l-2-2V1M6 7v4.5" fill=${isPinned ? "currentColor" : "none"} stroke="currentColor" stroke-width="1.3" /></svg></button>
+      ${canLaunch && html`<button class="small quiet" title="Launch again" aria-label="launch ${e.id} again" onClick=${() => setLaunch(e)}><svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><path d="M10 3.2A4.6 4.6 0 1 0 10.6 7M10.4 .8v2.7H7.7" fill="none" stroke="currentColor" stroke-width="1.4" /></svg></button>`}</div>`;
+  } };
+  return html`${scales.length > 0 && html`<p class="row muted">${scales.map((scale) => html`<span class="row tight" key=${scale.title}>${scale.title}: ${metric(scale.low)}<span class="ramp" aria-hidden="true"></span>${metric(scale.high)}</span>`)}</p>`}
+    <${Table} rows=${rows} id=${(/** @type {any} */ e) => e.id} label="experiments of the project" columns=${[actions, ...columns]} sort=${sort} sorts
+      onSort=${(/** @type {string} */ text) => setQuery({ sort: text, offset: "" })} chosen=${chosen} onChoose=${setChosen} rowClass=${(/** @type {any} */ e) => (pinned.includes(e.id) ? "pinned" : "")} empty=${empty} />
+    ${rows.length > 1 && html`<p class="muted">Click a title to sort; with Shift, sort by several.</p>`}
+    ${launch && html`<${Fork} e=${launch} at=${0} onClose=${() => setLaunch(null)} />`}`;
+}
+
+/** @param {{project: string, chosen: any[], clear: () => void, reload: () => void}} props */
+function Batch({ project, chosen, clear, reload }) {
+  const [dialog, setDialog] = useState("");
   const run = (/** @type {string} */ name, /** @type {any[]} */ which) => async () => {
     const results = await Promise.allSettled(which.map((e) => command(e.id, name)));
     const failed = results.filter((result) => result.status === "rejected");
@@ -70,6 +111,7 @@ function Batch({ chosen, clear, reload }) {
   };
   const own = chosen.filter(mayChange);
   const ids = (/** @type {any[]} */ which) => which.map((e) => e.id).join(", ");
+  const numbers = own.map((e) => e.id);
   return html`<div class="row card" role="group" aria-label="what to do with the chosen experiments"><strong>${many(chosen.length, "experiment")} chosen</strong>
     ${chosen.length > 1 && html`<a class="button" href="/det/compare?experiments=${ids(chosen).replaceAll(" ", "")}">Compare</a>`}
     ${COMMANDS.map(([name, text, fits]) => {
@@ -79,8 +121,11 @@ function Batch({ chosen, clear, reload }) {
         return html`<${Confirm} key=${name} label="${text} ${which.length}" title="${text} ${many(which.length, "experiment")}?" confirm=${text} run=${run(name, which)}><p>Experiments ${ids(which)} end; their trials keep the checkpoints that they have.</p></${Confirm}>`;
       return html`<${Do} key=${name} run=${run(name, which)}>${text} ${which.length}</${Do}>`;
     })}
-    ${own.length > 0 && html`<${Confirm} label="Delete ${own.length}" title="Delete ${many(own.length, "experiment")}?" confirm="Delete" run=${run("delete", own)}><p>Experiments ${ids(own)} go, with all their trials, metrics, logs and checkpoints. This can't be undone.</p></${Confirm}>`}
-    <button class="quiet" onClick=${clear}>Clear</button></div>`;
+    ${own.length > 0 && html`<button onClick=${() => setDialog("move")}>Move ${own.length}</button><button onClick=${() => setDialog("retain")}>Log retention</button>
+      <${Confirm} label="Delete ${own.length}" title="Delete ${many(own.length, "experiment")}?" confirm="Delete" run=${run("delete", own)}><p>Experiments ${ids(own)} go, with all their trials, metrics, logs and checkpoints. This can't be undone.</p></${Confirm}>`}
+    ${may("CREATE_NSC", chosen[0]?.workspaceId) && html`<${Do} run=${async () => { const { tensorboard } = await post("tensorboards", { experimentIds: chosen.map((e) => e.id) }); go(`/det/interactive/${tensorboard.id}/tensorboard`); }}>TensorBoard</${Do}>`}
+    <button class="quiet" onClick=${clear}>Clear</button>
+    ${dialog === "move" && html`<${MoveMany} project=${project} ids=${numbers} onClose=${() => setDialog("")} reload=${() => { clear(); reload(); }} />`}${dialog === "retain" && html`<${RetainMany} project=${project} ids=${numbers} onClose=${() => setDialog("")} />`}</div>`;
 }
 
 /** @param {{project: any, reload: () => void}} props */

@@ -1,0 +1,135 @@
+// Dialogs of the grid of experiments: conditions in groups, columns and colours, what is done with several at once.
+import { html, useState } from "./html.js";
+import { post, put } from "./api.js";
+import { useGet } from "./data.js";
+import { many } from "./format.js";
+import { MOST_COLUMNS, MOST_CONDITIONS, NUMBERS, OPERATORS, conditions, kindOf, partsOf } from "./grid.js";
+import { Choice, Dialog, Do, Search, Table, toast } from "./ui.js";
+
+const DEEPEST = 5;
+const MOST_SHOWN = 100;
+const BARE = ["isEmpty", "notEmpty"];
+const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
+
+/** Conditions, in groups joined by and / or. @param {{project: string, group: any, onApply: (group: any) => void, onClose: () => void}} props */
+export function Filters({ project, group, onApply, onClose }) {
+  const columns = useGet(`projects/${project}/columns?tableType=TABLE_TYPE_EXPERIMENT`);
+  const [draft, setDraft] = useState(conditions(group) ? group : { and: [["name", "contains", ""]] });
+  const known = columns.data?.columns ?? [];
+  return html`<${Dialog} title="Filter experiments" onClose=${onClose} wide>
+    <datalist id="filter-columns">${known.map((/** @type {any} */ c) => html`<option key=${c.column} value=${c.column}>${c.displayName}</option>`)}</datalist>
+    <${GroupEditor} group=${draft} columns=${known} depth=${1} isFull=${conditions(draft) >= MOST_CONDITIONS} onChange=${setDraft} />
+    <div class="actions"><button onClick=${() => onApply({ and: [] })}>Clear</button><button onClick=${onClose}>Leave it</button><button class="first" onClick=${() => onApply(pruned(draft) ?? { and: [] })}>Apply</button></div></${Dialog}>`;
+}
+
+/** Without groups that have nothing in them. @param {any} node @returns {any} */
+function pruned(node) {
+  if (Array.isArray(node)) return BARE.includes(node[1]) || (node[2] !== undefined && node[2] !== "") ? node : null;
+  const [conjunction, children] = partsOf(node);
+  const kept = children.map(pruned).filter(Boolean);
+  return kept.length ? { [conjunction]: kept } : null;
+}
+
+/** @param {{group: any, columns: any[], depth: number, isFull: boolean, onChange: (group: any) => void, onRemove?: () => void}} props */
+function GroupEditor({ group, columns, depth, isFull, onChange, onRemove }) {
+  const [conjunction, children] = partsOf(group);
+  const set = (/** @type {any[]} */ next) => onChange({ [conjunction]: next });
+  const change = (/** @type {number} */ i) => (/** @type {any} */ child) => set(children.map((each, k) => (k === i ? child : each)));
+  const drop = (/** @type {number} */ i) => () => set(children.filter((_, k) => k !== i));
+  return html`<fieldset class="group stack tight"><legend class="row tight"><${Choice} label="match" value=${conjunction} onChange=${(/** @type {string} */ next) => onChange({ [next]: children })} options=${[["and", "all of these"], ["or", "any of these"]]} />
+      ${onRemove && html`<button class="quiet small" aria-label="remove the group" onClick=${onRemove}>✕</button>`}</legend>
+    ${children.map((child, i) => Array.isArray(child) ? html`<${ConditionEditor} key=${i} condition=${child} columns=${columns} onChange=${change(i)} onRemove=${drop(i)} />`
+      : html`<${GroupEditor} key=${i} group=${child} columns=${columns} depth=${depth + 1} isFull=${isFull} onChange=${change(i)} onRemove=${drop(i)} />`)}
+    <div class="row"><button class="small" disabled=${isFull} onClick=${() => set([...children, ["name", "contains", ""]])}>Add a condition</button>
+      ${depth < DEEPEST && html`<button class="small" disabled=${isFull} onClick=${() => set([...children, { [conjunction === "and" ? "or" : "and"]: [["name", "contains", ""]] }])}>Add a group</button>`}</div></fieldset>`;
+}
+
+/** @param {{condition: any, columns: any[], onChange: (condition: any) => void, onRemove: () => void}} props */
+function ConditionEditor({ condition: [column, operator, value], columns, onChange, onRemove }) {
+  const kind = kindOf(columns.find((each) => each.column === column));
+  const operators = OPERATORS[kind];
+  const rename = (/** @type {string} */ name) => {
+    const next = kindOf(columns.find((each) => each.column === name));
+    onChange(next === kind ? [name, operator, value] : [name, OPERATORS[next][0][0], name === "state" ? STATES[0] : name === "archived" ? "false" : ""]);
+  };
+  const type = (/** @type {any} */ event) => {
+    const typed = event.target.value;
+    const number = Number(typed);
+    onChange([column, operator, kind === "date" ? (typed ? new Date(typed).toISOString() : "") : kind === "number" && typed.trim() && Number.isFinite(number) ? number : typed]);
+  };
+  return html`<div class="row tight"><input list="filter-columns" aria-label="column" maxlength="1000" value=${column} onChange=${(/** @type {any} */ event) => rename(event.target.value.trim())} />
+    <select aria-label="operator" value=${operator} onChange=${(/** @type {any} */ event) => onChange([column, event.target.value, value])}>${operators.map(([key, word]) => html`<option key=${key} value=${key} selected=${key === operator}>${word}</option>`)}</select>
+    ${BARE.includes(operator) ? null
+      : column === "state" || column === "archived" ? html`<select aria-label="value" value=${value} onChange=${type}>${(column === "state" ? STATES : ["false", "true"]).map((each) => html`<option key=${each} value=${each} selected=${each === value}>${each.toLowerCase()}</option>`)}</select>`
+      : html`<input aria-label="value" maxlength="1000" type=${kind === "date" ? "datetime-local" : "text"} inputmode=${kind === "number" ? "decimal" : null} value=${kind === "date" ? local(value) : value ?? ""} onInput=${type} />`}
+    <button class="quiet small" aria-label="remove the condition" onClick=${onRemove}>✕</button></div>`;
+}
+
+/** As such an input has it: in the reader's time. @param {string} time */
+function local(time) {
+  const at = new Date(time);
+  return Number.isNaN(at.getTime()) ? "" : new Date(at.getTime() - 60_000 * at.getTimezoneOffset()).toISOString().slice(0, 16);
+}
+
+/** Which columns are shown, and which are coloured by value. @param {{project: string, base: any[], hidden: Set<string>, extra: string[], heat: Set<string>, onChange: (hidden: Set<string>, extra: string[], heat: Set<string>) => void, onClose: () => void}} props */
+export function Columns({ project, base, hidden, extra, heat, onChange, onClose }) {
+  const found = useGet(`projects/${project}/columns?tableType=TABLE_TYPE_EXPERIMENT`);
+  const [text, setText] = useState("");
+  const rows = [...base.map((c) => ({ key: c.key, title: c.title, isBase: true, isNumber: c.key in NUMBERS })),
+    ...(found.data?.columns ?? []).filter((/** @type {any} */ c) => !c.location.endsWith("_EXPERIMENT")).map((/** @type {any} */ c) => ({ key: c.column, title: c.column, isBase: false, isNumber: c.type === "COLUMN_TYPE_NUMBER" }))];
+  const matching = rows.filter((row) => row.title.toLowerCase().includes(text.toLowerCase()));
+  const isShown = (/** @type {any} */ row) => (row.isBase ? !hidden.has(row.key) : extra.includes(row.key));
+  const show = (/** @type {any} */ row) => () => {
+    const next = new Set(hidden);
+    if (row.isBase && !next.delete(row.key)) next.add(row.key);
+    const others = row.isBase ? extra : extra.includes(row.key) ? extra.filter((each) => each !== row.key) : [...extra, row.key];
+    onChange(next, others, heat);
+  };
+  const colour = (/** @type {any} */ row) => () => {
+    const next = new Set(heat);
+    if (!next.delete(row.key)) next.add(row.key);
+    onChange(hidden, extra, next);
+  };
+  return html`<${Dialog} title="Columns" onClose=${onClose} wide><${Search} label="filter columns" value=${text} onChange=${setText} />
+    <${Table} label="columns" rows=${matching.slice(0, MOST_SHOWN)} id=${(/** @type {any} */ row) => row.key} columns=${[
+      { key: "title", title: "Column", cell: (/** @type {any} */ row) => row.title },
+      { key: "show", title: "Shown", cell: (/** @type {any} */ row) => row.key !== "id" && html`<input type="checkbox" aria-label="show ${row.title}" checked=${isShown(row)} disabled=${!isShown(row) && !row.isBase && extra.length >= MOST_COLUMNS} onChange=${show(row)} />` },
+      { key: "heat", title: "Coloured by value", cell: (/** @type {any} */ row) => row.isNumber && isShown(row) && html`<input type="checkbox" aria-label="colour ${row.title}" checked=${heat.has(row.key)} onChange=${colour(row)} />` },
+    ]} />${matching.length > MOST_SHOWN && html`<p class="muted">${MOST_SHOWN} of ${many(matching.length, "column")}: filter for the others.</p>`}
+    <div class="actions"><button class="first" onClick=${onClose}>Done</button></div></${Dialog}>`;
+}
+
+/** Say of many what went wrong with some. @param {string} what @param {{results: {id: number, error: string}[]}} answer */
+function report(what, { results }) {
+  const failed = results.filter((each) => each.error);
+  toast(failed.length ? `${failed.length} of ${results.length}: experiment ${failed[0].id}: ${failed[0].error}` : `${what}: done for ${many(results.length, "experiment")}`, failed.length > 0);
+}
+
+/** @param {{project: string, ids: number[], onClose: () => void, reload: () => void}} props */
+export function MoveMany({ project, ids, onClose, reload }) {
+  const workspaces = useGet("workspaces?limit=500");
+  const [workspace, setWorkspace] = useState("");
+  const projects = useGet(workspace ? `workspaces/${workspace}/projects?limit=500` : null);
+  const [target, setTarget] = useState("");
+  const run = async () => {
+    report("moved", await post(`projects/${project}/experiments/move`, { experimentIds: ids, destinationProjectId: Number(target) }));
+    onClose();
+    reload();
+  };
+  const options = (/** @type {any[]} */ list, /** @type {string} */ now) => html`<option value="">choose one</option>${list.map((each) => html`<option key=${each.id} value=${each.id} selected=${String(each.id) === now}>${each.name}</option>`)}`;
+  return html`<${Dialog} title="Move ${many(ids.length, "experiment")}" onClose=${onClose}>
+    <label class="field">Workspace<select value=${workspace} onChange=${(/** @type {any} */ event) => { setWorkspace(event.target.value); setTarget(""); }}>${options(workspaces.data?.workspaces ?? [], workspace)}</select></label>
+    <label class="field">Project<select value=${target} disabled=${!workspace} onChange=${(/** @type {any} */ event) => setTarget(event.target.value)}>${options((projects.data?.projects ?? []).filter((/** @type {any} */ p) => String(p.id) !== project), target)}</select></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!target} run=${run}>Move</${Do}></div></${Dialog}>`;
+}
+
+/** @param {{project: string, ids: number[], onClose: () => void}} props */
+export function RetainMany({ project, ids, onClose }) {
+  const [days, setDays] = useState("30");
+  const run = async () => {
+    report("log retention", await put(`projects/${project}/experiments/retain_logs`, { experimentIds: ids, numDays: Number(days) }));
+    onClose();
+  };
+  return html`<${Dialog} title="How long logs of ${many(ids.length, "experiment")} are kept" onClose=${onClose}><label class="field">Days after a trial's end; -1: for good<input type="number" min="-1" max="32767" value=${days} onInput=${(/** @type {any} */ event) => setDays(event.target.value)} /></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${days === ""} run=${run}>Save</${Do}></div></${Dialog}>`;
+}
