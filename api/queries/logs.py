@@ -69,7 +69,7 @@ def read(
     `most`: the limit on the number of lines; 0: as many as one piece has.
     """
     piece = min(_PIECE, most) if most > 0 and wanted.pattern is None else _PIECE
-    statement = select(TaskLog).where(_of(task_ids), *_conditions(wanted))
+    statement = select(TaskLog).where(of_tasks(task_ids), *conditions(wanted))
     if from_id is not None:
         statement = statement.where(TaskLog.id < from_id if descending else TaskLog.id > from_id)
     statement = statement.order_by(TaskLog.id.desc() if descending else TaskLog.id.asc()).limit(piece)
@@ -82,7 +82,7 @@ def read(
 
 def bounds(session: Session, task_ids: Sequence[str]) -> tuple[int | None, int | None]:
     """Ids of the first and the last line of tasks; None without any."""
-    first, last = session.execute(select(func.min(TaskLog.id), func.max(TaskLog.id)).where(_of(task_ids))).one()
+    first, last = session.execute(select(func.min(TaskLog.id), func.max(TaskLog.id)).where(of_tasks(task_ids))).one()
     return first, last
 
 
@@ -91,7 +91,7 @@ def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first
     low, high = first, last + 1  # the first such line is in between
     while low < high:
         middle = (low + high) // 2
-        found = select(TaskLog.id, TaskLog.timestamp).where(_of(task_ids), TaskLog.id >= middle)
+        found = select(TaskLog.id, TaskLog.timestamp).where(of_tasks(task_ids), TaskLog.id >= middle)
         row = session.execute(found.order_by(TaskLog.id).limit(1)).one_or_none()
         if row is None or row[1] >= moment:
             high = middle
@@ -100,8 +100,8 @@ def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first
     return low - 1
 
 
-def _of(task_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Of one alone the index has the lines in their order already."""
+def of_tasks(task_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Lines of these tasks. Of one alone the index has the lines in their order already."""
     return TaskLog.task_id == task_ids[0] if len(task_ids) == 1 else TaskLog.task_id.in_(task_ids)
 
 
@@ -117,13 +117,14 @@ def fields(session: Session, task_ids: Sequence[str]) -> dict[str, list[Any]]:
     }
     found: dict[str, list[Any]] = {}
     for name, column in columns.items():
-        values = session.scalars(select(column).where(_of(task_ids), column.is_not(None)).distinct())
+        values = session.scalars(select(column).where(of_tasks(task_ids), column.is_not(None)).distinct())
         found[name] = sorted(values)
     return found
 
 
-def _conditions(wanted: LogFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
+def conditions(wanted: LogFilter) -> list[ColumnElement[bool]]:
+    """What a filter says of a line, but for its pattern."""
+    found: list[ColumnElement[bool]] = []
     for column, values in (
         (TaskLog.allocation_id, wanted.allocation_ids),
         (TaskLog.agent_id, wanted.agent_ids),
@@ -133,19 +134,19 @@ def _conditions(wanted: LogFilter) -> list[ColumnElement[bool]]:
         (TaskLog.stdtype, wanted.stdtypes),
     ):
         if values:
-            conditions.append(column.in_(values))
+            found.append(column.in_(values))
     if names := set(wanted.levels):
         listed = TaskLog.level.in_(names)
-        conditions.append(or_(listed, TaskLog.level.is_(None)) if "UNSPECIFIED" in names else listed)
+        found.append(or_(listed, TaskLog.level.is_(None)) if "UNSPECIFIED" in names else listed)
     if wanted.search_text:
-        conditions.append(TaskLog.log.icontains(wanted.search_text, autoescape=True))
+        found.append(TaskLog.log.icontains(wanted.search_text, autoescape=True))
     if wanted.before is not None:
-        conditions.append(TaskLog.timestamp < wanted.before)
+        found.append(TaskLog.timestamp < wanted.before)
     if wanted.after is not None:
-        conditions.append(TaskLog.timestamp > wanted.after)
+        found.append(TaskLog.timestamp > wanted.after)
     if wanted.after_id is not None:
-        conditions.append(TaskLog.id > wanted.after_id)
-    return conditions
+        found.append(TaskLog.id > wanted.after_id)
+    return found
 
 
 def wire(row: TaskLog) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A window onto a log, for pages: any part of it by the ids of its lines, however long it is."""
+"""A log for pages, however long it is: any part of it by the ids of its lines, and counts of its lines over time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from starlette.responses import Response
 from api.auth.authorization import readable_task, readable_trial
 from api.deps import PartsDep, UserDep
 from api.parts import Parts
-from api.queries import logs
+from api.queries import log_histograms, logs
 from api.routing import Route
+from api.schemas import log_histograms as histograms
 from api.schemas import log_windows as wire
 from api.schemas.base import answer
 from api.schemas.parameters import TaskId, TrialId
@@ -39,6 +40,47 @@ def of_trial(
         trial = readable_trial(session, trial_id, user)
         task_ids = tasks_of_trials(session, [trial])[trial_id]
     return _window(parts, task_ids, wanted)
+
+
+@router.get("/api/v1/undeterred/tasks/{task_id}/log-histogram", response_model=histograms.LogHistogram)
+def histogram_of_task(
+    task_id: TaskId, parts: PartsDep, user: UserDep, wanted: Annotated[histograms.HistogramRequest, Query()]
+) -> Response:
+    """How many lines of each level a task wrote, over time. Of very long logs some of it is estimated."""
+    with parts.database.read() as session:
+        readable_task(session, task_id, user)
+    return _histogram(parts, [task_id], wanted)
+
+
+@router.get("/api/v1/undeterred/trials/{trial_id}/log-histogram", response_model=histograms.LogHistogram)
+def histogram_of_trial(
+    trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: Annotated[histograms.HistogramRequest, Query()]
+) -> Response:
+    """The same of a trial: of all tasks that it had."""
+    with parts.database.read() as session:
+        trial = readable_trial(session, trial_id, user)
+        task_ids = tasks_of_trials(session, [trial])[trial_id]
+    return _histogram(parts, task_ids, wanted)
+
+
+def _histogram(parts: Parts, task_ids: list[str], wanted: histograms.HistogramRequest) -> Response:
+    filters = logs.LogFilter(levels=logs.stored_levels(wanted.levels), search_text=wanted.search)
+    with parts.database.read() as session:
+        found = log_histograms.read(session, task_ids, filters, wanted.buckets)
+    if found is None:
+        return answer(histograms.LogHistogram())
+    levels = [
+        histograms.LevelCounts(level=level, counts=[round(count) for count in counts])
+        for level, counts in sorted(found.by_level.items())
+    ]
+    return answer(
+        histograms.LogHistogram(
+            start=found.start,
+            width_s=found.width.total_seconds(),
+            levels=levels,
+            is_approximate=found.is_approximate,
+        )
+    )
 
 
 def _window(parts: Parts, task_ids: list[str], wanted: wire.WindowRequest) -> Response:

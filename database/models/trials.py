@@ -11,6 +11,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from database.models.base import Base, BigId
 from database.types import Document, UtcTime, utc_now
 
+#: Lines that people look for, and that are few: an index of their own finds them in a log of any length.
+SEVERE = "level IN ('WARNING', 'ERROR', 'CRITICAL')"
+
 
 class Trial(Base):
     """A trial. (experiment_id, request_id) is what the searcher knows it by."""
@@ -177,6 +180,7 @@ class TaskLog(Base):
     __table_args__ = (
         UniqueConstraint("container_id", "line_offset"),
         Index("ix_task_logs_task_id_id", "task_id", "id"),
+        Index("ix_task_logs_severe", "task_id", "id", sqlite_where=text(SEVERE), postgresql_where=text(SEVERE)),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)

@@ -124,6 +124,7 @@ def upgrade() -> None:
     sa.UniqueConstraint('container_id', 'line_offset', name=op.f('uq_task_logs_container_id_line_offset'))
     )
     with op.batch_alter_table('task_logs', schema=None) as batch_op:
+        batch_op.create_index('ix_task_logs_severe', ['task_id', 'id'], unique=False, sqlite_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"), postgresql_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"))
         batch_op.create_index('ix_task_logs_task_id_id', ['task_id', 'id'], unique=False)
 
     op.create_table('users',
@@ -909,6 +910,7 @@ def downgrade() -> None:
     op.drop_table('users')
     with op.batch_alter_table('task_logs', schema=None) as batch_op:
         batch_op.drop_index('ix_task_logs_task_id_id')
+        batch_op.drop_index('ix_task_logs_severe', sqlite_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"), postgresql_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"))
 
     op.drop_table('task_logs')
     op.drop_table('resource_pools')
