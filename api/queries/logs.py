@@ -82,8 +82,9 @@ def read(
 
 def bounds(session: Session, task_ids: Sequence[str]) -> tuple[int | None, int | None]:
     """Ids of the first and the last line of tasks; None without any."""
-    first, last = session.execute(select(func.min(TaskLog.id), func.max(TaskLog.id)).where(of_tasks(task_ids))).one()
-    return first, last
+    # two looks into the index: asked for both at once, SQLite reads all of it
+    lowest, highest = (select(edge(TaskLog.id)).where(of_tasks(task_ids)) for edge in (func.min, func.max))
+    return session.scalar(lowest), session.scalar(highest)
 
 
 def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first: int, last: int) -> int:
