@@ -217,3 +217,37 @@ def test_experiments_are_moved_together(admin: Visitor, cluster: Embedded) -> No
     dialog.get_by_role("button", name="Move", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("done for 2 experiments")
     expect(page.get_by_text("No experiment matches")).to_be_visible()
+
+
+def test_histogram_of_a_log_leads_to_a_time(admin: Visitor, cluster: Embedded) -> None:
+    script = (
+        "import time\nfor n in range(300):\n    print(f'first {n}', flush=True)\ntime.sleep(5)\nprint('ERROR: it broke', flush=True)\n"
+        "time.sleep(5)\nfor n in range(300):\n    print(f'last {n}')\n"
+    )
+    number = cluster.create(SINGLE.format(name="counted", restarts=0), script)
+    cluster.det("experiment", "wait", str(number))
+    page = admin.page
+    page.goto(f"/det/experiments/{number}/logs")
+    place = page.get_by_role("slider", name="show the log from a time")
+    expect(place).to_be_visible()
+    figure = page.get_by_role("figure", name=re.compile("lines over time"))
+    expect(figure).to_contain_text("error or worse: 1")
+    log = page.get_by_role("log")
+    expect(log.get_by_text("last 299")).to_be_visible()
+    no_barrier(page)
+    admin.picture(pictures(), "log-histogram")
+    box = place.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 0.4 * box["width"], box["y"] + 20)
+    expect(log.get_by_text("it broke")).to_be_visible()
+    expect(page.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "false")
+    place.press("Home")
+    expect(log.get_by_text("first 0", exact=True)).to_be_visible()
+    page.get_by_label("level").select_option("ERROR")
+    expect(figure).to_contain_text("other: 0")
+    page.get_by_label("level").select_option("")
+    page.get_by_label("search the log").fill("first 29")
+    expect(figure).to_contain_text("other: 11")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="save lines over time as CSV").click()
+    assert waiting.value.path().read_text().startswith("from,error or worse,warning,other\n")

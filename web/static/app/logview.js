@@ -4,12 +4,18 @@ import { get, query } from "./api.js";
 import { clock, exact } from "./format.js";
 import { watch } from "./live.js";
 import { Band, Choice, Search, sentence } from "./ui.js";
+import { lazy } from "./lazy.js";
 import { useQuery } from "./router.js";
+
+const LogHistogram = lazy("LogHistogram", () => import("./loghistogram.js"));
 
 const LEVELS = ["", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
 const PIECE = 200;
 const MOST_KEPT = 2000;
 const NEAR_PX = 200;
+
+/** A level and those that are worse. @param {string} level */
+const from = (level) => (level ? LEVELS.slice(LEVELS.indexOf(level)) : []);
 
 /** @param {{of: string, taskIds: string[]}} props `of`: `tasks/<id>` or `trials/<number>`; `taskIds`: whose lines arrive */
 export function LogView({ of, taskIds }) {
@@ -28,8 +34,7 @@ export function LogView({ of, taskIds }) {
 
   const read = useCallback(
     async (/** @type {Record<string, any>} */ where) => {
-      const levels = level ? LEVELS.slice(LEVELS.indexOf(level)) : [];
-      return get(`undeterred/${of}/log-window${query({ ...where, search, levels, limit: PIECE })}`);
+      return get(`undeterred/${of}/log-window${query({ ...where, search, levels: from(level), limit: PIECE })}`);
     },
     [of, search, level],
   );
@@ -113,6 +118,7 @@ export function LogView({ of, taskIds }) {
       <button onClick=${() => show({ share: 0 }, false)}>Start</button><button aria-pressed=${follows} onClick=${() => show({}, true)}>Follow</button>
       <a class="button" href="/api/v1/${of}/logs" download="${of.replace("/", "-")}.log.jsonl">Download</a></div></div>
     ${state.error && html`<${Band} bad>${sentence(state.error)}</${Band}>`}
+    <${LogHistogram} of=${of} taskIds=${taskIds} levels=${from(level)} search=${search} box=${box} lines=${state.lines} onTime=${(/** @type {string} */ time) => show({ time }, false)} />
     <div class="log" ref=${box} onScroll=${onScroll} tabindex="0" role="log" aria-label="lines of the log" aria-live="off">
       ${state.lines.map((/** @type {any} */ line) => html`<${Line} key=${line.id} line=${line} search=${search} />`)}
       ${state.isRead && !state.lines.length && html`<p class="empty muted">${search || level ? "No line matches." : "Nothing has been written yet."}</p>`}
