@@ -2,7 +2,8 @@
 import { html, useMemo, useRef, useState } from "./html.js";
 import { hparam, metric } from "./format.js";
 import { go } from "./router.js";
-import { saveSvg, saveText, csvOf } from "./save.js";
+import { saveText, csvOf } from "./save.js";
+import { saveSvg } from "./svg.js";
 
 const [W, H, TOP, BOTTOM, SIDE] = [900, 320, 34, 26, 50];
 

@@ -16,14 +16,6 @@ export const saveText = (text, name, type) => offer(new Blob([text], { type }), 
 /** @param {HTMLCanvasElement | null} canvas @param {string} name */
 export const saveCanvas = (canvas, name) => canvas?.toBlob((blob) => blob && offer(blob, name), "image/png");
 
-/** @param {SVGElement | null} picture @param {string} name */
-export function saveSvg(picture, name) {
-  if (!picture) return;
-  const copy = /** @type {SVGElement} */ (picture.cloneNode(true));
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  saveText(new XMLSerializer().serializeToString(copy), name, "image/svg+xml");
-}
-
 /** A cell that no spreadsheet takes for a formula. @param {any} value */
 function cell(value) {
   const text = value === null || value === undefined ? "" : String(value);

@@ -3,7 +3,7 @@ import { html, useRef, useState } from "./html.js";
 import { useGet, useTick } from "./data.js";
 import { clock, duration, exact } from "./format.js";
 import { go } from "./router.js";
-import { saveSvg } from "./save.js";
+import { saveSvg } from "./svg.js";
 import { Empty, Load } from "./ui.js";
 
 const [W, LINE, LEFT, TOP] = [900, 16, 64, 26];
