@@ -8,8 +8,6 @@ import { Do, Empty, Load, Pages, State, Table } from "./ui.js";
 import { lazy } from "./lazy.js";
 import { mayChange } from "./session.js";
 
-const ParallelCoordinates = lazy("ParallelCoordinates", () => import("./hyperparameters.js"));
-const Scatters = lazy("Scatters", () => import("./hyperparameters.js"));
 const CheckpointTable = lazy("CheckpointTable", () => import("./checkpoints.js"));
 const LogView = lazy("LogView", () => import("./logview.js"));
 const LIMIT = 100;
@@ -37,16 +35,6 @@ export function Trials({ e }) {
       { key: "why", title: "Last word", wrap: true, cell: (/** @type {any} */ t) => t.message },
     ]} empty=${html`<${Empty} title="No trial yet"><p>The search makes its first trials when it starts.</p></${Empty}>`} />
     <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} /></div>`}</${Load}>`;
-}
-
-/** @param {{e: any}} props */
-export function Hyperparameters({ e }) {
-  const list = useGet(`experiments/${e.id}/trials?limit=1000`, [`experiment:${e.id}`]);
-  return html`<${Load} of=${list}>${(/** @type {any} */ { trials }) => {
-    const done = trials.filter((/** @type {any} */ t) => typeof t.searcherMetricValue === "number");
-    if (done.length < 2) return html`<${Empty} title="Two trials with a validation are needed"><p>Then their hyperparameters are drawn against ${e.searcherMetric}.</p></${Empty}>`;
-    return html`<div class="stack"><${ParallelCoordinates} e=${e} trials=${done} /><${Scatters} e=${e} trials=${done} /></div>`;
-  }}</${Load}>`;
 }
 
 /** @param {{e: any}} props */

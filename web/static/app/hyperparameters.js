@@ -1,21 +1,47 @@
-// Hyperparameters against the metric: parallel coordinates with brushes, and a scatter for each.
+// Hyperparameters against the metric: a heat map of two, parallel coordinates with brushes, and a scatter for each.
 import { html, useMemo, useRef, useState } from "./html.js";
-import { hparam, metric } from "./format.js";
+import { useGet } from "./data.js";
+import { count, hparam, metric } from "./format.js";
+import { HeatMap, specOf } from "./heatmap.js";
 import { go } from "./router.js";
 import { saveText, csvOf } from "./save.js";
 import { saveSvg } from "./svg.js";
+import { Empty, Load } from "./ui.js";
 
 const [W, H, TOP, BOTTOM, SIDE] = [900, 320, 34, 26, 50];
 
-/** Names of hyperparameters that differ. @param {any} e @param {any[]} trials */
-export function varied(e, trials) {
-  return Object.keys(trials[0]?.hparams ?? {}).filter((name) => new Set(trials.map((t) => JSON.stringify(t.hparams[name]))).size > 1);
+/** Lines and circles that a page draws without delay. */
+const MOST_DRAWN = 1000;
+
+/** @param {{e: any}} props */
+export function Hyperparameters({ e }) {
+  const columns = useGet(`undeterred/experiments/${e.id}/hyperparameters`, [`experiment:${e.id}`]);
+  return html`<${Load} of=${columns} height=${320}>${(/** @type {any} */ found) => {
+    const names = Object.keys(found.hyperparameters);
+    if (found.values.length < 2) return html`<${Empty} title="Two trials with a validation are needed"><p>Then their hyperparameters are drawn against ${e.searcherMetric}.</p></${Empty}>`;
+    if (!names.length) return html`<${Empty} title="All trials have the same hyperparameters"><p>What differs between them is drawn against ${e.searcherMetric}.</p></${Empty}>`;
+    return html`<div class="stack">${names.length > 1 && html`<${HeatMap} e=${e} found=${found} />`}<${Drawn} e=${e} found=${found} names=${names} /></div>`;
+  }}</${Load}>`;
+}
+
+/** @param {{e: any, found: any, names: string[]}} props */
+function Drawn({ e, found, names }) {
+  const trials = useMemo(() => bestOf(found, names, e.config.searcher.smaller_is_better), [found]);
+  const less = trials.length < found.values.length;
+  return html`${less && html`<p class="muted">Below, the ${count(trials.length)} best of ${count(found.values.length)} trials are drawn.</p>`}
+    <${ParallelCoordinates} e=${e} trials=${trials} names=${names} /><${Scatters} e=${e} trials=${trials} names=${names} />`;
+}
+
+/** @param {any} found @param {string[]} names @param {boolean} smaller is better */
+function bestOf(found, names, smaller) {
+  const order = found.values.map((/** @type {number} */ _, /** @type {number} */ k) => k).sort((/** @type {number} */ a, /** @type {number} */ b) => (smaller ? 1 : -1) * (found.values[a] - found.values[b]));
+  return order.slice(0, MOST_DRAWN).map((/** @type {number} */ k) => ({ id: found.trialIds[k], searcherMetricValue: found.values[k], hparams: Object.fromEntries(names.map((name) => [name, found.hyperparameters[name][k]])) }));
 }
 
 /** How a value becomes a place from 0 to 1, and back to words. @param {any} e @param {any[]} values @param {string} name */
 function scaleOf(e, values, name) {
   if (values.every((value) => typeof value === "number")) {
-    const isLog = e.hyperparameters?.[name]?.type === "log" && values.every((value) => value > 0);
+    const isLog = specOf(e.hyperparameters, name)?.type === "log" && values.every((value) => value > 0);
     const on = (/** @type {number} */ value) => (isLog ? Math.log10(value) : value);
     const low = Math.min(...values.map(on));
     const high = Math.max(...values.map(on));
@@ -31,12 +57,11 @@ function scaleOf(e, values, name) {
 /** From worst to best, also by lightness. @param {number} share */
 const shade = (share) => `hsl(${210 - 180 * share} 70% ${62 - 22 * share}%)`;
 
-/** @param {{e: any, trials: any[]}} props */
-export function ParallelCoordinates({ e, trials }) {
+/** @param {{e: any, trials: any[], names: string[]}} props */
+function ParallelCoordinates({ e, trials, names }) {
   const picture = useRef(/** @type {any} */ (null));
   const [brushes, setBrushes] = useState(/** @type {Record<string, [number, number]>} */ ({}));
   const drag = useRef(/** @type {any} */ (null));
-  const names = useMemo(() => varied(e, trials), [trials]);
   const smaller = e.config.searcher.smaller_is_better;
   const axes = useMemo(() => [...names.map((name) => ({ name, ...scaleOf(e, trials.map((t) => t.hparams[name]), name), of: (/** @type {any} */ t) => t.hparams[name] })),
     { name: e.searcherMetric, ...scaleOf({}, trials.map((t) => t.searcherMetricValue), ""), of: (/** @type {any} */ t) => t.searcherMetricValue }], [trials, names]);
@@ -83,9 +108,8 @@ export function ParallelCoordinates({ e, trials }) {
         }} /></g>`)}</svg></section>`;
 }
 
-/** @param {{e: any, trials: any[]}} props */
-export function Scatters({ e, trials }) {
-  const names = varied(e, trials);
+/** @param {{e: any, trials: any[], names: string[]}} props */
+function Scatters({ e, trials, names }) {
   return html`<div class="cards">${names.map((name) => html`<${Scatter} key=${name} e=${e} trials=${trials} name=${name} />`)}</div>`;
 }
 
@@ -100,7 +124,7 @@ function Scatter({ e, trials, name }) {
   return html`<section class="card" aria-label="${name} against ${e.searcherMetric}"><div class="row spread"><h3>${name}</h3><button class="quiet small" onClick=${() => saveSvg(picture.current, `${name}.svg`)}>SVG</button></div>
     <svg class="picture" ref=${picture} viewBox="0 0 ${w} ${h}" role="img" aria-label="${trials.length} trials: ${name} against ${e.searcherMetric}">
       <line class="axis" x1=${left} x2=${w - 8} y1=${h - bottom} y2=${h - bottom} /><line class="axis" x1=${left} x2=${left} y1="8" y2=${h - bottom} />
-      ${across.ticks.map(([share, text]) => html`<text key=${share} x=${x(share)} y=${h - bottom + 16} text-anchor="middle">${text}</text>`)}${up.ticks.map(([share, text]) => html`<text key=${share} x=${left - 6} y=${y(share) + 4} text-anchor="end">${text}</text>`)}
+      ${across.ticks.map(([share, text]) => html`<text key=${share} x=${x(share)} y=${h - bottom + 16} text-anchor=${share === 1 ? "end" : "middle"}>${text}</text>`)}${up.ticks.map(([share, text]) => html`<text key=${share} x=${left - 6} y=${y(share) + 4} text-anchor="end">${text}</text>`)}
       ${trials.map((t) => html`<circle key=${t.id} cx=${x(across.place(t.hparams[name]))} cy=${y(up.place(t.searcherMetricValue))} r=${t.id === e.bestTrialId ? 6 : 4} fill=${t.id === e.bestTrialId ? "var(--accent)" : "var(--run)"} opacity="0.7" style=${{ cursor: "pointer" }} onClick=${() => go(`/det/trials/${t.id}`)}><title>trial ${t.id}: ${name} ${hparam(t.hparams[name])}, ${e.searcherMetric} ${metric(t.searcherMetricValue)}</title></circle>`)}
     </svg></section>`;
 }

@@ -11,7 +11,8 @@ import { may, mayChange } from "../session.js";
 import { MetricCharts } from "../metrics.js";
 
 const Search = lazy("Search", () => import("../searchview.js"));
-const [Trials, Hyperparameters, Checkpoints, Logs, Notes] = ["Trials", "Hyperparameters", "Checkpoints", "Logs", "Notes"].map((name) => lazy(name, () => import("../experimenttabs.js")));
+const [Trials, Checkpoints, Logs, Notes] = ["Trials", "Checkpoints", "Logs", "Notes"].map((name) => lazy(name, () => import("../experimenttabs.js")));
+const Hyperparameters = lazy("Hyperparameters", () => import("../hyperparameters.js"));
 const Timeline = lazy("Timeline", () => import("../timeline.js"));
 const History = lazy("History", () => import("../history.js"));
 const Code = lazy("Code", () => import("../code.js"));

@@ -1,0 +1,113 @@
+"""Pictures of searches and of the cluster: what they say is what is stored."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from tests.kit.browser import WAIT_MS, Visitor
+from tests.kit.embedded import Embedded
+from tests.web.conftest import pictures
+
+expect.set_options(timeout=WAIT_MS)
+
+
+def saved(page: Page, name: str) -> str:
+    """The file that a button saves."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=name, exact=True).click()
+    return waiting.value.path().read_text()
+
+
+def calls(page: Page, module: str, expression: str) -> Any:
+    """The value of an expression in which `m` is a module of the pages."""
+    (main,) = page.evaluate("[...document.querySelectorAll('script[type=module]')].map((each) => each.src)")
+    address = main.replace("main.js", module)
+    return page.evaluate(f"import({address!r}).then((m) => {expression})")
+
+
+def test_heat_map_shows_the_best_trial_of_each_cell(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1/hyperparameters?across=batch_size&up=learning_rate")
+    cells = page.locator("svg.heat g.cell")
+    expect(cells.first).to_be_visible()
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save heat map as CSV"))))
+    assert sum(int(row["trials"]) for row in rows) == 16
+    best = max(float(row["best"]) for row in rows)
+    assert best == cluster.rows("SELECT max(searcher_metric) FROM trials WHERE experiment_id = 1")[0][0]
+    assert cells.count() == len(rows)
+    assert 'fill="rgb(' in saved(page, "save heat map as SVG")
+    cells.first.focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"at=\d+-\d+"))
+    table = page.get_by_role("table", name="trials of the cell")
+    expect(table.get_by_role("row")).to_have_count(1 + int(rows[0]["trials"]))
+    page.keyboard.press("ArrowUp")
+    admin.picture(pictures(), "heat-map")
+    page.get_by_role("combobox", name="cell shows").select_option("mean")
+    expect(page).to_have_url(re.compile("cell=mean"))
+    page.reload()
+    expect(table).to_be_visible()
+    page.get_by_role("combobox", name="across").select_option("alpha")
+    expect(table).to_be_hidden()
+
+
+def test_ranges_of_a_heat_map_follow_the_hyperparameter(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/dashboard")
+    page.get_by_role("navigation", name="main").wait_for()
+
+    def axis(values: str, spec: str) -> Any:
+        return calls(
+            page, "heatmap.js",
+            f"((a, v) => [a.places.map((p) => p.label), v.map(a.placeOf)])(m.axisOf({values}, {spec}), {values})",
+        )  # fmt: skip
+
+    few, places = axis("[3, 1, null, 2, 1]", "undefined")
+    assert (few, places) == (["1", "2", "3"], [2, 0, -1, 1, 0])
+    spread = "Array.from({length: 100}, (_, i) => 10 ** (-4 + (3 * i) / 99))"
+    log, places = axis(spread, "{type: 'log', base: 10, minval: -5, maxval: 0}")
+    assert (log[0], log[-1], len(log)) == ("1e-5 to 3.2e-5", "0.32 to 1", 10)
+    assert places == sorted(places)
+    assert (places[0], places[-1]) == (2, 8)
+    whole, places = axis("Array.from({length: 64}, (_, i) => i + 1)", "{type: 'int', minval: 1, maxval: 64}")
+    assert (whole[0], whole[-1], max(places)) == ("1 to 7", "64 to 70", 9)
+    names, places = axis("Array.from({length: 40}, (_, i) => `n${i % 20}`).concat('n0')", "undefined")
+    assert (len(names), names[-1], places[0], places[-1]) == (12, "9 others", names.index("n0"), names.index("n0"))
+    nested = calls(page, "heatmap.js", "m.specOf({a: {b: {type: 'log'}}, 'c.d': {type: 'int'}}, 'a.b').type")
+    assert nested == "log"
+
+
+def test_cells_and_colours_of_a_heat_map(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/dashboard")
+    page.get_by_role("navigation", name="main").wait_for()
+    cells = calls(
+        page, "heatmap.js",
+        "[true, false].map((smaller) => [...m.cellsOf(m.axisOf([1, 1, 2]), m.axisOf(['a', 'a', null]),"
+        " [1, 1, 2], ['a', 'a', null], [1, 3, 5], smaller).values()])",
+    )  # fmt: skip
+    assert cells == [[{"i": 0, "j": 0, "members": [0, 1], "best": best, "mean": 2}] for best in (1, 3)]
+    steps = calls(page, "heatmap.js", "[0, 3.5, 7, -9, 9].map(m.stepsOf([0, 7], false).stepOf)")
+    assert steps == [1, 4, 7, 1, 7]
+    assert calls(page, "heatmap.js", "[0, 7].map(m.stepsOf([0, 7], true).stepOf)") == [7, 1]
+    assert calls(page, "heatmap.js", "m.stepsOf([2, 2], true).stepOf(2)") == 7
+
+
+def test_heat_map_is_drawn_of_10000_trials(admin: Visitor) -> None:
+    """In time: what the browser does with them, without the request."""
+    page = admin.page
+    page.goto("/det/dashboard")
+    page.get_by_role("navigation", name="main").wait_for()
+    took = calls(
+        page, "heatmap.js",
+        "((xs) => { const from = performance.now(); const a = m.axisOf(xs, {type: 'log'});"
+        " const cells = m.cellsOf(a, a, xs, xs, xs, true); return [performance.now() - from, cells.size]; })"
+        "(Array.from({length: 10000}, (_, i) => 1e-5 + i * 1e-5))",
+    )  # fmt: skip
+    assert took[0] < 500, "milliseconds"
+    assert took[1] == 10
