@@ -144,6 +144,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
         await parts.proxy.close()
+        parts.importances.close()
         await asyncio.to_thread(_tidy, parts)
         parts.log_ring.remove()
         parts.database.close()

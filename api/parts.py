@@ -14,6 +14,7 @@ from api.proxy.serve import Proxy
 from api.schemas.streaming import Followers
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
+from api.services.importance import Importances
 from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
@@ -47,4 +48,5 @@ class Parts:
     log_ring: LogRing
     cluster_id: str
     version: str
+    importances: Importances = field(default_factory=Importances)
     followers: Followers = field(default_factory=Followers)

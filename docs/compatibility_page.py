@@ -22,7 +22,7 @@ _WHY = {
     "namespace-bindings": _KUBERNETES,
     "resource-quota": _KUBERNETES,
     "workspace bindings": _KUBERNETES,
-    "hyperparameter-importance": "not computed: clients after 0.21 do not ask for it",
+    "hyperparameter-importance": "clients after 0.21 do not ask for it; ours is `experiments/{id}/importance`",
     "trial-comparison": "clients after 0.21 have no collections of trials; `POST /api/v1/runs` filters and sorts them",
 }
 _HEAD = """# Compatibility with Determined's clients

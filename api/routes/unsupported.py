@@ -15,7 +15,7 @@ from api.routing import Route
 router = APIRouter(route_class=Route, tags=["not served"])
 
 _COMPARISON = "clients after 0.21 know no collections of trials; POST /api/v1/runs filters and sorts trials"
-_IMPORTANCE = "clients after 0.21 do not ask for the importance of hyperparameters, and it is not computed"
+_IMPORTANCE = "clients after 0.21 do not ask for it; see GET /api/v1/undeterred/experiments/{id}/importance"
 #: Method, path and why not.
 _OTHERS = [
     ("GET", "/api/v1/experiments/{experiment_id}/hyperparameter-importance", _IMPORTANCE),

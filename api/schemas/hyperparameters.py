@@ -23,3 +23,38 @@ class HyperparameterColumns(Wire):
     trial_ids: list[int]
     values: list[float]
     hyperparameters: dict[str, list[Any]]
+
+
+class Importance(Wire):
+    """Of one hyperparameter.
+
+    Attributes:
+        name: Nested ones as `a.b`.
+        importance: Share of the variance of the metric's ranks that goes back to it, alone or together with others.
+        spread: Standard deviation of that over several forests.
+    """
+
+    name: str
+    importance: float
+    spread: float
+
+
+class ImportanceResponse(Wire):
+    """How much the hyperparameters of an experiment explain of a metric.
+
+    Attributes:
+        metric: group.name.
+        trials: That were looked at, spread evenly over those that have the metric.
+        total: Trials of the experiment, with the metric or without it.
+        r2: Share of the variance of the metric's ranks that is explained of trials which the model has not seen: 1 is
+            all, 0 or less nothing. null without a model.
+        reason: Why there is no model; empty if there is one.
+        hyperparameters: Those that differ between trials, the most important one first.
+    """
+
+    metric: str
+    trials: int
+    total: int
+    r2: float | None = None
+    reason: str
+    hyperparameters: list[Importance]

@@ -284,6 +284,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/tasks/{task_id}/log-histogram", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/search", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/hyperparameters", None, SEEN),
+    ("GET", "/api/v1/undeterred/experiments/{experiment_id}/importance", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/allocations", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/history", None, SEEN),
     ("GET", "/api/v1/undeterred/experiments/{experiment_id}/curves?metric=validation.loss", None, SEEN),
