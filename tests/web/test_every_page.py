@@ -23,7 +23,7 @@ PAGES = {
     "experiment": ("/det/experiments/1", "figure"),
     "trials": ("/det/experiments/1/trials", "table"),
     "search": ("/det/experiments/1/search", ".rungs"),
-    "hyperparameters": ("/det/experiments/1/hyperparameters", "svg.picture circle"),
+    "hyperparameters": ("/det/experiments/1/hyperparameters", "[aria-label^='importance:']"),
     "timeline": ("/det/experiments/1/timeline", "svg.picture rect"),
     "checkpoints": ("/det/experiments/1/checkpoints", "table"),
     "code": ("/det/experiments/1/code", "pre"),

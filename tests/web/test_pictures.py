@@ -111,3 +111,40 @@ def test_heat_map_is_drawn_of_10000_trials(admin: Visitor) -> None:
     )  # fmt: skip
     assert took[0] < 500, "milliseconds"
     assert took[1] == 10
+
+
+def test_importance_says_what_matters_and_how_sure_that_is(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1/hyperparameters")
+    bars = page.get_by_role("img", name=re.compile("^importance: "))
+    expect(bars).to_be_visible()
+    card = page.get_by_label("importance", exact=True)
+    expect(card).to_contain_text("R²")
+    expect(card).to_contain_text("From 16 trials")
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save importance as CSV"))))
+    assert {row["hyperparameter"] for row in rows} == {"hidden_size", "learning_rate", "alpha", "batch_size"}
+    assert [float(row["importance"]) for row in rows] == sorted(
+        (float(row["importance"]) for row in rows), reverse=True
+    )
+    assert saved(page, "save importance as SVG").startswith("<svg ")
+    admin.picture(pictures(), "importance")
+    for r2, word in ((0.05, "explain little"), (0.4, "explain a part"), (0.9, "explain most"), (-3, "R² 0.00")):
+        assert word in calls(page, "importance.js", f"m.meaning({r2}, 'loss')")
+
+
+def test_importance_of_too_few_trials_says_why_there_is_none(admin: Visitor, cluster: Embedded) -> None:
+    config = (
+        "name: two\nentrypoint: python3 train.py\nmax_restarts: 0\nhyperparameters: {x: {type: double, minval: 0, maxval: 1}}\n"
+        "searcher: {name: random, metric: loss, max_trials: 2, max_length: {batches: 1}}\n"
+    )
+    script = (
+        "import determined as det\nwith det.core.init() as c:\n"
+        "    c.train.report_validation_metrics(1, {'loss': det.get_cluster_info().trial.hparams['x']})\n"
+    )
+    number = cluster.create(config, script)
+    assert cluster.det("experiment", "wait", str(number)).returncode == 0
+    admin.page.goto(f"/det/experiments/{number}/hyperparameters")
+    expect(admin.page.get_by_label("importance", exact=True)).to_contain_text(
+        "2 trials have the metric: at least 8 are needed"
+    )
+    expect(admin.page.get_by_label("heat map", exact=True)).to_have_count(0)

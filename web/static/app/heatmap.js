@@ -195,7 +195,7 @@ function Members({ e, found, cell, title, smaller }) {
 const edge = (value) => metric(value).replace(/\.?0+e/, "e");
 
 /** @param {string} text @param {number} most */
-const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** How wide an element is, in pixels: so that what is written in a picture stays readable. @returns {[any, number]} */
 export function useWidth() {

@@ -3,6 +3,7 @@ import { html, useMemo, useRef, useState } from "./html.js";
 import { useGet } from "./data.js";
 import { count, hparam, metric } from "./format.js";
 import { HeatMap, specOf } from "./heatmap.js";
+import { Importance } from "./importance.js";
 import { go } from "./router.js";
 import { saveText, csvOf } from "./save.js";
 import { saveSvg } from "./svg.js";
@@ -20,7 +21,7 @@ export function Hyperparameters({ e }) {
     const names = Object.keys(found.hyperparameters);
     if (found.values.length < 2) return html`<${Empty} title="Two trials with a validation are needed"><p>Then their hyperparameters are drawn against ${e.searcherMetric}.</p></${Empty}>`;
     if (!names.length) return html`<${Empty} title="All trials have the same hyperparameters"><p>What differs between them is drawn against ${e.searcherMetric}.</p></${Empty}>`;
-    return html`<div class="stack">${names.length > 1 && html`<${HeatMap} e=${e} found=${found} />`}<${Drawn} e=${e} found=${found} names=${names} /></div>`;
+    return html`<div class="stack"><${Importance} e=${e} />${names.length > 1 && html`<${HeatMap} e=${e} found=${found} />`}<${Drawn} e=${e} found=${found} names=${names} /></div>`;
   }}</${Load}>`;
 }
 
