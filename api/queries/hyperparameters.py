@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -53,6 +54,18 @@ def columns(session: Session, experiment: Experiment, group: str, name: str, *, 
     found = _spread(found, most)
     names = _varied([dict(flattened(hparams)) for _, hparams, _ in found])
     return Columns(total, [row[0] for row in found], [row[2] for row in found], names)
+
+
+def of_trials(session: Session, experiment: Experiment, trial_ids: Sequence[int], group: str, name: str) -> Columns:
+    """The same of these trials of the experiment, also of those without the metric, whose value is NaN."""
+    of_experiment = Trial.experiment_id == experiment.id
+    total = session.scalar(select(func.count()).where(of_experiment)) or 0
+    statement = select(Trial.id, Trial.hparams, _value(experiment, group, name))
+    statement = statement.where(of_experiment, Trial.id.in_(trial_ids)).order_by(Trial.id)
+    found = session.execute(statement).tuples().all()
+    names = _varied([dict(flattened(hparams)) for _, hparams, _ in found])
+    values = [math.nan if value is None else value for _, _, value in found]
+    return Columns(total, [row[0] for row in found], values, names)
 
 
 def _value(experiment: Experiment, group: str, name: str) -> ColumnElement[Any]:

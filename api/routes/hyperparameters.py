@@ -24,6 +24,7 @@ from database.models import Experiment
 
 router = APIRouter(route_class=Route, tags=["search"])
 
+_MOST_NAMED = 200
 _METRIC = "group.name, such as validation.loss; default: the searcher's metric"
 MetricName = Annotated[str, Query(max_length=700, description=_METRIC)]
 
@@ -35,13 +36,21 @@ def columns(
     user: UserDep,
     metric: MetricName = "",
     most: Annotated[int, Query(ge=1, le=10_000, description="trials, spread evenly if there are more")] = 10_000,
+    trial_ids: Annotated[
+        list[int] | None, Query(alias="trialIds", description="default: those with the metric")
+    ] = None,
 ) -> Response:
     """The hyperparameters that differ between trials, and a metric of each trial, as columns."""
+    if len(trial_ids or ()) > _MOST_NAMED:
+        raise BadRequest(f"trialIds: {len(trial_ids or ())} trials: expected at most {_MOST_NAMED}")
     with parts.database.read() as session:
         experiment = readable(session, experiment_id, user)
         group, name = _metric(experiment, metric)
-        found = hyperparameters.columns(session, experiment, group, name, most=most)
-    return answer(wire.HyperparameterColumns(metric=f"{group}.{name}", **vars(found)))
+        if trial_ids:
+            found = hyperparameters.of_trials(session, experiment, trial_ids, group, name)
+        else:
+            found = hyperparameters.columns(session, experiment, group, name, most=most)
+    return answer(wire.HyperparameterColumns.model_construct(metric=f"{group}.{name}", **vars(found)))
 
 
 @router.get("/api/v1/undeterred/experiments/{experiment_id}/importance", response_model=wire.ImportanceResponse)

@@ -8,20 +8,21 @@ from api.schemas.base import Wire
 
 
 class HyperparameterColumns(Wire):
-    """Trials of an experiment that have the metric, by their ids. All lists have the same length.
+    """Trials of an experiment that have the metric, or that were named, by their ids. All lists have the same length.
 
     Attributes:
         metric: group.name.
         total: Trials of the experiment, with the metric or without it.
         trial_ids: Those that are here.
-        values: Of the metric: of the searcher's metric the best one of a trial, of another metric the last.
+        values: Of the metric: of the searcher's metric the best one of a trial, of another metric the last. NaN,
+            as a text: a trial that was named has none.
         hyperparameters: By name, nested ones as `a.b`; only those that differ between these trials. null: has none.
     """
 
     metric: str
     total: int
     trial_ids: list[int]
-    values: list[float]
+    values: list[float | str]
     hyperparameters: dict[str, list[Any]]
 
 
