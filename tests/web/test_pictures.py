@@ -148,3 +148,52 @@ def test_importance_of_too_few_trials_says_why_there_is_none(admin: Visitor, clu
         "2 trials have the metric: at least 8 are needed"
     )
     expect(admin.page.get_by_label("heat map", exact=True)).to_have_count(0)
+
+
+def test_curves_of_a_group_become_a_line_and_a_band(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1")
+    chart = page.locator('figure[aria-label^="validation.accuracy:"]')
+    expect(chart).to_be_visible()
+    page.get_by_role("combobox", name="group").select_option("batch_size")
+    legend = page.get_by_role("list", name="groups of validation.accuracy")
+    expect(legend.get_by_role("listitem")).to_have_count(4)
+    texts = legend.get_by_role("listitem").all_inner_texts()
+    assert [text.split()[0] for text in texts] == ["16", "32", "64", "128"]
+    assert sum(int(re.search(r"(\d+) trials?,", text)[1]) for text in texts) == 16  # pyright: ignore[reportOptionalSubscript]
+    expect(chart).to_have_attribute("aria-label", re.compile("4 curves"))
+    admin.picture(pictures(), "groups")
+    page.get_by_role("combobox", name="line").select_option("mean")
+    expect(page).to_have_url(re.compile("group=h.batch_size.*middle=mean"))
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="save validation.accuracy as CSV").click()
+    assert waiting.value.path().read_text().splitlines()[0].startswith('steps,"16, mean",')
+    page.get_by_role("combobox", name="group").select_option("all trials")
+    expect(legend.get_by_role("listitem")).to_have_text(re.compile("all trials16 trials"))
+    page.get_by_role("combobox", name="group").select_option("each trial")
+    expect(chart).to_have_attribute("aria-label", re.compile("16 curves"))
+
+
+def test_groups_and_bands_are_what_they_should_be(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/dashboard")
+    page.get_by_role("navigation", name="main").wait_for()
+    found = "{trialIds: [1, 2, 3], hyperparameters: {lr: [0.1, 0.1, 0.2], 'a.b': ['x', 'x', null]}}"
+    same = calls(page, "groups.js", f"m.groupsOf({found}, '=', {{}})")
+    assert same == [{"label": "lr 0.1, a.b x", "ids": [1, 2]}, {"label": "lr 0.2, a.b \u2013", "ids": [3]}]
+    by = calls(page, "groups.js", f"m.groupsOf({found}, 'h.a.b', {{}})")
+    assert by == [{"label": "x", "ids": [1, 2]}, {"label": "no value", "ids": [3]}]
+    assert calls(page, "groups.js", f"m.groupsOf({found}, 'h.none', {{}})") == [
+        {"label": "all trials", "ids": [1, 2, 3]}
+    ]
+    space = "{a: {b: {type: 'int'}, c: {type: 'const', val: 1}}, d: {type: 'log'}, e: 5}"
+    assert calls(page, "groups.js", f"m.openNames({space})") == ["a.b", "d"]
+    # between its points by a straight line, nothing outside of them, and what is no number is passed over
+    assert calls(page, "groups.js", "m.onGrid([2, 4, 5, 6], [2, 4, NaN, 8], [1, 2, 3, 5, 6, 7]).map((v) => v ?? null)") == [
+        None, 2, 3, 6, 8, None]  # fmt: skip
+    few = calls(page, "groups.js", "m.bandOf([[1, undefined], [5, 3], [9, undefined]], 'median')")
+    assert few == [[5, 3], [1, 3], [9, 3]]
+    many = calls(page, "groups.js", "m.bandOf(Array.from({length: 11}, (_, i) => [i * i]), 'mean')")
+    assert many == [[35], [1], [81]]
+    assert calls(page, "groups.js", "m.gridOf([[3, 1], [2, NaN]])") == [1, 2, 3]
+    assert calls(page, "groups.js", "m.gridOf([Array.from({length: 5000}, (_, i) => i)]).length") == 600

@@ -11,13 +11,14 @@ const PLAIN = { text: metric };
 /**
  * How values of an axis are written; steps between its marks; its range, if it is not that of the values.
  * @typedef {{text: (value: any) => string, incrs?: number[], range?: [number, number]}} Scale
+ * `width` 0: the edge of a fill.
  * @typedef {{label: string, colour: string, width?: number, dash?: number[]}} Series
  * @param {{title: string, data: any[], series: Series[], xLabel: string, log?: boolean, height?: number, sync?: string,
  *   onZoom?: (range: [number, number] | null) => void, onPick?: (index: number) => void, bands?: [number, number, string][],
- *   x?: Scale, y?: Scale}} props
- *   `data`: x, then a row for each series
+ *   fills?: [number, number, string][], x?: Scale, y?: Scale}} props
+ *   `data`: x, then a row for each series; `fills`: the upper and the lower series, and the colour between them
  */
-export function Chart({ title, data, series, xLabel, log = false, height = 280, sync = "charts", onZoom, onPick, bands = [], x = PLAIN, y = PLAIN }) {
+export function Chart({ title, data, series, xLabel, log = false, height = 280, sync = "charts", onZoom, onPick, bands = [], fills, x = PLAIN, y = PLAIN }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const plot = useRef(/** @type {any} */ (null));
   const tip = useRef(/** @type {HTMLParagraphElement | null} */ (null));
@@ -55,8 +56,9 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
         focus: { alpha: 0.25 },
         series: [{}, ...series.map((each) => ({
           label: each.label, stroke: each.colour, width: each.width ?? 1.5, dash: each.dash, spanGaps: false,
-          points: { show: (/** @type {any} */ u, /** @type {number} */ i) => filled(u.data[i]) < 60, size: 4, stroke: each.colour, fill: each.colour },
+          points: { show: (/** @type {any} */ u, /** @type {number} */ i) => each.width !== 0 && filled(u.data[i]) < 60, size: 4, stroke: each.colour, fill: each.colour },
         }))],
+        bands: fills?.map(([top, bottom, fill]) => ({ series: [top + 1, bottom + 1], fill })),
         hooks: {
           setCursor: [(/** @type {any} */ u) => tell(u)],
           setSeries: [(/** @type {any} */ u) => tell(u)],
@@ -101,7 +103,7 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
   }
 
   const points = useMemo(() => data.slice(1).reduce((sum, row) => sum + filled(row), 0), [data]);
-  return html`<figure class="chart" aria-label="${title}: ${series.length} curves, ${points} points by ${xLabel}" data-points=${points}>
+  return html`<figure class="chart" aria-label="${title}: ${series.filter((each) => each.width !== 0).length} curves, ${points} points by ${xLabel}" data-points=${points}>
     <div class="row spread"><figcaption><h3>${title}</h3></figcaption><div class="row tight">
       ${["PNG", "SVG", "CSV"].map((kind) => html`<button class="quiet small" key=${kind} aria-label="save ${title} as ${kind}" onClick=${() => save(kind)}>${kind}</button>`)}</div></div>
     <div ref=${box}></div><p class="plot-tip" ref=${tip} aria-hidden="true"></p></figure>`;
@@ -137,8 +139,8 @@ function drawBands(u, bands) {
   ctx.restore();
 }
 
-/** Distinct colours for many series: hues apart by the golden angle, readable in both themes. @param {number} i */
-export function lineColour(i) {
+/** Distinct colours for many series: hues apart by the golden angle, readable in both themes. @param {number} i @param {string} [alpha] such as " / 0.2" */
+export function lineColour(i, alpha = "") {
   const isDark = getComputedStyle(document.documentElement).colorScheme === "dark";
-  return `hsl(${(i * 137.508 + 210) % 360} ${isDark ? "70% 66%" : "62% 40%"})`;
+  return `hsl(${(i * 137.508 + 210) % 360} ${isDark ? "70% 66%" : "62% 40%"}${alpha})`;
 }

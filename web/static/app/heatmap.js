@@ -26,14 +26,14 @@ export function specOf(space, name) {
   return undefined;
 }
 
-/** How values become rows or columns: a few as they are, many numbers as ranges. @param {any[]} values @param {any} spec @returns {Axis} */
-export function axisOf(values, spec) {
+/** How values become rows or columns: a few as they are, many numbers as ranges. @param {any[]} values @param {any} spec @param {number} [most] places @returns {Axis} */
+export function axisOf(values, spec, most = MOST_VALUES) {
   const present = values.filter((value) => value !== null && value !== undefined);
   const kinds = new Map();
   for (const value of present) kinds.set(JSON.stringify(value), (kinds.get(JSON.stringify(value)) ?? 0) + 1);
   const isNumeric = present.every((value) => typeof value === "number");
-  if (isNumeric && kinds.size > MOST_VALUES) return rangesOf(present, spec);
-  const often = [...kinds].sort((a, b) => b[1] - a[1]).slice(0, kinds.size > MOST_VALUES ? MOST_VALUES - 1 : MOST_VALUES).map(([kind]) => JSON.parse(kind));
+  if (isNumeric && kinds.size > most) return rangesOf(present, spec, most);
+  const often = [...kinds].sort((a, b) => b[1] - a[1]).slice(0, kinds.size > most ? most - 1 : most).map(([kind]) => JSON.parse(kind));
   const shown = often.sort((a, b) => (isNumeric ? a - b : hparam(a).localeCompare(hparam(b))));
   const at = new Map(shown.map((value, i) => [JSON.stringify(value), i]));
   const places = shown.map((value) => ({ label: hparam(value) }));
@@ -41,8 +41,8 @@ export function axisOf(values, spec) {
   return { places, isRanges: false, isLog: false, placeOf: (value) => (value === null || value === undefined ? -1 : at.get(JSON.stringify(value)) ?? shown.length) };
 }
 
-/** Ranges of equal width, on a logarithmic scale for `log`; those of the configuration, and beyond if trials are. @param {number[]} values @param {any} spec @returns {Axis} */
-function rangesOf(values, spec) {
+/** Ranges of equal width, on a logarithmic scale for `log`; those of the configuration, and beyond if trials are. @param {number[]} values @param {any} spec @param {number} most @returns {Axis} */
+function rangesOf(values, spec, most) {
   const isLog = spec?.type === "log" && values.every((value) => value > 0);
   const isWhole = !isLog && values.every(Number.isInteger);
   const scaled = (/** @type {number} */ value) => (isLog ? Math.log10(value) : value);
@@ -51,7 +51,7 @@ function rangesOf(values, spec) {
   const all = [...values.map(scaled), ...bound(spec?.minval), ...bound(spec?.maxval)];
   const low = all.reduce((a, b) => Math.min(a, b));
   const high = all.reduce((a, b) => Math.max(a, b)) + (isWhole ? 1 : 0);
-  const ranges = values.length < 60 ? 6 : 10;
+  const ranges = Math.min(most, values.length < 60 ? 6 : 10);
   const width = isWhole ? Math.ceil((high - low) / ranges) : (high - low) / ranges;
   const n = Math.ceil((high - low) / width - 1e-9);
   const places = Array.from({ length: n }, (_, i) => {

@@ -4,7 +4,8 @@ import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { clock, count, duration, exact, many } from "./format.js";
 import { watch } from "./live.js";
-import { saveSvg, saveText, csvOf } from "./save.js";
+import { saveText, csvOf } from "./save.js";
+import { saveSvg } from "./svg.js";
 import { Band, sentence } from "./ui.js";
 
 const [BUCKETS, W, H] = [150, 900, 56];

@@ -4,11 +4,13 @@ import { get, query } from "./api.js";
 import { Chart, lineColour } from "./chart.js";
 import { aligned, withPoints } from "./curves.js";
 import { metric } from "./format.js";
+import { lazy } from "./lazy.js";
 import { watch } from "./live.js";
 import { go, setQuery, useLocation, useQuery } from "./router.js";
 import { useGet, useRested } from "./data.js";
 import { Choice, Empty, Failed, Load } from "./ui.js";
 
+const [Grouped, GroupBy] = ["Grouped", "GroupBy"].map((name) => lazy(name, () => import("./groups.js")));
 /** Of pixels, of which each has its extremes: fewer where many curves lie over each other. */
 const COLUMNS = 500;
 const COLUMNS_OF_MANY = 250;
@@ -61,6 +63,7 @@ export function Charts({ e, names, trialIds }) {
       <${Choice} label="by" value=${axis} onChange=${setAxis} options=${Object.entries(AXES)} />
       <${Choice} label="scale" value=${log} onChange=${setLog} options=${[["", "linear"], ["1", "logarithmic"]]} />
       <label class="row tight"><span class="muted">smooth</span><input type="range" min="0" max="0.98" step="0.02" value=${smoothing} aria-label="smoothing" onInput=${(/** @type {any} */ event) => setSmoothing(event.target.value)} /></label>
+      ${e.numTrials > 1 && trialIds?.length !== 1 && html`<${GroupBy} e=${e} />`}
       ${names.length > FIRST_CHARTS && html`<input type="search" aria-label="filter metrics" placeholder="filter ${names.length} metrics" value=${some} onInput=${(/** @type {any} */ event) => setSome(event.target.value)} />`}
       ${zoom && html`<button class="small" onClick=${() => setQuery({ zoom: "" })}>Whole range</button>`}</div>
     <div class="cards">${shown.map((name) => html`<div class="card" key=${name}><${MetricChart} e=${e} name=${name} trialIds=${trialIds} axis=${axis} log=${log === "1"} smoothing=${Number(smoothing)} zoom=${axis === "batches" ? zoom : undefined} /></div>`)}</div>
@@ -72,6 +75,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   const [curves, setCurves] = useState(/** @type {any[] | null} */ (null));
   const [drawnBy, setDrawnBy] = useState(axis); // what `curves` have is asked for by the axis
   const [error, setError] = useState(/** @type {any} */ (null));
+  const [grouping] = useQuery("group");
   const turn = useRef(0);
   const waiting = useRef(/** @type {any[]} */ ([]));
   const timer = useRef(/** @type {number | undefined} */ (undefined));
@@ -139,6 +143,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   if (error && curves === null) return html`<${Failed} error=${error} again=${load} />`;
   if (curves === null) return html`<div class="skeleton" style=${{ height: "330px" }}></div>`;
   if (!ordered.length) return html`<h3>${name}</h3><p class="muted">No numbers of ${name}${range ? " in this range" : " yet"}.</p>`;
+  if (grouping && ordered.length > 1) return html`<${Grouped} e=${e} name=${name} curves=${ordered} by=${grouping} axis=${drawnBy} log=${log} most=${MOST_CURVES} />`;
   const odd = ordered.reduce((n, curve) => n + curve.values.filter((/** @type {any} */ value) => typeof value === "string").length, 0);
   return html`<${Chart} title=${name} data=${data} series=${series} xLabel=${drawnBy === "time" ? "s" : AXES[drawnBy]} log=${log} sync="experiment-${e.id}-${drawnBy}"
       onZoom=${(/** @type {[number, number] | null} */ to) => drawnBy === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" })} onPick=${(/** @type {number} */ i) => go(`/det/trials/${ordered[i].trialId}`)} />

@@ -33,7 +33,7 @@ export function csvOf(titles, columns) {
 /** @param {string} text */
 const escaped = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c] ?? c);
 
-/** Curves as a drawing of their own. @param {string} title @param {string} xLabel @param {{label: string, colour: string}[]} series @param {any[]} data @param {boolean} log */
+/** Curves as a drawing of their own. @param {string} title @param {string} xLabel @param {{label: string, colour: string, width?: number}[]} series @param {any[]} data @param {boolean} log */
 export function svgOf(title, xLabel, series, data, log) {
   const [w, h, left, bottom] = [800, 450, 60, 40];
   const ys = data.slice(1).flat().filter((v) => Number.isFinite(v) && (!log || v > 0)).map((v) => (log ? Math.log10(v) : v));
@@ -45,7 +45,7 @@ export function svgOf(title, xLabel, series, data, log) {
     const points = data[0].map((/** @type {number} */ x, /** @type {number} */ k) => [x, data[i + 1][k]])
       .filter((/** @type {any[]} */ [, y]) => Number.isFinite(y) && (!log || y > 0))
       .map((/** @type {number[]} */ [x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" ");
-    return `<polyline points="${points}" fill="none" stroke="${each.colour}" stroke-width="1.5"><title>${escaped(each.label)}</title></polyline>`;
+    return `<polyline points="${points}" fill="none" stroke="${each.colour}" stroke-width="${each.width || 0.7}"><title>${escaped(each.label)}</title></polyline>`;
   });
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => {
     const y = y0 + share * (y1 - y0);
