@@ -15,11 +15,13 @@ from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
-from api.queries import usage
+from api.queries import slots_over_time, usage
 from api.queries.paging import chosen
 from api.routing import Route
+from api.schemas import usage as wire
 from api.schemas.base import Instant, answer, rfc3339
 from api.schemas.streaming import files
+from database.types import utc_now
 
 router = APIRouter(route_class=Route, tags=["cluster"])
 
@@ -30,6 +32,7 @@ _PERIODS = {
     "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_MONTHLY": True,
 }
 _MOST_PERIODS = 3700
+_LONGEST = timedelta(days=400)
 #: What spreadsheets begin a formula with; blanks before it they skip.
 _FORMULA = tuple("=+-@\t\r\n")
 
@@ -93,6 +96,32 @@ def aggregated_csv(
                             ("resource_pool", "byResourcePool")):  # fmt: skip
             rows += [[kind, key, when, seconds] for key, seconds in sorted(entry[field].items())]
     return _csv(["aggregation_type", "aggregation_key", "date", "seconds"], rows)
+
+
+@router.get("/api/v1/undeterred/cluster/slots-over-time", response_model=wire.SlotsOverTime)
+def over_time(
+    parts: PartsDep,
+    user: UserDep,
+    after: After,
+    before: Annotated[Instant | None, Query(alias="timestampBefore", description="default, and at most: now")] = None,
+    pool: Annotated[str, Query(max_length=120, description="default: all pools")] = "",
+    buckets: Annotated[int, Query(ge=1, le=500, description="equal parts of the span, at most")] = 240,
+) -> Response:
+    """Slots in use by user, and slots that are waited for: means of equal parts of a span of at most 400 days.
+
+    The ten users with the most slots have a line each. What the caller may not see is counted without a name.
+    """
+    end = min(before or utc_now(), utc_now())
+    if end <= after:
+        raise BadRequest(f"timestampAfter: {rfc3339(after)}: expected a time before timestampBefore, {rfc3339(end)}")
+    if end - after > _LONGEST:
+        raise BadRequest(
+            f"timestampAfter: {rfc3339(after)}: expected at most {_LONGEST.days} days before {rfc3339(end)}"
+        )
+    span = slots_over_time.Span.of(after, end, buckets)
+    with parts.database.read() as session:
+        found = slots_over_time.over_time(session, span, pool, user)
+    return answer(wire.SlotsOverTime(start=after, bucket_seconds=span.width_ms / 1000, **vars(found)))
 
 
 def _uses(parts: Parts, user: UserPrincipal, after: datetime, before: datetime) -> list[usage.Use]:

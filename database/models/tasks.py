@@ -97,7 +97,7 @@ class Allocation(Base):
     preempt_requested_at: Mapped[datetime | None] = mapped_column(UtcTime)
     preempt_reason: Mapped[str] = mapped_column(Text, default="")  # if its pool wanted it to leave
     preempt_acked_at: Mapped[datetime | None] = mapped_column(UtcTime)
-    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime, index=True)
     end_kind: Mapped[str | None] = mapped_column(String(24))
     end_cause: Mapped[str | None] = mapped_column(String(40))
     end_message: Mapped[str] = mapped_column(Text, default="")

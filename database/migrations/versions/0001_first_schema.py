@@ -665,6 +665,7 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('id', name=op.f('pk_allocations'))
     )
     with op.batch_alter_table('allocations', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_allocations_ended_at'), ['ended_at'], unique=False)
         batch_op.create_index(batch_op.f('ix_allocations_task_id'), ['task_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_allocations_trial_id'), ['trial_id'], unique=False)
 
@@ -811,6 +812,7 @@ def downgrade() -> None:
     with op.batch_alter_table('allocations', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_allocations_trial_id'))
         batch_op.drop_index(batch_op.f('ix_allocations_task_id'))
+        batch_op.drop_index(batch_op.f('ix_allocations_ended_at'))
 
     op.drop_table('allocations')
     with op.batch_alter_table('tasks', schema=None) as batch_op:

@@ -136,6 +136,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/resources/allocation/raw?timestampAfter=2020-01-01T00:00:00Z&timestampBefore=2999-01-01T00:00:00Z",
      None, USERS),
     ("GET", "/api/v1/resources/allocation/aggregated?startDate=2026-01-01&endDate=2026-12-31", None, USERS),
+    ("GET", "/api/v1/undeterred/cluster/slots-over-time?timestampAfter=2026-01-01T00:00:00Z&timestampBefore=2026-02-01T00:00:00Z",
+     None, USERS),
     ("GET", "/resources/allocation/raw?timestamp_after=2020-01-01T00:00:00Z&timestamp_before=2999-01-01T00:00:00Z",
      None, USERS),
     ("GET", "/resources/allocation/allocations-csv?timestamp_after=2020-01-01T00:00:00Z"
