@@ -197,3 +197,36 @@ def test_groups_and_bands_are_what_they_should_be(admin: Visitor) -> None:
     assert many == [[35], [1], [81]]
     assert calls(page, "groups.js", "m.gridOf([[3, 1], [2, NaN]])") == [1, 2, 3]
     assert calls(page, "groups.js", "m.gridOf([Array.from({length: 5000}, (_, i) => i)]).length") == 600
+
+
+def test_slots_over_time_are_those_that_trials_held(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/cluster/slots?span=hour")
+    picture = page.get_by_role("slider", name=re.compile("slots in use and waited for"))
+    expect(picture).to_be_visible()
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save slots over time as CSV"))))
+    assert 230 <= len(rows) <= 240
+    assert max(float(row["admin"]) for row in rows) > 0.5
+    picture.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(picture).to_have_attribute("aria-valuetext", re.compile("in use"))
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="save slots over time as PNG").click()
+    assert waiting.value.path().read_bytes().startswith(b"\x89PNG")
+    admin.picture(pictures(), "slots")
+    page.get_by_role("combobox", name="span").select_option("week")
+    expect(page).to_have_url(re.compile("span=week"))
+    page.get_by_role("combobox", name="pool").select_option("default")
+    expect(page).to_have_url(re.compile("pool=default"))
+    expect(picture).to_be_visible()
+
+
+def test_areas_lie_on_each_other(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/dashboard")
+    page.get_by_role("navigation", name="main").wait_for()
+    answer = "{users: {a: [1, 2], b: [0, 3]}, others: [1, 0], hidden: [0, 0], waiting: [0, 0]}"
+    assert calls(page, "slots.js", f"m.layersOf({answer}).map((layer) => layer.label)") == ["a", "b", "other users"]
+    assert calls(page, "slots.js", f"m.stacked(m.layersOf({answer}))") == [
+        {"low": [0, 0], "high": [1, 2]}, {"low": [1, 2], "high": [1, 5]}, {"low": [1, 5], "high": [2, 5]}]  # fmt: skip
+    assert calls(page, "slots.js", "[1, 1.2, 7, 94].map(m.round)") == [1, 2, 8, 100]

@@ -7,11 +7,12 @@ import { isAdmin } from "../session.js";
 import { useQuery } from "../router.js";
 import { Choice, Confirm, Do, Empty, Head, Load, Table, Tabs, When } from "../ui.js";
 import { csvOf, saveText } from "../save.js";
+import { SlotsOverTime } from "../slots.js";
 
 /** @param {{tab?: string}} props */
 export function Cluster({ tab = location.pathname.endsWith("/logs") ? "logs" : "overview" }) {
-  return html`<div><${Head} title="Cluster" /><${Tabs} base="/det/cluster" now=${tab} tabs=${[["overview", "Agents"], ["historical-usage", "Usage"], ...(isAdmin() ? [["logs", "Log"]] : [])]} />
-    ${tab === "historical-usage" ? html`<${Usage} />` : tab === "logs" ? html`<${MasterLog} />` : html`<${Overview} />`}</div>`;
+  return html`<div><${Head} title="Cluster" /><${Tabs} base="/det/cluster" now=${tab} tabs=${[["overview", "Agents"], ["slots", "Slots over time"], ["historical-usage", "Usage"], ...(isAdmin() ? [["logs", "Log"]] : [])]} />
+    ${tab === "slots" ? html`<${SlotsOverTime} />` : tab === "historical-usage" ? html`<${Usage} />` : tab === "logs" ? html`<${MasterLog} />` : html`<${Overview} />`}</div>`;
 }
 
 function Overview() {
