@@ -1,9 +1,9 @@
 """Blocks of reports: the numbers of successive reports of a group as columns, from which curves are read.
 
-A report is a JSON document in `metrics`, and stays there: that is the record. A block is a copy of 240 of them for
-whoever draws a curve, made some time after they came. `trials.sealed` says of each group up to which step its reports
-are in blocks; what came later is read from the documents. Whatever changes a report up to that step first drops the
-blocks from there on (`reopen`), so that a block never contradicts the record.
+A report is a JSON document in `metrics`, and stays there: that is the record. A block is a copy of 240 of them, made
+some time after they came. `trials.sealed` says of each group up to which step its reports are in blocks; later ones are
+read from the documents. Whatever changes a report up to that step first drops the blocks from there on (`reopen`), so
+that a block never contradicts the record.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Unsealed:
             self._counts.popitem(last=False)
 
     def add(self, trial_id: int, group: str) -> None:
-        """Somebody saw that it has many reports that are in no block."""
+        """A reader saw that it has many reports that are in no block."""
         self._ready[trial_id, group] = None
 
     def take(self) -> Group:

@@ -56,7 +56,7 @@ class Found:
     Attributes:
         by_trial: By the id of the trial.
         counts: Numbers that each of them has.
-        unsealed: Trials and groups with so many reports in no block that it is time for some.
+        unsealed: Trials and groups with many reports in no block: it is time for some.
     """
 
     by_trial: dict[int, Series] = field(default_factory=dict[int, Series])

@@ -56,7 +56,7 @@ class SlotsOverTime:
     Attributes:
         users: Slots in use by user, the most of them first; at most `MOST_USERS`.
         others: Of all other users.
-        hidden: Of what the caller may not see, whoever it is of.
+        hidden: Of what the caller may not see, of all users.
         waiting: Slots that were waited for.
     """
 

@@ -39,7 +39,7 @@ PAGES = {
     "queue": ("/det/jobs", ".empty, table"),
     "cluster": ("/det/cluster", "table"),
     "slots": ("/det/cluster/slots", "section svg.picture"),
-    "groups": ("/det/experiments/1?group=h.batch_size", "figure"),
+    "bands": ("/det/experiments/1?group=h.batch_size", "figure"),
     "usage": ("/det/cluster/historical-usage", "table"),
     "models": ("/det/models", ".empty, table"),
     "templates": ("/det/templates", ".empty, table"),
