@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -83,8 +83,10 @@ class Allocation(Base):
     """One run of a task on resources. `trial_id` is its task's: a report finds its trial without a join."""
 
     __tablename__ = "allocations"
+    __table_args__ = (Index("ix_allocations_task_id_run_id", "task_id", "run_id"),)
+
     id: Mapped[str] = mapped_column(String(100), primary_key=True)
-    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     run_id: Mapped[int]
     state: Mapped[str] = mapped_column(String(24))

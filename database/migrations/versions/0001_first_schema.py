@@ -666,7 +666,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table('allocations', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_allocations_ended_at'), ['ended_at'], unique=False)
-        batch_op.create_index(batch_op.f('ix_allocations_task_id'), ['task_id'], unique=False)
+        batch_op.create_index('ix_allocations_task_id_run_id', ['task_id', 'run_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_allocations_trial_id'), ['trial_id'], unique=False)
 
     op.create_table('checkpoints',
@@ -811,7 +811,7 @@ def downgrade() -> None:
     op.drop_table('checkpoints')
     with op.batch_alter_table('allocations', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_allocations_trial_id'))
-        batch_op.drop_index(batch_op.f('ix_allocations_task_id'))
+        batch_op.drop_index('ix_allocations_task_id_run_id')
         batch_op.drop_index(batch_op.f('ix_allocations_ended_at'))
 
     op.drop_table('allocations')
