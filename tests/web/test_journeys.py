@@ -70,6 +70,15 @@ def test_newcomer_launches_watches_understands_forks_and_compares(admin: Visitor
     page.goto(f"/det/compare?experiments={number},{fork}")
     expect(page.get_by_role("heading", name=f"Compare experiments {number}, {fork}")).to_be_visible()
     expect(page.locator("figure").first).to_be_visible()
+    page.goto(f"/det/compare?experiments={number},{fork}&at=2")
+    ours, theirs = (page.get_by_label(f"search of {each}") for each in (number, fork))
+    event = ours.locator("dd").nth(1).inner_text().partition(",")[0]
+    expect(theirs.locator("dd").nth(1)).to_contain_text(event)  # the fork shares what was decided until then
+    page.get_by_role("button", name="one decision on").click()
+    for search in (ours, theirs):
+        expect(search.locator("dd").first).to_contain_text(re.compile(r"^3, "))
+    expect(page).to_have_url(re.compile(r"at=3"))
+    admin.picture(pictures(), "searches")
 
 
 def test_operator_sees_who_waits_and_why_drains_a_host_and_moves_a_job(admin: Visitor, cluster: Embedded) -> None:

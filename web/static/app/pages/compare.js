@@ -6,6 +6,9 @@ import { useLocation } from "../router.js";
 import { Empty, Head, Load, State, Table } from "../ui.js";
 import { Charts, metricNames } from "../metrics.js";
 import { Difference } from "../code.js";
+import { lazy } from "../lazy.js";
+
+const ByDecision = lazy("ByDecision", () => import("../bydecision.js"));
 
 const MOST = 6;
 
@@ -29,6 +32,7 @@ function Experiments({ ids }) {
       ["state", (/** @type {any} */ e) => html`<${State} state=${e.state} />`], ["best", (/** @type {any} */ e) => `${e.searcherMetric} ${metric(e.bestTrialSearcherMetric)}`], ["trials", (/** @type {any} */ e) => e.numTrials], ["duration", (/** @type {any} */ e) => lasted(e.startTime, e.endTime)], ["searcher", (/** @type {any} */ e) => e.searcherType]]} />
     <h2>Learning curves</h2><div class="cards">${rows.map((e) => html`<section class="card" key=${e.id}><h3>${e.id} ${e.name}</h3><${OfExperiment} e=${e} /></section>`)}</div>
     <h2>What differs in their configurations</h2>${keys.length ? html`<${Side} label="configurations" things=${rows} title=${(/** @type {any} */ e) => `${e.id}`} lines=${keys.map((key) => [key, (/** @type {any} */ e) => flat[rows.indexOf(e)][key] ?? "–"])} />` : html`<p class="muted">Nothing.</p>`}
+    ${rows.length === 2 && html`<h2>Their searches, decision by decision</h2><${ByDecision} experiments=${rows} />`}
     ${rows.length === 2 && html`<h2>As text</h2><${Difference} before=${rows[0].originalConfig} after=${rows[1].originalConfig} from=${rows[0].id} to=${rows[1].id} />`}</div>`}</${Load}>`;
 }
 
