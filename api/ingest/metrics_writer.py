@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
+from api.ingest import delays
 from api.ingest.metric_blocks import Group, Unsealed, reopen, seal
 from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
 from api.ingest.metric_webhooks import MetricHooks
@@ -183,10 +185,15 @@ class MetricsWriter:
                     _roll_back(store.connection, trial, report.group, report.steps_completed)
             rows = [_row(trial, report) for trial, report in reports]
             is_posted = False
+            now, late = utc_now(), dict[int, list[tuple[int, datetime]]]()
             for (trial, _), row, metric_id in zip(reports, rows, store.insert(rows), strict=True):
                 is_posted |= _note(store.connection, trial, row, metric_id, self._hooks)
                 if metric_id is not None and row["total_batches"] is not None:
                     self._unsealed.count(trial.id, row["group_name"])
+                    if _is_late(trial, row, now):
+                        late.setdefault(trial.id, []).append((row["total_batches"], row["reported_at"]))
+            for trial_id, reported in late.items():
+                delays.note(store.connection, trial_id, reported, now)
             if changed := [trial for trial in trials.values() if trial.is_changed]:
                 store.save(changed)
             # what people and searches decide by is on disk when it is answered; a curve may lose its last half second
@@ -260,6 +267,13 @@ def _row(trial: TrialRow, report: MetricReport) -> MetricRow:
         "searcher_metric": storable(_searched(trial, report.group, metrics)),
         "reported_at": report.report_time or utc_now(),
     }
+
+
+def _is_late(trial: TrialRow, row: MetricRow, now: datetime) -> bool:
+    """Whether a report waited on its host's disk. Whoever reports without a container says when it was, at any time."""
+    if trial.allocation_id is None or row["group_name"] in SYSTEM_GROUPS:
+        return False
+    return (now - row["reported_at"]).total_seconds() > delays.LATE_S
 
 
 def _searched(trial: TrialRow, group: str, metrics: dict[str, Any]) -> float | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query
+from sqlalchemy import select
 from starlette.responses import Response
 
 from api.auth.authorization import readable, readable_trial
@@ -141,9 +142,14 @@ def curves_of_experiment(
             session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing,
             with_times=axis in (None, wire.Axis.TIME), with_epochs=axis in (None, wire.Axis.EPOCH),
         )  # fmt: skip
+        waited = session.execute(select(Trial.id, Trial.delays).where(Trial.id.in_(list(found.by_trial)))).tuples().all()
     parts.metrics.add_unsealed(found.unsealed)
+    late = [wire.late(trial_id, each) for trial_id, delays in waited for each in delays]
     curves_ = [wire.columns(trial_id, each, found.counts[trial_id]) for trial_id, each in found.by_trial.items()]
-    return Response(orjson.dumps({"curves": curves_}, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+    return Response(
+        orjson.dumps({"curves": curves_, "late": late}, option=orjson.OPT_SERIALIZE_NUMPY),
+        media_type="application/json",
+    )
 
 
 def _named(field: str, text: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -39,10 +40,31 @@ class Curve(Wire):
     count: int
 
 
+class LateReports(Wire):
+    """Reports of a trial that waited on their host's disk while the API did not answer.
+
+    Attributes:
+        trial_id: Whose.
+        made: When the first was made, in seconds since 1970.
+        came: When the last one came.
+        first_batches: Step of the first of them.
+        last_batches: Step of the last one.
+        count: Of all groups.
+    """
+
+    trial_id: int
+    made: float
+    came: float
+    first_batches: int
+    last_batches: int
+    count: int
+
+
 class Curves(Wire):
     """Of the trials of an experiment that have the metric."""
 
     curves: list[Curve]
+    late: list[LateReports]
 
 
 class Arrays(Protocol):
@@ -56,6 +78,12 @@ class Arrays(Protocol):
     def times(self) -> NDArray[np.float64] | None: ...
     @property
     def epochs(self) -> NDArray[np.float64] | None: ...
+
+
+def late(trial_id: int, delay: Mapping[str, Any]) -> dict[str, Any]:
+    """A `LateReports` for orjson, of what a trial's row has."""
+    steps = {"firstBatches": delay["first"], "lastBatches": delay["last"]}
+    return {"trialId": trial_id, "made": delay["made"], "came": delay["came"], "count": delay["count"]} | steps
 
 
 def columns(trial_id: int, curve: Arrays, count: int) -> dict[str, Any]:

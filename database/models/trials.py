@@ -60,6 +60,7 @@ class Trial(Base):
     heard_at: Mapped[datetime | None] = mapped_column(UtcTime)  # latest sign of life of an unmanaged trial
     summary: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)
     sealed: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # by group: see metric_blocks.py
+    delays: Mapped[list[Any]] = mapped_column(Document, default=list)  # reports that came late: see ingest/delays.py
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
 

@@ -548,6 +548,7 @@ def upgrade() -> None:
     sa.Column('heard_at', UtcTime(), nullable=True),
     sa.Column('summary', Document, nullable=False),
     sa.Column('sealed', Document, nullable=False),
+    sa.Column('delays', Document, nullable=False),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ended_at', UtcTime(), nullable=True),
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_trials_experiment_id'), ondelete='CASCADE'),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
+from api.ingest.delays import Delay, with_delay
 from api.queries.curves import Point, thinned
-from database.models import Metric
+from api.schemas.base import rfc3339
+from database.models import Allocation, Metric
 from database.types import utc_now
 from tests.integration.api.served import Caller, Run, Served
+from tests.kit.patience import PATIENCE
 
 PATH = "/api/v1/trials/time-series"
 
@@ -142,6 +146,55 @@ async def test_spike_is_never_lost_when_a_curve_is_thinned_out(api: Served, coun
     ]
     assert (odd, "NaN") in zoomed
     assert len(zoomed) == 11
+
+
+async def test_reports_that_waited_on_disk_are_told_with_the_curve(api: Served) -> None:
+    """The API was away: what a container kept meanwhile comes later, with the time at which it was made."""
+    user = api.user()
+    run = await api.trial(user)
+    made = utc_now() - timedelta(minutes=10)
+
+    def reported(step: int, at: datetime) -> dict[str, Any]:
+        return {"group": "training", **run.message("", step, {"loss": 1.0}, reportTime=rfc3339(at))["metrics"]}
+
+    async def send(*reports: dict[str, Any]) -> None:
+        await run.container.post(f"/api/v1/trials/{run.trial_id}/metrics/batch", {"reports": reports})
+
+    await send(reported(1, utc_now()), reported(2, utc_now() - timedelta(seconds=5)))
+    await send(*(reported(step, made + timedelta(seconds=step)) for step in (3, 4, 5)))
+    await send(reported(6, made + timedelta(minutes=9)))
+    await run.report("cpu", None, {"load": 1.0}, reportTime=rfc3339(made))
+    answer = await user.get(BANDS.format(run.experiment_id), metric="training.loss")
+    [late] = answer["late"]
+    assert {name: late[name] for name in ("trialId", "firstBatches", "lastBatches", "count")} == {
+        "trialId": run.trial_id, "firstBatches": 3, "lastBatches": 6, "count": 4}  # fmt: skip
+    assert late["made"] == pytest.approx((made + timedelta(seconds=3)).timestamp(), abs=0.01)
+    assert 0 <= utc_now().timestamp() - late["came"] < 60 * PATIENCE
+
+
+async def test_user_who_reports_what_was_trained_elsewhere_is_not_late(api: Served) -> None:
+    user = api.user()
+    run = await api.trial(user)
+    await api.next_run(run)
+    with api.database.write() as session:
+        session.execute(update(Allocation).where(Allocation.trial_id == run.trial_id).values(ended_at=utc_now()))
+    body = run.message("training", 1, {"loss": 1.0}, run_id=2, reportTime="2024-05-01T10:00:00Z")
+    await user.post(f"/api/v1/trials/{run.trial_id}/metrics", body)
+    assert (await user.get(BANDS.format(run.experiment_id), metric="training.loss"))["late"] == []
+
+
+def test_delays_are_joined_while_what_was_kept_is_sent() -> None:
+    def delay(made: float, came: float, step: int) -> Delay:
+        return Delay(made=made, came=came, first=step, last=step, count=1)
+
+    found: list[Delay] = []
+    for new in (delay(0, 100, 1), delay(10, 101, 2), delay(101, 102, 3), delay(200, 300, 9), delay(150, 301, 8)):
+        found = with_delay(found, new)
+    assert found == [
+        Delay(made=0, came=102, first=1, last=3, count=3), Delay(made=150, came=301, first=8, last=9, count=2)]  # fmt: skip
+    for n in range(100):
+        found = with_delay(found, delay(1000.0 * n + 400, 1000.0 * n + 500, n))
+    assert (len(found), found[-1]["first"]) == (50, 99)
 
 
 async def test_curves_are_refused_when_the_question_is_wrong(api: Served) -> None:

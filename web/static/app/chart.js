@@ -50,7 +50,8 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
         scales: { x: { time: false }, y: log ? { distr: 3 } : y.range ? { range: y.range } : {} },
         axes: [
           { ...axis, size: 34, incrs: x.incrs, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => x.text(tick)) },
-          { ...axis, size: y === PLAIN ? 58 : 68, incrs: y.incrs, values: (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : y.text(tick))) },
+          { ...axis, size: (/** @type {any} */ _, /** @type {string[] | null} */ texts) => Math.max(y === PLAIN ? 58 : 68, 20 + 6.5 * Math.max(0, ...(texts ?? []).map((text) => text.length))),
+            incrs: y.incrs, values: (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => marks(ticks, y) },
         ],
         cursor: { sync: { key: sync }, focus: { prox: 24 }, drag: { x: true, y: false, uni: 20 }, points: { size: 6 } },
         focus: { alpha: 0.25 },
@@ -115,6 +116,16 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
     if (kind === "CSV") saveText(csvOf([xLabel, ...series.map((each) => each.label)], data), `${name}.csv`, "text/csv");
     if (kind === "SVG") saveText(svgOf(title, xLabel, series, data, log), `${name}.svg`, "image/svg+xml");
   }
+}
+
+/** Marks of an axis; with all digits where fewer make two of them the same. @param {(number | null)[]} ticks @param {Scale} scale */
+function marks(ticks, scale) {
+  const texts = ticks.map((tick) => (tick === null ? "" : scale.text(tick)));
+  const shown = texts.filter(Boolean);
+  if (scale !== PLAIN || new Set(shown).size === shown.length) return texts;
+  const [first, second] = ticks.filter((tick) => tick !== null);
+  const digits = Math.min(12, Math.max(0, Math.ceil(-Math.log10(Math.abs(second - first) || 1))));
+  return ticks.map((tick) => (tick === null ? "" : tick.toFixed(digits)));
 }
 
 /** @param {any[]} row */

@@ -73,6 +73,7 @@ export function Charts({ e, names, trialIds }) {
 /** One metric of several trials. @param {{e: any, name: string, trialIds?: number[], axis: any, log: boolean, smoothing: number, zoom?: number[]}} props */
 function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   const [curves, setCurves] = useState(/** @type {any[] | null} */ (null));
+  const [late, setLate] = useState(/** @type {any[]} */ ([]));
   const [drawnBy, setDrawnBy] = useState(axis); // what `curves` have is asked for by the axis
   const [error, setError] = useState(/** @type {any} */ (null));
   const [grouping] = useQuery("group");
@@ -98,6 +99,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
       // What was reported while the answer was on its way is in `waiting`, and is put in by its step: once only.
       setCurves(withPoints(found.curves, waiting.current.splice(0), group, inGroup, only, weight));
       setDrawnBy(axis);
+      setLate(found.late);
       setError(null);
     } catch (problem) {
       if (own === turn.current) setError(problem);
@@ -136,6 +138,7 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
 
   const ordered = useMemo(() => best(curves ?? [], e), [curves]);
   const data = useMemo(() => aligned(ordered, drawnBy, columns), [ordered, drawnBy, columns]);
+  const bands = useMemo(() => bandsOf(late, ordered, drawnBy), [late, ordered, drawnBy]);
   const series = useMemo(
     () => ordered.map((curve, i) => ({ label: `trial ${curve.trialId}`, colour: lineColour(curve.trialId), width: curve.trialId === e.bestTrialId || (i === 0 && ordered.length > 1 && !e.bestTrialId) ? 2.5 : 1.3 })),
     [ordered.map((curve) => curve.trialId).join(","), e.bestTrialId],
@@ -145,8 +148,9 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   if (!ordered.length) return html`<h3>${name}</h3><p class="muted">No numbers of ${name}${range ? " in this range" : " yet"}.</p>`;
   if (grouping && ordered.length > 1) return html`<${Grouped} e=${e} name=${name} curves=${ordered} by=${grouping} axis=${drawnBy} log=${log} most=${MOST_CURVES} />`;
   const odd = ordered.reduce((n, curve) => n + curve.values.filter((/** @type {any} */ value) => typeof value === "string").length, 0);
-  return html`<${Chart} title=${name} data=${data} series=${series} xLabel=${drawnBy === "time" ? "s" : AXES[drawnBy]} log=${log} sync="experiment-${e.id}-${drawnBy}"
+  return html`<${Chart} title=${name} data=${data} series=${series} bands=${bands} xLabel=${drawnBy === "time" ? "s" : AXES[drawnBy]} log=${log} sync="experiment-${e.id}-${drawnBy}"
       onZoom=${(/** @type {[number, number] | null} */ to) => drawnBy === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" })} onPick=${(/** @type {number} */ i) => go(`/det/trials/${ordered[i].trialId}`)} />
+    ${bands.length > 0 && html`<p class="muted">Shaded: ${late.reduce((sum, each) => sum + each.count, 0)} reports waited on their hosts' disks while the API did not answer; none is lost.</p>`}
     ${odd > 0 && html`<p class="band">${odd} of the values drawn are NaN or infinite: the line has gaps there.</p>`}
     ${ordered.length >= MOST_CURVES && html`<p class="muted">The ${MOST_CURVES} best trials are drawn; the table of trials has all.</p>`}
     <span class="visually-hidden">latest: ${ordered.slice(0, 3).map((curve) => `trial ${curve.trialId} ${metric(curve.values[curve.values.length - 1])}`).join(", ")}</span>`;
@@ -155,4 +159,12 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
 /** The best trial is drawn last, on top of the others. @param {any[]} curves @param {any} e */
 function best(curves, e) {
   return [...curves].sort((a, b) => Number(a.trialId === e.bestTrialId) - Number(b.trialId === e.bestTrialId) || a.trialId - b.trialId);
+}
+
+/** Where reports waited, on the axis of a chart. @param {any[]} late @param {any[]} curves @param {string} axis @returns {[number, number, string][]} */
+function bandsOf(late, curves, axis) {
+  if (axis === "batches") return late.map((each) => [each.firstBatches - 0.5, each.lastBatches + 0.5, ""]);
+  if (axis !== "time") return [];
+  const begins = new Map(curves.map((curve) => [curve.trialId, curve.times[0] ?? 0]));
+  return late.map((each) => [each.made - begins.get(each.trialId), each.came - begins.get(each.trialId), ""]);
 }
