@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Iterator
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
@@ -66,13 +67,19 @@ async def basic_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         yield served
 
 
+@functools.cache
+def _configure_logging() -> None:
+    """Once: it would take the lines from an API of another fixture, which is open beside this one."""
+    configure_logging()
+
+
 @contextlib.asynccontextmanager
 async def serving(
     database_url: str, folder: Path, *, access: Literal["basic", "rbac"] = "rbac"
 ) -> AsyncIterator[Served]:
     """The API on a free port. Checkpoints are in `folder`."""
     folder.mkdir(exist_ok=True)
-    configure_logging()
+    _configure_logging()
     settings = ApiSettings(
         database_url=database_url,
         temporal_address="127.0.0.1:1",
