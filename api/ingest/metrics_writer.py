@@ -270,7 +270,7 @@ def _row(trial: TrialRow, report: MetricReport) -> MetricRow:
 
 
 def _is_late(trial: TrialRow, row: MetricRow, now: datetime) -> bool:
-    """Whether a report waited on its host's disk. Whoever reports without a container says when it was, at any time."""
+    """Whether a report waited on its host's disk. A user who reports without a container may say any time."""
     if trial.allocation_id is None or row["group_name"] in SYSTEM_GROUPS:
         return False
     return (now - row["reported_at"]).total_seconds() > delays.LATE_S

@@ -142,7 +142,9 @@ def curves_of_experiment(
             session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing,
             with_times=axis in (None, wire.Axis.TIME), with_epochs=axis in (None, wire.Axis.EPOCH),
         )  # fmt: skip
-        waited = session.execute(select(Trial.id, Trial.delays).where(Trial.id.in_(list(found.by_trial)))).tuples().all()
+        waited = (
+            session.execute(select(Trial.id, Trial.delays).where(Trial.id.in_(list(found.by_trial)))).tuples().all()
+        )
     parts.metrics.add_unsealed(found.unsealed)
     late = [wire.late(trial_id, each) for trial_id, delays in waited for each in delays]
     curves_ = [wire.columns(trial_id, each, found.counts[trial_id]) for trial_id, each in found.by_trial.items()]
