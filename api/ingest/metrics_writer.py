@@ -181,7 +181,6 @@ class MetricsWriter:
             ]
             for trial, report in reports:
                 if report.steps_completed is not None and trial.run_id > trial.metrics_run_id:
-                    reopen(store.connection, trial.id, trial.sealed, report.steps_completed)
                     _roll_back(store.connection, trial, report.group, report.steps_completed)
             rows = [_row(trial, report) for trial, report in reports]
             is_posted = False
@@ -389,6 +388,7 @@ def _alike(value: Any) -> Any:
 
 def _roll_back(connection: Connection, trial: TrialRow, group: str, step: int) -> None:
     """A newer run reports at `step`: what older runs said from there on is archived, and the totals follow."""
+    reopen(connection, trial.id, trial.sealed, step)
     old = (Metric.trial_id == trial.id, Metric.run_id < trial.run_id, ~Metric.archived)
     same = Metric.group_name == group
     connection.execute(update(Metric).where(*old, same, Metric.total_batches >= step).values(archived=True))

@@ -5,51 +5,29 @@ A spike of one report stays visible, which a rule that keeps only the shape may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 from sqlalchemy.orm import Session
 
-from api.queries.series import Floats, Found, Integers, Series, series
+from api.queries.series import Floats, Found, Integers, Series, Wanted, series
 
 
-def curves(
-    session: Session,
-    trial_ids: Sequence[int],
-    group: str,
-    name: str,
-    *,
-    columns: int,
-    start: int = 0,
-    end: int | None = None,
-    smoothing: float = 0.0,
-    with_times: bool = True,
-    with_epochs: bool = True,
-) -> Found:
+def curves(session: Session, wanted: Wanted, *, columns: int, smoothing: float = 0.0) -> Found:
     """The curves of trials, each of at most five points a column.
 
     Args:
         session: To read with.
-        trial_ids: Whose.
-        group: Of the reports.
-        name: Of the metric.
+        wanted: Which of them.
         columns: Of pixels, over the steps that are shown.
-        start: First step.
-        end: Last step; None: the last one there is.
         smoothing: Weight of what came before, from 0 to less than 1; see `smoothed`. It is of all reports, also of
-            those before `start` and of those that are not drawn.
-        with_times: Read the times, too.
-        with_epochs: Read the epochs, too.
+            those before `wanted.start` and of those that are not drawn.
     """
-    found = series(
-        session, trial_ids, group, name, start=0 if smoothing else start, end=end, with_times=with_times,
-        with_epochs=with_epochs,
-    )  # fmt: skip
+    found = series(session, replace(wanted, start=0) if smoothing else wanted)
     if smoothing:
         whole = {trial_id: _smoothed(each, smoothing) for trial_id, each in found.by_trial.items()}
-        since = {trial_id: each.at(each.steps >= start) for trial_id, each in whole.items()}
+        since = {trial_id: each.at(each.steps >= wanted.start) for trial_id, each in whole.items()}
         found.by_trial = {trial_id: each for trial_id, each in since.items() if len(each.steps)}
     if found.by_trial:
         low = min(int(each.steps[0]) for each in found.by_trial.values())

@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from api.queries import curve_bands
-from api.queries.series import Series, series
+from api.queries.series import Series, Wanted, series
 
 #: Ranges of steps of which the extremes are looked at.
 _COLUMNS = 1250
@@ -46,7 +46,7 @@ def curve(
         start: first step.
         end: last step; None: the last one there is.
     """
-    found = series(session, [trial_id], group, name, start=start, end=end).by_trial.get(trial_id)
+    found = series(session, Wanted([trial_id], group, name, start, end)).by_trial.get(trial_id)
     if found is None:
         return []
     numbers = found.at(np.isfinite(found.values))

@@ -64,21 +64,11 @@ class Found:
     unsealed: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
 
-def series(
-    session: Session,
-    trial_ids: Sequence[int],
-    group: str,
-    name: str,
-    *,
-    start: int = 0,
-    end: int | None = None,
-    with_times: bool = True,
-    with_epochs: bool = True,
-) -> Found:
-    """The metric of these trials. A report without a number there is left out, and a trial without a report.
+@dataclass(frozen=True)
+class Wanted:
+    """One metric of some trials.
 
-    Args:
-        session: To read with.
+    Attributes:
         trial_ids: Whose.
         group: Of the reports.
         name: Of the metric.
@@ -87,17 +77,29 @@ def series(
         with_times: Read the times, too.
         with_epochs: Read the epochs, too.
     """
-    shown = _Shown(session, trial_ids, group, name, start, end, with_times, with_epochs)
-    blocks = shown.blocks()
+
+    trial_ids: Sequence[int]
+    group: str
+    name: str
+    start: int = 0
+    end: int | None = None
+    with_times: bool = True
+    with_epochs: bool = True
+
+
+def series(session: Session, wanted: Wanted) -> Found:
+    """The metric of these trials. A report without a number there is left out, and a trial without a report."""
+    reading = _Reading(session, wanted)
+    blocks = reading.blocks()
     pieces: dict[int, list[Series]] = defaultdict(list)
-    for trial_id, piece in shown.from_blocks(blocks):
+    for trial_id, piece in reading.from_blocks(blocks):
         pieces[trial_id].append(piece)
     found = Found()
-    for trial_id, count, piece in shown.from_reports({block.trial_id: block.last_step for block in blocks}):
+    for trial_id, count, piece in reading.from_reports({block.trial_id: block.last_step for block in blocks}):
         pieces[trial_id].append(piece)
         if count >= _MANY:
-            found.unsealed.append((trial_id, group))
-    for trial_id in trial_ids:
+            found.unsealed.append((trial_id, wanted.group))
+    for trial_id in wanted.trial_ids:
         if some := [piece for piece in pieces[trial_id] if len(piece.steps)]:
             whole = found.by_trial[trial_id] = _joined(some)
             found.counts[trial_id] = int(np.isfinite(whole.values).sum())
@@ -105,26 +107,20 @@ def series(
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """What is asked for."""
+class _Reading:
+    """Reads what is wanted from blocks, and from the reports behind them."""
 
     session: Session
-    trial_ids: Sequence[int]
-    group: str
-    name: str
-    start: int
-    end: int | None
-    with_times: bool
-    with_epochs: bool
+    wanted: Wanted
 
     def _among(self, model: type[MetricBlock] | type[MetricColumn]) -> ColumnElement[bool]:
-        whose = among(self.session, model.trial_id, self.trial_ids)
-        shown = and_(whose, model.group_name == self.group, model.last_step >= self.start)
-        return shown if self.end is None else and_(shown, model.first_step <= self.end)
+        whose = among(self.session, model.trial_id, self.wanted.trial_ids)
+        shown = and_(whose, model.group_name == self.wanted.group, model.last_step >= self.wanted.start)
+        return shown if self.wanted.end is None else and_(shown, model.first_step <= self.wanted.end)
 
     def blocks(self) -> Sequence[Row[*tuple[Any, ...]]]:
         """Those of the trials, in order. They are read first: what is in none of them is read from the reports."""
-        times = MetricBlock.times if self.with_times else null().label("times")
+        times = MetricBlock.times if self.wanted.with_times else null().label("times")
         columns = MetricBlock.trial_id, MetricBlock.first_step, MetricBlock.last_step, MetricBlock.steps, times
         blocks = select(*columns).where(self._among(MetricBlock))
         return self.session.execute(blocks.order_by(MetricBlock.trial_id, MetricBlock.first_step)).all()
@@ -138,8 +134,10 @@ class _Shown:
 
     def from_blocks(self, blocks: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[tuple[int, Series]]:
         """Trials and pieces of their series, in order."""
-        values = self._columns(self.name) if blocks else {}
-        epochs = self._columns(_EPOCH) if values and self.with_epochs else {}
+        if not blocks:
+            return
+        values = self._columns(self.wanted.name)
+        epochs = values if self.wanted.name == _EPOCH else self._columns(_EPOCH) if self.wanted.with_epochs else {}
         for block in blocks:
             key = block.trial_id, block.first_step
             column = values.get(key)
@@ -149,13 +147,14 @@ class _Shown:
             piece = Series(
                 steps,
                 _spread(column, len(steps)),
-                np.frombuffer(block.times, "<f8") if self.with_times else None,
-                _spread(epochs.get(key), len(steps)) if self.with_epochs else None,
+                np.frombuffer(block.times, "<f8") if self.wanted.with_times else None,
+                _spread(epochs.get(key), len(steps)) if self.wanted.with_epochs else None,
             )
             if column.places is not None:
                 piece = piece.at(np.frombuffer(column.places, "<u2"))
-            is_whole = block.first_step >= self.start and (self.end is None or block.last_step <= self.end)
-            yield block.trial_id, piece if is_whole else _between(piece, self.start, self.end)
+            start, end = self.wanted.start, self.wanted.end
+            is_whole = block.first_step >= start and (end is None or block.last_step <= end)
+            yield block.trial_id, piece if is_whole else _between(piece, start, end)
 
     def from_reports(self, sealed: Mapping[int, int]) -> Iterator[tuple[int, int, Series]]:
         """Trials, how many reports they have behind their last block, and the numbers in these.
@@ -163,19 +162,19 @@ class _Shown:
         Args:
             sealed: The last step in a block, of trials that have one.
         """
-        short = [trial_id for trial_id in self.trial_ids if trial_id not in sealed]
+        short = [trial_id for trial_id in self.wanted.trial_ids if trial_id not in sealed]
         behind = [and_(Metric.trial_id == trial_id, Metric.total_batches > step) for trial_id, step in sealed.items()]
         if short:
             behind.append(among(self.session, Metric.trial_id, short))
-        time = Metric.reported_at if self.with_times else null().label("reported_at")
+        time = Metric.reported_at if self.wanted.with_times else null().label("reported_at")
         reports = (
             select(Metric.trial_id, Metric.total_batches, Metric.metrics, time)
-            .where(or_(*behind), Metric.group_name == self.group, ~Metric.archived)
-            .where(Metric.total_batches >= self.start)
+            .where(or_(*behind), Metric.group_name == self.wanted.group, ~Metric.archived)
+            .where(Metric.total_batches >= self.wanted.start)
             .order_by(Metric.trial_id, Metric.total_batches)
         )
-        if self.end is not None:
-            reports = reports.where(Metric.total_batches <= self.end)
+        if self.wanted.end is not None:
+            reports = reports.where(Metric.total_batches <= self.wanted.end)
         for trial_id, of_trial in groupby(self.session.execute(reports).tuples(), key=itemgetter(0)):
             yield trial_id, *self._numbers(of_trial)
 
@@ -185,15 +184,16 @@ class _Shown:
         count = 0
         for _, step, metrics, time in reports:
             count += 1
-            value = number(metrics.get(self.name))
+            value = number(metrics.get(self.wanted.name))
             if value is not None:
-                epoch = number(metrics.get(_EPOCH)) if self.with_epochs else None
+                epoch = number(metrics.get(_EPOCH)) if self.wanted.with_epochs else None
                 rows.append((step, value, time, math.nan if epoch is None else epoch))
+        times, epochs = [time.timestamp() for *_, time, _ in rows if time], [epoch for *_, epoch in rows]
         return count, Series(
             np.array([step for step, *_ in rows], np.int64),
             np.array([value for _, value, *_ in rows], np.float64),
-            np.array([time.timestamp() for *_, time, _ in rows if time], np.float64) if self.with_times else None,
-            np.array([epoch for *_, epoch in rows], np.float64) if self.with_epochs else None,
+            np.array(times, np.float64) if self.wanted.with_times else None,
+            np.array(epochs, np.float64) if self.wanted.with_epochs else None,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Query
 from sqlalchemy import select
@@ -14,10 +16,12 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.queries import curve_bands, curves, trials
 from api.queries.paging import chosen
+from api.queries.series import Series, Wanted
 from api.routing import Route
 from api.schemas import curves as wire
-from api.schemas.base import answer
+from api.schemas.base import answer, plain
 from api.schemas.parameters import ExperimentId, TrialId
+from api.schemas.validation import named_metric
 from database.models import Trial
 
 router = APIRouter(route_class=Route, tags=["trials"])
@@ -109,7 +113,7 @@ def summarize(
 
 def _metrics(trial: Trial, names: Any, ids: Any, group: str) -> list[tuple[str, str]]:
     """Group and name of each metric that was asked for and that the trial has."""
-    wanted = [_named("metricIds", id_) for id_ in ids]
+    wanted = [named_metric("metricIds", id_) for id_ in ids]
     wanted += [(in_group, name) for name in names for in_group in sorted(trial.summary) if group in ("", in_group)]
     return [(in_group, name) for in_group, name in dict.fromkeys(wanted) if name in trial.summary.get(in_group, {})]
 
@@ -129,7 +133,7 @@ def curves_of_experiment(
     axis: Annotated[wire.Axis | None, Query(description="what the curves are drawn by; default: any of them")] = None,
 ) -> Response:
     """Curves of one metric, thinned to the first, last, smallest and largest value of each column of pixels."""
-    group, name = _named("metric", metric)
+    group, name = named_metric("metric", metric)
     with parts.database.read() as session:
         experiment = readable(session, experiment_id, user)
         if len(trial_ids or ()) > _MOST_TRIALS:
@@ -138,25 +142,37 @@ def curves_of_experiment(
             if readable_trial(session, trial_id, user).experiment_id != experiment_id:
                 raise BadRequest(f"trialIds: {trial_id} is not of experiment {experiment_id}")
         ids = trial_ids or trials.best_ids(session, experiment, most)
-        found = curve_bands.curves(
-            session, ids, group, name, columns=columns, start=start, end=end or None, smoothing=smoothing,
+        asked = Wanted(
+            ids, group, name, start, end or None,
             with_times=axis in (None, wire.Axis.TIME), with_epochs=axis in (None, wire.Axis.EPOCH),
         )  # fmt: skip
+        found = curve_bands.curves(session, asked, columns=columns, smoothing=smoothing)
         waited = (
             session.execute(select(Trial.id, Trial.delays).where(Trial.id.in_(list(found.by_trial)))).tuples().all()
         )
     parts.metrics.add_unsealed(found.unsealed)
-    late = [wire.late(trial_id, each) for trial_id, delays in waited for each in delays]
-    curves_ = [wire.columns(trial_id, each, found.counts[trial_id]) for trial_id, each in found.by_trial.items()]
+    late = [_late(trial_id, each) for trial_id, delays in waited for each in delays]
+    curves_ = [_columns(trial_id, each, found.counts[trial_id]) for trial_id, each in found.by_trial.items()]
     return Response(
         orjson.dumps({"curves": curves_, "late": late}, option=orjson.OPT_SERIALIZE_NUMPY),
         media_type="application/json",
     )
 
 
-def _named(field: str, text: str) -> tuple[str, str]:
-    """Group and name of a metric. Raises: BadRequest."""
-    group, dot, name = text.partition(".")
-    if not dot or not name:
-        raise BadRequest(f"{field}: {text[:80]!r}: expected group.name, such as validation.loss")
-    return group, name
+def _late(trial_id: int, delay: Mapping[str, Any]) -> dict[str, Any]:
+    """A `LateReports` for orjson, of what a trial's row has."""
+    steps = {"firstBatches": delay["first"], "lastBatches": delay["last"]}
+    return {"trialId": trial_id, "made": delay["made"], "came": delay["came"], "count": delay["count"]} | steps
+
+
+def _columns(trial_id: int, curve: Series, count: int) -> dict[str, Any]:
+    """A `Curve` for orjson, which writes arrays as they are, and null for NaN."""
+    values = curve.values
+    return {
+        "trialId": trial_id,
+        "batches": curve.steps,
+        "times": [] if curve.times is None else curve.times,
+        "epochs": [] if curve.epochs is None else curve.epochs,
+        "values": values if np.isfinite(values).all() else plain(values.tolist()),
+        "count": count,
+    }

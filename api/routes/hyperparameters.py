@@ -18,6 +18,7 @@ from api.schemas import hyperparameters as wire
 from api.schemas.base import answer
 from api.schemas.live import Topic
 from api.schemas.parameters import ExperimentId
+from api.schemas.validation import named_metric
 from api.services import importance_model
 from api.services.importance import LIMIT_S
 from database.models import Experiment
@@ -90,7 +91,5 @@ def _metric(experiment: Experiment, text: str) -> tuple[str, str]:
     """Group and name of the metric that was asked for. Raises: BadRequest."""
     if not text:
         return "validation", experiment.searcher_metric
-    group, _, name = text.partition(".")
-    if not name:
-        raise BadRequest(f"metric: {text[:80]!r}: expected group.name, such as validation.loss")
+    group, name = named_metric("metric", text)
     return checked_name("metric", group), checked_name("metric", name)

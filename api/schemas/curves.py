@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from api.schemas.base import Wire, plain
+from api.schemas.base import Wire
 
 
 class Axis(StrEnum):
@@ -65,35 +60,3 @@ class Curves(Wire):
 
     curves: list[Curve]
     late: list[LateReports]
-
-
-class Arrays(Protocol):
-    """A curve as arrays of the same length; of times and epochs those that were read."""
-
-    @property
-    def steps(self) -> NDArray[np.int64]: ...
-    @property
-    def values(self) -> NDArray[np.float64]: ...
-    @property
-    def times(self) -> NDArray[np.float64] | None: ...
-    @property
-    def epochs(self) -> NDArray[np.float64] | None: ...
-
-
-def late(trial_id: int, delay: Mapping[str, Any]) -> dict[str, Any]:
-    """A `LateReports` for orjson, of what a trial's row has."""
-    steps = {"firstBatches": delay["first"], "lastBatches": delay["last"]}
-    return {"trialId": trial_id, "made": delay["made"], "came": delay["came"], "count": delay["count"]} | steps
-
-
-def columns(trial_id: int, curve: Arrays, count: int) -> dict[str, Any]:
-    """A `Curve` for orjson, which writes arrays as they are, and null for NaN."""
-    values = curve.values
-    return {
-        "trialId": trial_id,
-        "batches": curve.steps,
-        "times": [] if curve.times is None else curve.times,
-        "epochs": [] if curve.epochs is None else curve.epochs,
-        "values": values if np.isfinite(values).all() else plain(values.tolist()),
-        "count": count,
-    }

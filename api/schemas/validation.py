@@ -78,3 +78,11 @@ def _has_nul(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_has_nul(key) or _has_nul(item) for key, item in value.items())  # pyright: ignore[reportUnknownVariableType]
     return isinstance(value, list) and any(map(_has_nul, value))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def named_metric(field: str, text: str) -> tuple[str, str]:
+    """Group and name of a metric that a field names as group.name. Raises: BadRequest."""
+    group, _, name = text.partition(".")
+    if not name:
+        raise BadRequest(f"{field}: {text[:80]!r}: expected group.name, such as validation.loss")
+    return group, name

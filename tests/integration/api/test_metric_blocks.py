@@ -14,7 +14,7 @@ from sqlalchemy import func, insert, select
 
 from api.ingest.metric_blocks import BLOCK, seal
 from api.queries.curve_bands import smoothed
-from api.queries.series import series
+from api.queries.series import Wanted, series
 from api.schemas.base import number, plain
 from database.models import Metric, MetricBlock, MetricColumn
 from database.types import utc_now
@@ -48,7 +48,7 @@ def told(
 ) -> list[tuple[Any, ...]]:
     """Step, epoch and value of each report, as curves are read."""
     with api.database.read() as session:
-        found = series(session, [run.trial_id], group, name, start=start, end=end).by_trial.get(run.trial_id)
+        found = series(session, Wanted([run.trial_id], group, name, start, end)).by_trial.get(run.trial_id)
     if found is None:
         return []
     assert found.epochs is not None
