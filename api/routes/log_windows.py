@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from api.auth.authorization import readable_task, readable_trial
@@ -21,45 +21,47 @@ from database.tasks import tasks_of_trials
 router = APIRouter(route_class=Route, tags=["tasks"])
 
 
-@router.get("/api/v1/undeterred/tasks/{task_id}/log-window", response_model=wire.LogWindow)
-def of_task(
-    task_id: TaskId, parts: PartsDep, user: UserDep, wanted: Annotated[wire.WindowRequest, Query()]
-) -> Response:
-    """Lines of a task around one of them, or around a time or a share of the log."""
+def _tasks_of_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> list[str]:
     with parts.database.read() as session:
         readable_task(session, task_id, user)
-    return _window(parts, [task_id], wanted)
+    return [task_id]
+
+
+def _tasks_of_trial(trial_id: TrialId, parts: PartsDep, user: UserDep) -> list[str]:
+    with parts.database.read() as session:
+        return tasks_of_trials(session, [readable_trial(session, trial_id, user)])[trial_id]
+
+
+#: Whose log it is, once it is known that the caller may read it: the ids of tasks.
+OfTask = Annotated[list[str], Depends(_tasks_of_task)]
+OfTrial = Annotated[list[str], Depends(_tasks_of_trial)]
+
+
+@router.get("/api/v1/undeterred/tasks/{task_id}/log-window", response_model=wire.LogWindow)
+def of_task(task_ids: OfTask, parts: PartsDep, wanted: Annotated[wire.WindowRequest, Query()]) -> Response:
+    """Lines of a task around one of them, or around a time or a share of the log."""
+    return _window(parts, task_ids, wanted)
 
 
 @router.get("/api/v1/undeterred/trials/{trial_id}/log-window", response_model=wire.LogWindow)
-def of_trial(
-    trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: Annotated[wire.WindowRequest, Query()]
-) -> Response:
+def of_trial(task_ids: OfTrial, parts: PartsDep, wanted: Annotated[wire.WindowRequest, Query()]) -> Response:
     """The same of a trial: of all tasks that it had."""
-    with parts.database.read() as session:
-        trial = readable_trial(session, trial_id, user)
-        task_ids = tasks_of_trials(session, [trial])[trial_id]
     return _window(parts, task_ids, wanted)
 
 
 @router.get("/api/v1/undeterred/tasks/{task_id}/log-histogram", response_model=histograms.LogHistogram)
 def histogram_of_task(
-    task_id: TaskId, parts: PartsDep, user: UserDep, wanted: Annotated[histograms.HistogramRequest, Query()]
+    task_ids: OfTask, parts: PartsDep, wanted: Annotated[histograms.HistogramRequest, Query()]
 ) -> Response:
     """How many lines of each level a task wrote, over time. Of very long logs some of it is estimated."""
-    with parts.database.read() as session:
-        readable_task(session, task_id, user)
-    return _histogram(parts, [task_id], wanted)
+    return _histogram(parts, task_ids, wanted)
 
 
 @router.get("/api/v1/undeterred/trials/{trial_id}/log-histogram", response_model=histograms.LogHistogram)
 def histogram_of_trial(
-    trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: Annotated[histograms.HistogramRequest, Query()]
+    task_ids: OfTrial, parts: PartsDep, wanted: Annotated[histograms.HistogramRequest, Query()]
 ) -> Response:
     """The same of a trial: of all tasks that it had."""
-    with parts.database.read() as session:
-        trial = readable_trial(session, trial_id, user)
-        task_ids = tasks_of_trials(session, [trial])[trial_id]
     return _histogram(parts, task_ids, wanted)
 
 
