@@ -131,7 +131,7 @@ def test_page_goes_on_by_itself_when_the_api_was_killed(admin: Visitor, cluster:
 
 
 def test_all_tabs_share_one_stream(admin: Visitor, browser: Browser, cluster: Embedded) -> None:
-    """A browser has six connections for an address: the seventh tab would wait for ever."""
+    """A browser opens at most six connections to one host: with a stream for each tab, the seventh tab would hang."""
     number = cluster.create(SINGLE.format(name="in eight tabs"), LONG)
     tabs = [admin.page, *(admin.open() for _ in range(7))]
     for tab in tabs:

@@ -23,6 +23,13 @@ def saved(page: Page, name: str) -> str:
     return waiting.value.path().read_text()
 
 
+def on_any_page(admin: Visitor) -> Page:
+    """A page that is ready: modules can be imported into it."""
+    admin.page.goto("/det/dashboard")
+    admin.page.get_by_role("navigation", name="main").wait_for()
+    return admin.page
+
+
 def calls(page: Page, module: str, expression: str) -> Any:
     """The value of an expression in which `m` is a module of the pages."""
     (main,) = page.evaluate("[...document.querySelectorAll('script[type=module]')].map((each) => each.src)")
@@ -57,9 +64,7 @@ def test_heat_map_shows_the_best_trial_of_each_cell(admin: Visitor, cluster: Emb
 
 
 def test_ranges_of_a_heat_map_follow_the_hyperparameter(admin: Visitor) -> None:
-    page = admin.page
-    page.goto("/det/dashboard")
-    page.get_by_role("navigation", name="main").wait_for()
+    page = on_any_page(admin)
 
     def axis(values: str, spec: str) -> Any:
         return calls(
@@ -83,9 +88,7 @@ def test_ranges_of_a_heat_map_follow_the_hyperparameter(admin: Visitor) -> None:
 
 
 def test_cells_and_colours_of_a_heat_map(admin: Visitor) -> None:
-    page = admin.page
-    page.goto("/det/dashboard")
-    page.get_by_role("navigation", name="main").wait_for()
+    page = on_any_page(admin)
     cells = calls(
         page, "heatmap.js",
         "[true, false].map((smaller) => [...m.cellsOf(m.axisOf([1, 1, 2]), m.axisOf(['a', 'a', null]),"
@@ -100,9 +103,7 @@ def test_cells_and_colours_of_a_heat_map(admin: Visitor) -> None:
 
 def test_heat_map_is_drawn_of_10000_trials(admin: Visitor) -> None:
     """In time: what the browser does with them, without the request."""
-    page = admin.page
-    page.goto("/det/dashboard")
-    page.get_by_role("navigation", name="main").wait_for()
+    page = on_any_page(admin)
     took = calls(
         page, "heatmap.js",
         "((xs) => { const from = performance.now(); const a = m.axisOf(xs, {type: 'log'});"
@@ -175,9 +176,7 @@ def test_curves_of_a_group_become_a_line_and_a_band(admin: Visitor) -> None:
 
 
 def test_groups_and_bands_are_what_they_should_be(admin: Visitor) -> None:
-    page = admin.page
-    page.goto("/det/dashboard")
-    page.get_by_role("navigation", name="main").wait_for()
+    page = on_any_page(admin)
     found = "{trialIds: [1, 2, 3], hyperparameters: {lr: [0.1, 0.1, 0.2], 'a.b': ['x', 'x', null]}}"
     same = calls(page, "groups.js", f"m.groupsOf({found}, '=', {{}})")
     assert same == [{"label": "lr 0.1, a.b x", "ids": [1, 2]}, {"label": "lr 0.2, a.b \u2013", "ids": [3]}]
@@ -222,9 +221,7 @@ def test_slots_over_time_are_those_that_trials_held(admin: Visitor) -> None:
 
 
 def test_areas_lie_on_each_other(admin: Visitor) -> None:
-    page = admin.page
-    page.goto("/det/dashboard")
-    page.get_by_role("navigation", name="main").wait_for()
+    page = on_any_page(admin)
     answer = "{users: {a: [1, 2], b: [0, 3]}, others: [1, 0], hidden: [0, 0], waiting: [0, 0]}"
     assert calls(page, "slots.js", f"m.layersOf({answer}).map((layer) => layer.label)") == ["a", "b", "other users"]
     assert calls(page, "slots.js", f"m.stacked(m.layersOf({answer}))") == [

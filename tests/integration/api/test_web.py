@@ -1,4 +1,4 @@
-"""The files of the web UI: the same page for every address, immutable files, and how large they are."""
+"""How the web UI is served: one page for all addresses, immutable assets, and a bound on their size."""
 
 from __future__ import annotations
 

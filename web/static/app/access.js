@@ -44,7 +44,7 @@ export function assignment({ userId, groupId, workspaceId }, roleId) {
 // -- roles -----------------------------------------------------------------------------------------------------------
 
 export function Roles() {
-  const [chosen, setChosen] = useQuery("role");
+  const [chosen] = useQuery("role");
   const list = useGet("roles/search", [], JSON.stringify({ limit: 100 }));
   return html`<${Load} of=${list}>${(/** @type {any} */ { roles }) => {
     const role = roles.find((/** @type {any} */ each) => String(each.roleId) === chosen);
@@ -60,7 +60,7 @@ export function Roles() {
 /** Who has a role, and where. @param {{role: any}} props */
 function Holders({ role }) {
   const { query: now } = useLocation();
-  const [name, setName] = useQuery("name");
+  const [name] = useQuery("name");
   const [open, setOpen] = useState(false);
   const offset = Number(now.get("offset") ?? 0);
   const list = useGet(`undeterred/roles/${role.roleId}/holders${query({ limit: LIMIT, offset, name })}`);

@@ -6,7 +6,7 @@ import { numberOf, positions } from "./curves.js";
 import { useGet } from "./data.js";
 import { hparam, many, metric } from "./format.js";
 import { axisOf, specOf } from "./heatmap.js";
-import { setQuery, useQuery } from "./router.js";
+import { useQuery } from "./router.js";
 import { Choice, Failed } from "./ui.js";
 
 const [MOST_GROUPS, MOST_X, FEW] = [8, 600, 5];
@@ -104,8 +104,8 @@ export function bandOf(rows, middle) {
   return band;
 }
 
-/** @param {{e: any, name: string, curves: any[], by: string, axis: any, log: boolean, most: number}} props */
-export function Grouped({ e, name, curves, by, axis, log, most }) {
+/** @param {{e: any, name: string, curves: any[], by: string, axis: any, place: any, most: number}} props `place`: scale, axis and zoom of the chart */
+export function Grouped({ e, name, curves, by, axis, place, most }) {
   const [middle] = useQuery("middle", "median");
   const asked = useGet(`undeterred/experiments/${e.id}/hyperparameters${query({ trialIds: curves.map((curve) => curve.trialId).sort((a, b) => a - b) })}`);
   const last = useRef(/** @type {any} */ (null)); // that a trial more came does not empty the chart
@@ -131,8 +131,7 @@ export function Grouped({ e, name, curves, by, axis, log, most }) {
   if (asked.error && !found) return html`<${Failed} error=${asked.error} again=${asked.reload} />`;
   if (!found) return html`<div class="skeleton" style=${{ height: "330px" }}></div>`;
   const latest = (/** @type {number} */ i) => data[3 * i + 1].findLast((/** @type {any} */ value) => value !== null);
-  return html`<${Chart} title=${name} data=${data} series=${series} fills=${fills} xLabel=${/** @type {Record<string, string>} */ ({ batches: "steps", epoch: "epochs", time: "s" })[axis]} log=${log} sync="experiment-${e.id}-${axis}"
-      onZoom=${(/** @type {[number, number] | null} */ to) => axis === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" })} />
+  return html`<${Chart} title=${name} data=${data} series=${series} fills=${fills} ...${place} />
     <ul class="row" style=${{ columnGap: "var(--s4)" }} aria-label="groups of ${name}">${groups.map((group, i) => html`<li class="row tight" key=${group.label}><svg width="26" height="12" aria-hidden="true"><rect width="26" height="12" fill=${lineColour(i, soft)} /><line x2="26" y1="6" y2="6" stroke=${lineColour(i)} stroke-width="2" stroke-dasharray=${DASHES[i % DASHES.length].join(" ")} /></svg>
       <span>${group.label}</span><span class="muted">${many(group.ids.length, "trial")}, last ${metric(latest(i))}</span></li>`)}</ul>
     <p class="muted">${groups.some((group) => group.ids.length >= FEW) ? `The band holds 80 % of a group's trials; of fewer than ${FEW}, all.` : "The band holds all trials of a group."}${rest > 0 ? ` ${many(rest, "smaller group")} ${rest === 1 ? "is" : "are"} not drawn.` : ""}${curves.length >= most ? ` Of the ${most} best trials.` : ""}</p>`;

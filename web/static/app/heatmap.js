@@ -1,9 +1,9 @@
 // Two hyperparameters against the metric: a cell for each pair of values or of ranges, and the trials that are in it.
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useMemo, useRef, useState } from "./html.js";
 import { count, hparam, many, metric } from "./format.js";
 import { setQuery, useQuery } from "./router.js";
 import { csvOf, saveText } from "./save.js";
-import { saveSvg } from "./svg.js";
+import { saveSvg, useWidth } from "./svg.js";
 import { Choice, Table } from "./ui.js";
 
 const [MOST_VALUES, STEPS, MOST_LISTED] = [12, 7, 20];
@@ -196,17 +196,3 @@ const edge = (value) => metric(value).replace(/\.?0+e/, "e");
 
 /** @param {string} text @param {number} most */
 export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-
-/** How wide an element is, in pixels: so that what is written in a picture stays readable. @returns {[any, number]} */
-export function useWidth() {
-  const box = useRef(/** @type {HTMLElement | null} */ (null));
-  const [width, setWidth] = useState(700);
-  useEffect(() => {
-    const element = box.current;
-    if (!element) return;
-    const observer = new ResizeObserver(() => setWidth(Math.min(1400, Math.max(240, Math.floor(element.clientWidth)))));
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, []);
-  return [box, width];
-}

@@ -2,10 +2,10 @@
 import { html, useRef } from "./html.js";
 import { useGet } from "./data.js";
 import { count, many } from "./format.js";
-import { short, useWidth } from "./heatmap.js";
+import { short } from "./heatmap.js";
 import { isOver } from "./experiments.js";
 import { csvOf, saveText } from "./save.js";
-import { saveSvg } from "./svg.js";
+import { saveSvg, useWidth } from "./svg.js";
 import { Load } from "./ui.js";
 
 const [LINE, MOST, NUMBERS] = [24, 15, 92];

@@ -137,7 +137,8 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   }, [e.id, name, load, only, weight]);
 
   const ordered = useMemo(() => best(curves ?? [], e), [curves]);
-  const data = useMemo(() => aligned(ordered, drawnBy, columns), [ordered, drawnBy, columns]);
+  const isGrouped = Boolean(grouping) && ordered.length > 1;
+  const data = useMemo(() => (isGrouped ? [] : aligned(ordered, drawnBy, columns)), [ordered, drawnBy, columns, isGrouped]);
   const bands = useMemo(() => bandsOf(late, ordered, drawnBy), [late, ordered, drawnBy]);
   const series = useMemo(
     () => ordered.map((curve, i) => ({ label: `trial ${curve.trialId}`, colour: lineColour(curve.trialId), width: curve.trialId === e.bestTrialId || (i === 0 && ordered.length > 1 && !e.bestTrialId) ? 2.5 : 1.3 })),
@@ -146,10 +147,14 @@ function MetricChart({ e, name, trialIds, axis, log, smoothing, zoom }) {
   if (error && curves === null) return html`<${Failed} error=${error} again=${load} />`;
   if (curves === null) return html`<div class="skeleton" style=${{ height: "330px" }}></div>`;
   if (!ordered.length) return html`<h3>${name}</h3><p class="muted">No numbers of ${name}${range ? " in this range" : " yet"}.</p>`;
-  if (grouping && ordered.length > 1) return html`<${Grouped} e=${e} name=${name} curves=${ordered} by=${grouping} axis=${drawnBy} log=${log} most=${MOST_CURVES} />`;
+  /** What a chart of curves has, whether they are drawn one by one or by group. */
+  const place = {
+    log, xLabel: drawnBy === "time" ? "s" : AXES[drawnBy], sync: `experiment-${e.id}-${drawnBy}`,
+    onZoom: (/** @type {[number, number] | null} */ to) => drawnBy === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" }),
+  };
+  if (isGrouped) return html`<${Grouped} e=${e} name=${name} curves=${ordered} by=${grouping} axis=${drawnBy} place=${place} most=${MOST_CURVES} />`;
   const odd = ordered.reduce((n, curve) => n + curve.values.filter((/** @type {any} */ value) => typeof value === "string").length, 0);
-  return html`<${Chart} title=${name} data=${data} series=${series} bands=${bands} xLabel=${drawnBy === "time" ? "s" : AXES[drawnBy]} log=${log} sync="experiment-${e.id}-${drawnBy}"
-      onZoom=${(/** @type {[number, number] | null} */ to) => drawnBy === "batches" && setQuery({ zoom: to ? `${Math.floor(to[0])}-${Math.ceil(to[1])}` : "" })} onPick=${(/** @type {number} */ i) => go(`/det/trials/${ordered[i].trialId}`)} />
+  return html`<${Chart} title=${name} data=${data} series=${series} bands=${bands} ...${place} onPick=${(/** @type {number} */ i) => go(`/det/trials/${ordered[i].trialId}`)} />
     ${bands.length > 0 && html`<p class="muted">Shaded: ${late.reduce((sum, each) => sum + each.count, 0)} reports waited on their hosts' disks while the API did not answer; none is lost.</p>`}
     ${odd > 0 && html`<p class="band">${odd} of the values drawn are NaN or infinite: the line has gaps there.</p>`}
     ${ordered.length >= MOST_CURVES && html`<p class="muted">The ${MOST_CURVES} best trials are drawn; the table of trials has all.</p>`}

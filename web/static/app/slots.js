@@ -3,10 +3,9 @@ import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { exact } from "./format.js";
-import { useWidth } from "./heatmap.js";
 import { useQuery } from "./router.js";
 import { csvOf, saveText } from "./save.js";
-import { savePng, saveSvg } from "./svg.js";
+import { savePng, saveSvg, useWidth } from "./svg.js";
 import { Choice, Empty, Load } from "./ui.js";
 
 const [LEFT, TOP, HIGH, GAP, LOW, BOTTOM] = [44, 14, 220, 30, 80, 24];

@@ -1,4 +1,5 @@
-// A picture of the page as a file: with the colours that it has there, since a file knows none of the tokens.
+// Pictures of the page: as wide as their place, and as files with the colours that they have there.
+import { useEffect, useRef, useState } from "./html.js";
 import { colour } from "./theme.js";
 import { saveCanvas, saveText } from "./save.js";
 
@@ -39,4 +40,18 @@ export function savePng(picture, name) {
     saveCanvas(canvas, name);
   };
   image.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+}
+
+/** How wide an element is, in pixels: so that what is written in a picture stays readable. @returns {[any, number]} */
+export function useWidth() {
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  const [width, setWidth] = useState(700);
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const observer = new ResizeObserver(() => setWidth(Math.min(1400, Math.max(240, Math.floor(element.clientWidth)))));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return [box, width];
 }
