@@ -1,7 +1,6 @@
-// What is asked before an experiment is forked, continued, edited, described, moved.
+// What is asked before an experiment is forked, continued or edited.
 import { html, useState } from "./html.js";
-import { patch, post, put } from "./api.js";
-import { useGet } from "./data.js";
+import { patch, post } from "./api.js";
 import { go } from "./router.js";
 import { Dialog, Do } from "./ui.js";
 
@@ -33,55 +32,35 @@ export function Continue({ e, onClose }) {
 /** What of a search can be changed while it runs. @param {{e: any, onClose: () => void}} props */
 export function Edit({ e, onClose }) {
   const searcher = e.config.searcher;
-  const length = searcher.max_length && typeof searcher.max_length === "object" ? Object.values(searcher.max_length)[0] : searcher.max_length;
+  const length = (/** @type {any} */ value) => (value && typeof value === "object" ? Object.values(value)[0] : value);
   /** @type {[string, string, any][]} */
-  const fields = [["maxTrials", "Trials in all", searcher.max_trials], ["maxConcurrentTrials", "Trials at a time (0: all)", searcher.max_concurrent_trials], ["maxLength", "Length of a training", length]];
+  const fields = [["maxTrials", "Trials in all", searcher.max_trials], ["maxConcurrentTrials", "Trials at a time (0: all)", searcher.max_concurrent_trials], ["maxLength", "Length of a training", length(searcher.max_length) ?? searcher.max_time]];
+  const resources = e.config.resources;
+  /** @type {[string, string, any][]} */
+  const places = [["priority", "Priority (1 goes first)", resources.priority], ["weight", "Weight (more is a larger share)", resources.weight], ["maxSlots", "Slots at most, of all its trials", resources.max_slots]];
   const [values, setValues] = useState(/** @type {Record<string, string>} */ ({}));
-  const [priority, setPriority] = useState("");
-  const changes = fields.filter(([key, , now]) => values[key] && Number(values[key]) !== now);
+  const [space, setSpace] = useState("");
+  const changed = (/** @type {[string, string, any][]} */ all) => Object.fromEntries(all.filter(([key, , now]) => values[key] && Number(values[key]) !== now).map(([key]) => [key, Number(values[key])]));
+  const search = { ...changed(fields), ...(space.trim() ? { hyperparameters: parsed(space) } : {}) };
+  const rest = changed(places);
   const save = async () => {
-    if (changes.length) await post(`experiments/${e.id}/search/amend`, Object.fromEntries(changes.map(([key]) => [key, Number(values[key])])));
-    if (priority) await patch(`experiments/${e.id}`, { resources: { priority: Number(priority) } });
+    if (space.trim() && !search.hyperparameters) throw new Error("hyperparameters: this is no JSON");
+    if (Object.keys(search).length) await post(`experiments/${e.id}/search/amend`, search);
+    if (Object.keys(rest).length) await patch(`experiments/${e.id}`, { resources: rest });
     onClose();
   };
-  return html`<${Dialog} title="Edit the search of experiment ${e.id}" onClose=${onClose}><p class="muted">What was decided so far stays.</p>
-    ${fields.filter(([, , now]) => now !== undefined && now !== null).map(([key, text, now]) => html`<label class="field" key=${key}>${text}<input type="number" min="0" value=${values[key] ?? now} onInput=${(/** @type {any} */ event) => setValues({ ...values, [key]: event.target.value })} /></label>`)}
-    <label class="field">Priority (1 goes first)<input type="number" min="1" max="99" placeholder="as it is" value=${priority} onInput=${(/** @type {any} */ event) => setPriority(event.target.value)} /></label>
-    ${changes.length > 0 && html`<p role="status">Effect: ${changes.map(([key, text, now]) => `${text.toLowerCase()} ${now} → ${values[key]}`).join("; ")}. ${changes.some(([key]) => key === "maxTrials") ? `${Number(values.maxTrials) - searcher.max_trials} more trials start as places come free.` : ""}</p>`}
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!changes.length && !priority} run=${save} done="Changed">Change it</${Do}></div></${Dialog}>`;
+  const input = (/** @type {[string, string, any]} */ [key, text, now]) => html`<label class="field" key=${key}>${text}<input type="number" min="0" step="any" placeholder=${now ?? "as it is"} value=${values[key] ?? now ?? ""} onInput=${(/** @type {any} */ event) => setValues({ ...values, [key]: event.target.value })} /></label>`;
+  return html`<${Dialog} title="Edit the search of experiment ${e.id}" onClose=${onClose} wide><p class="muted">What was decided so far stays.</p>
+    <div style=${{ display: "grid", gridTemplateColumns: "repeat(auto-fill, minmax(220px, 1fr))", gap: "var(--s3)" }}>${fields.filter(([, , now]) => now !== undefined && now !== null).map(input)}${places.map(input)}</div>
+    <details><summary>Narrow the space of hyperparameters</summary><label class="field">All of it, as JSON<textarea rows="6" spellcheck="false" placeholder=${JSON.stringify(e.config.hyperparameters)} value=${space} onInput=${(/** @type {any} */ event) => setSpace(event.target.value)}></textarea></label></details>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!Object.keys(search).length && !Object.keys(rest).length && !space.trim()} run=${save} done="Changed">Change it</${Do}></div></${Dialog}>`;
 }
 
-/** @param {{e: any, onClose: () => void, reload: () => void}} props */
-export function Describe({ e, onClose, reload }) {
-  const [name, setName] = useState(e.name);
-  const [labels, setLabels] = useState(e.labels.join(", "));
-  const [description, setDescription] = useState(e.description);
-  const save = async () => {
-    await patch(`experiments/${e.id}`, { name, description, labels: labels.split(",").map((/** @type {string} */ each) => each.trim()).filter(Boolean) });
-    onClose();
-    reload();
-  };
-  const type = (/** @type {(text: string) => void} */ set) => (/** @type {any} */ event) => set(event.target.value);
-  return html`<${Dialog} title="Name, labels and description" onClose=${onClose}><label class="field">Name<input value=${name} onInput=${type(setName)} /></label>
-    <label class="field">Labels, with commas between<input value=${labels} onInput=${type(setLabels)} /></label><label class="field">Description<textarea rows="4" value=${description} onInput=${type(setDescription)}></textarea></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" run=${save} done="Saved">Save</${Do}></div></${Dialog}>`;
-}
-
-/** @param {{e: any, onClose: () => void, reload: () => void}} props */
-export function Move({ e, onClose, reload }) {
-  const workspaces = useGet("workspaces?limit=500");
-  const [workspace, setWorkspace] = useState(String(e.workspaceId));
-  const projects = useGet(`workspaces/${workspace}/projects?limit=500`);
-  const [project, setProject] = useState(String(e.projectId));
-  return html`<${Dialog} title="Move experiment ${e.id}" onClose=${onClose}>
-    <label class="field">Workspace<select value=${workspace} onChange=${(/** @type {any} */ event) => setWorkspace(event.target.value)}>${(workspaces.data?.workspaces ?? []).map((/** @type {any} */ w) => html`<option key=${w.id} value=${w.id} selected=${String(w.id) === workspace}>${w.name}</option>`)}</select></label>
-    <label class="field">Project<select value=${project} onChange=${(/** @type {any} */ event) => setProject(event.target.value)}>${(projects.data?.projects ?? []).map((/** @type {any} */ p) => html`<option key=${p.id} value=${p.id} selected=${String(p.id) === project}>${p.name}</option>`)}</select></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" run=${async () => { await post(`experiments/${e.id}/move`, { experimentId: e.id, destinationProjectId: Number(project) }); onClose(); reload(); }} done="Moved">Move</${Do}></div></${Dialog}>`;
-}
-
-/** @param {{e: any, onClose: () => void}} props */
-export function Retention({ e, onClose }) {
-  const [days, setDays] = useState("30");
-  return html`<${Dialog} title="How long logs are kept" onClose=${onClose}><label class="field">Days after a trial's end; -1: for good<input type="number" min="-1" value=${days} onInput=${(/** @type {any} */ event) => setDays(event.target.value)} /></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" run=${async () => { await put(`experiments/${e.id}/retain_logs`, { experimentId: e.id, numDays: Number(days) }); onClose(); }} done="Saved">Save</${Do}></div></${Dialog}>`;
+/** @param {string} text */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }

@@ -1,6 +1,6 @@
 // An experiment: how it goes, why, and what to do about it.
 import { html, useState } from "../html.js";
-import { post, remove } from "../api.js";
+import { post } from "../api.js";
 import { useGet, useTick } from "../data.js";
 import { bytes, lasted, many, metric } from "../format.js";
 import { go } from "../router.js";
@@ -16,7 +16,8 @@ const Hyperparameters = lazy("Hyperparameters", () => import("../hyperparameters
 const Timeline = lazy("Timeline", () => import("../timeline.js"));
 const History = lazy("History", () => import("../history.js"));
 const Code = lazy("Code", () => import("../code.js"));
-const [Fork, Continue, Edit, Describe, Move, Retention] = ["Fork", "Continue", "Edit", "Describe", "Move", "Retention"].map((name) => lazy(name, () => import("../experimentdialogs.js")));
+const [Fork, Continue, Edit] = ["Fork", "Continue", "Edit"].map((name) => lazy(name, () => import("../experimentdialogs.js")));
+const More = lazy("More", () => import("../experimentmore.js"));
 
 /** @param {{id: string, tab?: string}} props */
 export function Experiment({ id, tab = "overview" }) {
@@ -42,6 +43,7 @@ function Line({ e }) {
 /** @param {{e: any, reload: () => void}} props */
 function Actions({ e, reload }) {
   const [dialog, setDialog] = useState("");
+  const [more, setMore] = useState(false);
   const run = (/** @type {string} */ name) => async () => {
     await command(e.id, name);
     reload();
@@ -55,11 +57,9 @@ function Actions({ e, reload }) {
     <button onClick=${() => setDialog("fork")}>Fork</button>
     ${isOver(e) ? html`<button onClick=${() => setDialog("continue")}>Continue</button>` : html`<button onClick=${() => setDialog("edit")}>Edit</button>`}
     <${Do} run=${async () => { const { tensorboard } = await post("tensorboards", { experimentIds: [e.id] }); go(`/det/interactive/${tensorboard.id}/tensorboard`); }}>TensorBoard</${Do}>
-    <details class="menu"><summary class="button" aria-label="more">⋯</summary><div><button onClick=${() => setDialog("describe")}>Name, labels, description</button><button onClick=${() => setDialog("move")}>Move to a project</button><button onClick=${() => setDialog("retention")}>Log retention</button>
-      <${Confirm} label="Delete" title="Delete experiment ${e.id}?" confirm="Delete" run=${async () => { await remove(`experiments/${e.id}`); go(`/det/projects/${e.projectId}`); }} done="The experiment is being deleted"><p>${e.name} goes: ${many(e.numTrials, "trial")}, ${many(e.checkpointCount, "checkpoint")} (${bytes(e.checkpointSize)}), metrics and logs. This can't be undone.</p></${Confirm}></div></details>
+    <details class="menu" onToggle=${(/** @type {any} */ event) => setMore(event.target.open)}><summary class="button" aria-label="more">⋯</summary>${more && html`<${More} e=${e} reload=${reload} />`}</details>
     ${dialog === "fork" && html`<${Fork} e=${e} at=${0} onClose=${close} />`}${dialog === "continue" && html`<${Continue} e=${e} onClose=${close} />`}
-    ${dialog === "edit" && html`<${Edit} e=${e} onClose=${close} />`}${dialog === "describe" && html`<${Describe} e=${e} onClose=${close} reload=${reload} />`}
-    ${dialog === "move" && html`<${Move} e=${e} onClose=${close} reload=${reload} />`}${dialog === "retention" && html`<${Retention} e=${e} onClose=${close} />`}`;
+    ${dialog === "edit" && html`<${Edit} e=${e} onClose=${close} />`}`;
 }
 
 // -- what it shows ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // A trial: its curves, its runs and their causes, its checkpoints and log.
 import { html } from "../html.js";
-import { post } from "../api.js";
+import { post, put } from "../api.js";
 import { useGet, useTick } from "../data.js";
 import { exact, hparam, lasted, metric, stateOf } from "../format.js";
 import { Confirm, Empty, Head, Load, State, Table, Tabs, When } from "../ui.js";
@@ -10,6 +10,7 @@ import { mayChange } from "../session.js";
 
 const CheckpointTable = lazy("CheckpointTable", () => import("../checkpoints.js"));
 const SystemCharts = lazy("SystemCharts", () => import("../system.js"));
+const FormButton = lazy("FormButton", () => import("../form.js"));
 const LogView = lazy("LogView", () => import("../logview.js"));
 
 /** @param {{id: string, tab?: string}} props */
@@ -19,7 +20,7 @@ export function Trial({ id, tab = "overview" }) {
   const parent = useGet(experimentId ? `experiments/${experimentId}` : null, experimentId ? [`experiment:${experimentId}`] : []);
   return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { trial: t }) => html`<${Load} of=${parent}>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="Trial ${t.id}" crumbs=${[[e.projectName, `/det/projects/${e.projectId}`], [`${e.id} ${e.name}`, `/det/experiments/${e.id}`]]} below=${html`<${Line} t=${t} e=${e} />`}>
-      ${!t.endTime && mayChange(e) && html`<${Confirm} label="Kill" title="Kill trial ${t.id}?" confirm="Kill" run=${async () => { await post(`trials/${id}/kill`); one.reload(); }}><p>It ends at once, without a last checkpoint; the search goes on without it.</p></${Confirm}>`}</${Head}>
+      ${!t.endTime && mayChange(e) && html`<${Confirm} label="Kill" title="Kill trial ${t.id}?" confirm="Kill" run=${async () => { await post(`trials/${id}/kill`); one.reload(); }}><p>It ends at once, without a last checkpoint; the search goes on without it.</p></${Confirm}>`}${mayChange(e) && html`<${Retention} id=${id} />`}</${Head}>
     <${Tabs} base="/det/trials/${id}" now=${tab} tabs=${[["overview", "Overview"], ["hyperparameters", "Hyperparameters"], ["checkpoints", "Checkpoints", t.checkpointCount], ["workloads", "Workloads"], ["system", "System"], ["logs", "Logs"]]} />
     ${tab === "hyperparameters" ? html`<${Hyperparameters} t=${t} />` : tab === "checkpoints" ? html`<${Checkpoints} id=${id} e=${e} />` : tab === "workloads" ? html`<${Workloads} id=${id} />`
       : tab === "system" ? html`<${SystemCharts} t=${t} />` : tab === "logs" ? html`<${LogView} of="trials/${id}" taskIds=${t.taskIds} />` : html`<${Overview} t=${t} e=${e} />`}</div>`}</${Load}>`}</${Load}>`;
@@ -31,6 +32,10 @@ function Line({ t, e }) {
   return html`<div class="row"><${State} state=${t.state} /><span class="muted">${metric(t.totalBatchesProcessed)} steps, ${lasted(t.startTime, t.endTime)}, started <${When} at=${t.startTime} />, ${t.restarts} restarts</span>
     ${t.searcherMetricValue !== null && html`<span>${e.searcherMetric} <strong>${metric(t.searcherMetricValue)}</strong></span>`}${t.id === e.bestTrialId && html`<span class="tag">best of the experiment</span>`}${t.runnerState && !t.endTime && html`<span class="tag">${t.runnerState.toLowerCase()}</span>`}</div>`;
 }
+
+/** @param {{id: string}} props */
+const Retention = ({ id }) => html`<${FormButton} label="Log retention" title="How long the log of trial ${id} is kept" whole fields=${[{ key: "days", label: "Days after its end; -1: without a limit", type: "number", min: -1, max: 32_767, value: 30, required: true }]}
+  run=${(/** @type {any} */ { days }) => put(`trials/${id}/retain_logs`, { numDays: days })} />`;
 
 /** @param {{t: any, e: any}} props */
 function Overview({ t, e }) {
