@@ -129,7 +129,7 @@ async def delete_raw(name: str, parts: PartsDep, user: UserDep) -> Response:
 
 
 def _wire(row: Template) -> wire.Template:
-    return wire.Template(name=row.name, config=row.config, workspace_id=row.workspace_id)
+    return wire.Template(name=row.name, config=row.config, workspace_id=row.workspace_id, user_id=row.owner_id)
 
 
 def _raw(row: Template) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from api.schemas.base import Map, Pagination, Wire, example
 
 
 class Template(Wire):
-    """v1Template."""
+    """v1Template. `user_id` is ours: who made it may change it."""
 
     name: str
     config: dict[str, Any]
     workspace_id: int
+    user_id: int
 
 
 class PostTemplate(Wire, json_schema_extra=example({"name": "large", "config": {"resources": {"slots_per_trial": 4}}})):

@@ -27,7 +27,8 @@ async def test_newer_routes_work_together_when_a_template_lives(api: Served) -> 
     user = api.user()
     name = await template(user)
     path = f"{TEMPLATES}/{name}"
-    assert await user.get(path) == {"template": {"name": name, "config": CONFIG, "workspaceId": 1}}
+    me = (await user.get("/api/v1/me"))["user"]["id"]
+    assert await user.get(path) == {"template": {"name": name, "config": CONFIG, "workspaceId": 1, "userId": me}}
     assert "already exists" in await user.refused(409, "POST", path, {"config": CONFIG})
     assert (await user.patch(path, {"max_restarts": 3}))["template"]["config"] == {"max_restarts": 3}
     put = await user.ask("PUT", path, {"name": name, "config": CONFIG})

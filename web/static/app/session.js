@@ -27,7 +27,7 @@ export const isAdmin = () => Boolean(known?.user?.admin);
  */
 export function may(permission, workspaceId) {
   if (!known) return false;
-  if (isAdmin() || !known.master.rbacEnabled) return true;
+  if (isAdmin()) return true;
   const { assignments, roles } = known.roles;
   return assignments.some((/** @type {any} */ each) =>
     (each.scopeCluster || each.scopeWorkspaceIds.includes(workspaceId)) &&

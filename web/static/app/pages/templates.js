@@ -2,15 +2,19 @@
 import { html, useState } from "../html.js";
 import { call, remove } from "../api.js";
 import { useGet } from "../data.js";
+import { may, session } from "../session.js";
 import { Confirm, Dialog, Do, Empty, Head, Load, Table } from "../ui.js";
 
 export function Templates() {
   const list = useGet("templates?limit=500");
   const [open, setOpen] = useState(/** @type {any} */ (null));
-  return html`<div class="stack"><${Head} title="Templates"><button class="first" onClick=${() => setOpen({ name: "", config: {} })}>New template</button></${Head}>
+  const workspaces = useGet("workspaces?limit=500&sortBy=SORT_BY_ID");
+  const places = (workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived && may("CREATE_EXPERIMENT", w.id));
+  const canChange = (/** @type {any} */ t) => t.userId === session()?.user.id || may("UPDATE_EXPERIMENT", t.workspaceId);
+  return html`<div class="stack"><${Head} title="Templates">${places.length > 0 && html`<button class="first" onClick=${() => setOpen({ name: "", config: {}, workspaceId: places[0].id })}>New template</button>`}</${Head}>
     <${Load} of=${list}>${(/** @type {any} */ { templates }) => html`<${Table} label="templates" rows=${templates} id=${(/** @type {any} */ t) => t.name} columns=${[
       { key: "name", title: "Name", cell: (/** @type {any} */ t) => t.name }, { key: "config", title: "Sets", wrap: true, cell: (/** @type {any} */ t) => html`<code>${Object.keys(t.config ?? {}).join(", ")}</code>` },
-      { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight"><button class="small" onClick=${() => setOpen(t)}>Edit</button><${Confirm} kind="small danger" label="Delete" title="Delete template ${t.name}?" confirm="Delete" run=${async () => { await remove(`templates/${encodeURIComponent(t.name)}`); list.reload(); }}><p>What was created from it keeps its configuration.</p></${Confirm}></div>` },
+      { key: "do", title: "", cell: (/** @type {any} */ t) => canChange(t) && html`<div class="row tight"><button class="small" onClick=${() => setOpen(t)}>Edit</button><${Confirm} kind="small danger" label="Delete" title="Delete template ${t.name}?" confirm="Delete" run=${async () => { await remove(`templates/${encodeURIComponent(t.name)}`); list.reload(); }}><p>What was created from it keeps its configuration.</p></${Confirm}></div>` },
     ]} empty=${html`<${Empty} title="No templates yet"><code>det template set NAME FILE</code></${Empty}>`} />`}</${Load}>
     ${open && html`<${Edit} template=${open} onClose=${() => setOpen(null)} reload=${list.reload} />`}</div>`;
 }
