@@ -1,14 +1,17 @@
 // For administrators: roles and who has them, members of groups, pools and who may use them, retention of logs.
 import { html, useEffect, useState } from "./html.js";
-import { call, get, post, put, query, Problem } from "./api.js";
+import { call, get, patch, post, put, query, Problem } from "./api.js";
 import { useGet, useRested } from "./data.js";
+import { FormButton } from "./form.js";
 import { count, many } from "./format.js";
 import { setQuery, useLocation, useQuery } from "./router.js";
+import { NewPool, PoolActions } from "./pools.js";
 import { session } from "./session.js";
 import { Band, Choice, Confirm, Dialog, Do, Empty, Load, Pages, Search, Table, toast } from "./ui.js";
 
 const LIMIT = 50;
 const MOST_NAMES = 20;
+const LEVELS = ["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
 
 // -- names -----------------------------------------------------------------------------------------------------------
 
@@ -94,6 +97,37 @@ function Give({ role, onClose, reload }) {
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name.trim()} run=${run} done="Given">Give it</${Do}></div></${Dialog}>`;
 }
 
+/** Give a role in one workspace, for its administrators. @param {{workspaceId: number, reload: () => void}} props */
+export function GiveHere({ workspaceId, reload }) {
+  const [open, setOpen] = useState(false);
+  return html`<button onClick=${() => setOpen(true)}>Give a role</button>${open && html`<${GiveRole} workspaceId=${workspaceId} onClose=${() => setOpen(false)} reload=${reload} />`}`;
+}
+
+/** @param {{workspaceId: number, onClose: () => void, reload: () => void}} props */
+function GiveRole({ workspaceId, onClose, reload }) {
+  const [kind, setKind] = useState(/** @type {"user" | "group"} */ ("user"));
+  const [name, setName] = useState("");
+  const [role, setRole] = useState("");
+  const list = useGet("roles/search/by-assignability", [], JSON.stringify({ workspaceId, limit: 100 }));
+  const roles = list.data?.roles ?? [];
+  const chosen = role || String(roles[0]?.roleId ?? "");
+  const run = async () => {
+    const number = await numberOf(kind, name.trim());
+    await post("roles/add-assignments", assignment({ [kind === "user" ? "userId" : "groupId"]: number, workspaceId }, Number(chosen)));
+    onClose();
+    reload();
+  };
+  return html`<${Dialog} title="Give a role in this workspace" onClose=${onClose}>
+    <${Choice} label="to a" value=${kind} onChange=${(/** @type {any} */ each) => { setKind(each); setName(""); }} options=${[["user", "user"], ["group", "group"]]} />
+    <${Whose} kind=${kind} value=${name} onChange=${setName} />
+    <label class="field">Role<select value=${chosen} onChange=${(/** @type {any} */ event) => setRole(event.target.value)}>${roles.map((/** @type {any} */ r) => html`<option key=${r.roleId} value=${r.roleId} selected=${String(r.roleId) === chosen}>${r.name}</option>`)}</select></label>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name.trim() || !chosen} run=${run} done="Given">Give it</${Do}></div></${Dialog}>`;
+}
+
+/** @param {{row: any, workspaceId: number, reload: () => void}} props */
+export const TakeHere = ({ row, workspaceId, reload }) => html`<${Confirm} kind="small danger" label="Take it back" title="Take ${row.role} from ${row.who}?" confirm="Take it back"
+  run=${async () => { await post("roles/remove-assignments", assignment({ userId: row.userId, groupId: row.groupId, workspaceId }, row.roleId)); reload(); }}><p>${row.userId ? "The user loses" : "Its members lose"} what the role permits in this workspace. Other roles stay.</p></${Confirm}>`;
+
 // -- groups ----------------------------------------------------------------------------------------------------------
 
 /** @param {{id: string, onChange: () => void}} props */
@@ -108,7 +142,7 @@ export function GroupMembers({ id, onChange }) {
   };
   return html`<${Load} of=${one}>${(/** @type {any} */ { group }) => {
     const users = group.users.filter((/** @type {any} */ u) => `${u.username} ${u.displayName}`.toLowerCase().includes(filter.toLowerCase()));
-    return html`<section class="stack tight" aria-label="members of the group"><div class="row spread"><h2>Members of ${group.name}</h2>${group.users.length > LIMIT && html`<${Search} label="filter by name" value=${filter} onChange=${(/** @type {string} */ text) => { setFilter(text); setOffset(0); }} />`}</div>
+    return html`<section class="stack tight" aria-label="members of the group"><div class="row spread"><div class="row"><h2>Members of ${group.name}</h2><${FormButton} kind="small" label="Rename" title="Rename group ${group.name}" fields=${[{ key: "name", label: "Name", value: group.name, required: true }]} run=${change} /></div>${group.users.length > LIMIT && html`<${Search} label="filter by name" value=${filter} onChange=${(/** @type {string} */ text) => { setFilter(text); setOffset(0); }} />`}</div>
       <div class="row" style=${{ alignItems: "end" }}><${Whose} kind="user" value=${name} onChange=${setName} /><${Do} kind="first" disabled=${!name.trim()} run=${async () => { await change({ addUsers: [await numberOf("user", name.trim())] }); setName(""); }} done="Added">Add</${Do}></div>
       <${Table} label="members" rows=${users.slice(offset, offset + LIMIT)} id=${(/** @type {any} */ u) => u.id} columns=${[
         { key: "name", title: "User", cell: (/** @type {any} */ u) => u.username }, { key: "display", title: "Shown as", cell: (/** @type {any} */ u) => u.displayName || "–" }, { key: "active", title: "Active", cell: (/** @type {any} */ u) => (u.active ? "yes" : "no") },
@@ -125,7 +159,7 @@ export function PoolAccess() {
   const offset = Number(now.get("offset") ?? 0);
   const pools = useGet(`resource-pools${query({ limit: LIMIT, offset })}`);
   const places = useGet("workspaces?limit=1000&sortBy=SORT_BY_NAME");
-  return html`<div class="stack"><p class="muted">A pool that is bound to workspaces is there for these only; one without bindings is there for all.</p>
+  return html`<div class="stack"><div class="row spread"><p class="muted">A pool that is bound to workspaces is there for these only; one without bindings is there for all.</p><${NewPool} reload=${pools.reload} /></div>
     <${Load} of=${places}>${(/** @type {any} */ { workspaces }) => html`<${Load} of=${pools}>${(/** @type {any} */ { resourcePools, pagination }) => html`<${Table} label="pool access" rows=${resourcePools} id=${(/** @type {any} */ p) => p.name} columns=${[
       { key: "name", title: "Pool", cell: (/** @type {any} */ p) => html`<a href="/det/resourcepool/${encodeURIComponent(p.name)}">${p.name}</a>` },
       { key: "slots", title: "Slots", num: true, cell: (/** @type {any} */ p) => count(p.slotsAvailable) },
@@ -170,6 +204,8 @@ export function LogRetention() {
     const days = (data.config ?? data).retention_policy?.log_retention_days;
     return html`<div class="stack"><p>${days === null || days === undefined || days < 0 ? "Logs are kept without a limit" : `Logs are removed ${many(days, "day")} after their end`}, unless an experiment or a trial says otherwise. Set <code>UNDETERRED_LOG_RETENTION_DAYS</code> to change that.</p>
       <p class="muted">What has expired is removed each hour.</p>
-      <div class="row"><${Confirm} label="Remove expired logs now" title="Remove expired logs now?" confirm="Remove" run=${async () => { const { removedCount } = await post("cleanup_logs"); toast(`${many(Number(removedCount), "line")} removed`); }}><p>Lines of logs whose time is over go. This can't be undone.</p></${Confirm}></div></div>`;
+      <div class="row"><${FormButton} label="Log of the API" title="What the log of the API holds" fields=${[{ key: "level", label: "Lines from this level on", type: "choice", value: String((data.config ?? data).log?.level ?? "info").toUpperCase(), options: LEVELS.map((level) => [level, level.toLowerCase()]) }, { key: "color", label: "in colours", type: "check", value: (data.config ?? data).log?.color }]}
+        run=${async (/** @type {any} */ { level, ...given }) => { const log = { ...given, ...(level ? { level: `LOG_LEVEL_${level}` } : {}) }; await patch("master/config", { config: { log }, fieldMask: { paths: Object.keys(log).map((name) => `log.${name}`) } }); config.reload(); }} />
+        <${Confirm} label="Remove expired logs now" title="Remove expired logs now?" confirm="Remove" run=${async () => { const { removedCount } = await post("cleanup_logs"); toast(`${many(Number(removedCount), "line")} removed`); }}><p>Lines of logs whose time is over go. This can't be undone.</p></${Confirm}></div></div>`;
   }}</${Load}>`;
 }
