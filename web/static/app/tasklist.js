@@ -1,8 +1,9 @@
 // Notebooks, shells, commands, TensorBoards and generic tasks: in lists, and how they are started.
 import { html, useMemo, useState } from "./html.js";
-import { post, query } from "./api.js";
+import { patch, post, query } from "./api.js";
 import { useGet } from "./data.js";
 import { lasted, stateOf } from "./format.js";
+import { FormButton } from "./form.js";
 import { go } from "./router.js";
 import { may, session } from "./session.js";
 import { Confirm, Dialog, Do, State, Table, When } from "./ui.js";
@@ -48,19 +49,46 @@ export function TaskActions({ task, reload, small }) {
   const canChange = task.userId === session()?.user.id || may("UPDATE_NSC", task.workspaceId);
   const kind = small ? "small" : "";
   const canOpen = ["notebooks", "tensorboards", "shells"].includes(task.path);
-  if (hasEnded(task)) return html`<a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>`;
+  const again = task.path === "tasks" && may("CREATE_NSC", task.workspaceId) && html`<${Confirm} kind=${kind} label="Run again" title="Run ${task.description || task.id} again?" confirm="Run again" run=${async () => { const { taskId } = await post("generic-tasks", { config: "", forkedFrom: task.id }); go(`/det/tasks/${taskId}`); }}><p>A new task with the same configuration and files starts. This one stays as it is.</p></${Confirm}>`;
+  if (hasEnded(task)) return html`<div class="row tight"><a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>${again}</div>`;
   return html`<div class="row tight">${canOpen && html`<a class="button ${kind}" href="/det/interactive/${task.id}/${task.path}">Open</a>`}
     <a class="button ${kind}" href="/det/tasks/${task.id}/logs">Logs</a>
     ${canChange && task.path === "tasks" && !task.noPause && html`<${Do} kind=${kind} run=${async () => { await post(`tasks/${task.id}/${stateOf(task.state) === "PAUSED" ? "unpause" : "pause"}`, { taskId: task.id }); reload(); }}>${stateOf(task.state) === "PAUSED" ? "Unpause" : "Pause"}</${Do}>`}
+    ${again}${canChange && html`<${Limits} task=${task} kind=${kind} reload=${reload} />`}
     ${canChange && html`<${Confirm} kind="${kind} danger" label="Kill" title="Kill ${task.description || task.id}?" confirm="Kill" run=${async () => { await post(`${task.path}/${task.id}/kill`, task.path === "tasks" ? { taskId: task.id } : {}); reload(); }}>
-      <p>This ${task.kind} of ${task.displayName || task.username} ends at once. Files that are not on a mounted folder are lost.</p></${Confirm}>`}</div>`;
+      <p>This ${task.kind} of ${task.displayName || task.username} ends at once${task.path === "tasks" ? ", and the tasks below it" : ""}. Files that are not on a mounted folder are lost.</p></${Confirm}>`}</div>`;
 }
 
 /** Start something that is used in the browser. */
 export function LaunchButtons() {
   const [open, setOpen] = useState("");
   return html`<button onClick=${() => setOpen("notebooks")}>JupyterLab</button><button onClick=${() => setOpen("shells")}>Shell</button><button onClick=${() => setOpen("commands")}>Command</button>
-    ${open && html`<${Launch} path=${open} onClose=${() => setOpen("")} />`}`;
+    ${open && html`<${Launch} path=${open} onClose=${() => setOpen("")} />`}<${NewGeneric} />`;
+}
+
+/** After how long a task ends by itself, and its place in the queue. @param {{task: any, kind: string, reload: () => void}} props */
+function Limits({ task, kind, reload }) {
+  const run = async (/** @type {any} */ { priority, ...limits }) => {
+    if (Object.keys(limits).length) await patch(`undeterred/tasks/${task.id}/limits`, limits);
+    if (priority) await post(`${task.path}/${task.id}/set_priority`, { priority });
+    reload();
+  };
+  return html`<${FormButton} label="Limits" kind=${kind} title="Limits of ${task.description || task.id}" run=${run} fields=${[
+    { key: "maxLifetime", label: "Ends after so long on its slots; 0s: never", placeholder: "as it is, or 8h" },
+    ...(["notebooks", "tensorboards"].includes(task.path) ? [{ key: "idleTimeout", label: "Ends unused after; 0s: never", placeholder: "as it is, or 30m" }] : []),
+    ...(task.path === "tasks" ? [] : [{ key: "priority", label: "Priority (1 goes first)", type: "number", min: 1, max: 99, placeholder: "as it is" }])]} />`;
+}
+
+/** A program of the user's own. */
+function NewGeneric() {
+  const run = async (/** @type {any} */ { config, after, noPause }) => {
+    const { taskId } = await post("generic-tasks", { config, noPause, after: after.length ? after : undefined });
+    go(`/det/tasks/${taskId}`);
+  };
+  return html`<${FormButton} label="Task" title="Run a program as a task" confirm="Start" done="Started" wide whole run=${run} fields=${[
+    { key: "config", label: "Configuration, as YAML", type: "area", required: true, value: "entrypoint: [python3, -c, 'print(1)']\nresources: {slots: 0}\n" },
+    { key: "after", label: "Starts after these tasks have completed: ids, one a line", type: "lines", value: [] }, { key: "noPause", label: "It is never paused, and never started twice", type: "check" }]}>
+    <p class="muted">For files beside it: <code>det task create --context FOLDER</code>.</p></${FormButton}>`;
 }
 
 /** @param {{path: string, onClose: () => void}} props */
@@ -77,7 +105,7 @@ function Launch({ path, onClose }) {
     if (form.name) config.description = form.name;
     if (form.words) config.entrypoint = [form.words];
     if (form.idle && path === "notebooks") config.idle_timeout = form.idle;
-    const answer = await post(path, { config: form.full ? { ...config, ...JSON.parse(form.full) } : config, templateName: form.template, workspaceId: Number(form.workspace || 0) });
+    const answer = await post(`${path}`, { config: form.full ? { ...config, ...JSON.parse(form.full) } : config, templateName: form.template, workspaceId: Number(form.workspace || 0) });
     const task = answer[path.slice(0, -1)];
     onClose();
     go(path === "commands" ? `/det/tasks/${task.id}` : `/det/interactive/${task.id}/${path}`);

@@ -4,7 +4,8 @@ import { post, query } from "../api.js";
 import { useGet } from "../data.js";
 import { duration, many, stateOf } from "../format.js";
 import { go } from "../router.js";
-import { Do, Empty, Head, Load, State, Table, When } from "../ui.js";
+import { may, session } from "../session.js";
+import { Choice, Dialog, Do, Empty, Head, Load, State, Table, When } from "../ui.js";
 
 
 /** @param {{pool?: string}} props */
@@ -23,6 +24,7 @@ export function Queue({ pool }) {
 function Jobs({ pool }) {
   const list = useGet(`job-queues-v2${query({ resourcePool: pool, limit: 200 })}`, ["jobs"]);
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
+  const [placed, setPlaced] = useState(/** @type {any} */ (null));
   const update = (/** @type {any} */ change, /** @type {string[]} */ ids) => async () => {
     await post("job-queues", { updates: ids.map((jobId) => ({ jobId, ...change })) });
     list.reload();
@@ -43,9 +45,33 @@ function Jobs({ pool }) {
         { key: "user", title: "User", cell: (/** @type {any} */ j) => j.username },
         { key: "since", title: "Since", cell: (/** @type {any} */ j) => html`<${When} at=${j.submissionTime} />` },
         { key: "why", title: "Why it waits", wrap: true, cell: (/** @type {any} */ j) => html`${j.waits ?? ""}${j.estimatedWaitSeconds ? html` <span class="muted">about ${duration(j.estimatedWaitSeconds)} more</span>` : ""}` },
-        { key: "do", title: "", cell: (/** @type {any} */ j) => !j.isLimited && stateOf(j.summary?.state) === "QUEUED" && j.jobId !== first && html`<${Do} kind="small" run=${update({ aheadOf: first }, [j.jobId])}>To the front</${Do}>` },
-      ]} empty=${html`<${Empty} title="Nothing runs or waits in this pool"></${Empty}>`} /></div>`;
+        { key: "do", title: "", cell: (/** @type {any} */ j) => mayMove(j) && html`<div class="row tight nowrap">${stateOf(j.summary?.state) === "QUEUED" && j.jobId !== first && html`<${Do} kind="small" run=${update({ aheadOf: first }, [j.jobId])}>To the front</${Do}>`}
+          <button class="small" aria-label="change the place of ${j.name}" onClick=${() => setPlaced(j)}>Change</button></div>` },
+      ]} empty=${html`<${Empty} title="Nothing runs or waits in this pool"></${Empty}>`} />${placed && html`<${Place} job=${placed} others=${rows.filter((/** @type {any} */ j) => j.jobId !== placed.jobId)} pool=${pool} onClose=${() => setPlaced(null)} run=${(/** @type {any} */ change) => update(change, [placed.jobId])()} />`}</div>`;
   }}</${Load}>`;
+}
+
+/** @param {any} job */
+const mayMove = (job) => !job.isLimited && (job.userId === session()?.user.id || may(job.type === "TYPE_EXPERIMENT" ? "UPDATE_EXPERIMENT" : "UPDATE_NSC", job.workspaceId));
+
+/** Where a job stands: one change at a time, as the queue takes them. @param {{job: any, others: any[], pool: string, onClose: () => void, run: (change: any) => Promise<any>}} props */
+function Place({ job, others, pool, onClose, run }) {
+  const pools = useGet("resource-pools");
+  const [what, setWhat] = useState("priority");
+  const [values, setValues] = useState(/** @type {Record<string, any>} */ ({ priority: job.priority ?? "", weight: job.weight ?? "" }));
+  const jobs = others.map((other) => [other.jobId, other.isLimited ? `a job of another workspace, ${other.jobId}` : other.name]);
+  const elsewhere = (pools.data?.resourcePools ?? []).filter((/** @type {any} */ p) => p.name !== pool).map((/** @type {any} */ p) => [p.name, p.name]);
+  /** @type {[string, string][]} */
+  const kinds = [["priority", "its priority"], ["weight", "its weight"], ...(jobs.length ? /** @type {[string, string][]} */ ([["aheadOf", "ahead of another job"], ["behindOf", "behind another job"]]) : []), ...(elsewhere.length ? /** @type {[string, string][]} */ ([["resourcePool", "to another pool"]]) : [])];
+  const options = what === "resourcePool" ? elsewhere : jobs;
+  const isNumber = what === "priority" || what === "weight";
+  const value = values[what] ?? (isNumber ? "" : options[0]?.[0]);
+  const set = (/** @type {any} */ event) => setValues({ ...values, [what]: event.target.value });
+  return html`<${Dialog} title="Place of ${job.name}" onClose=${onClose}><${Choice} label="change" value=${what} onChange=${setWhat} options=${kinds} />
+    ${isNumber ? html`<label class="field">${what === "priority" ? "Priority, 1 to 99: 1 goes first" : "Weight: more is a larger share"}<input type="number" min=${what === "priority" ? 1 : 0} max=${what === "priority" ? 99 : null} step="any" value=${value} onInput=${set} /></label>`
+      : html`<label class="field">${what === "resourcePool" ? "Pool" : "Job"}<select value=${value} onChange=${set}>${options.map((/** @type {any} */ [key, text]) => html`<option key=${key} value=${key} selected=${key === value}>${text}</option>`)}</select></label>`}
+    ${what === "resourcePool" && html`<p class="muted">What runs stores a checkpoint, leaves, and asks for slots there.</p>`}
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${value === "" || value === undefined} done="Changed" run=${async () => { await run({ [what]: isNumber ? Number(value) : value }); onClose(); }}>Change it</${Do}></div></${Dialog}>`;
 }
 
 /** @param {{label: string, min: number, max: number, run: (n: number) => Promise<any>}} props */
