@@ -5,15 +5,17 @@ import { useGet } from "../data.js";
 import { exact } from "../format.js";
 import { isAdmin } from "../session.js";
 import { useQuery } from "../router.js";
+import { DescribeToken } from "../tokens.js";
 import { Confirm, Dialog, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
 import { GroupMembers, LogRetention, PoolAccess, Roles } from "../access.js";
-import { Name } from "./workspaces.js";
+import { FormButton } from "../form.js";
+import { Name, Policies } from "./workspaces.js";
 
 /** @param {{tab?: string}} props */
 export function Admin({ tab = "users" }) {
   if (!isAdmin()) return html`<${Empty} title="Not allowed"><p>These pages are for administrators of the cluster.</p></${Empty}>`;
-  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["roles", "Roles"], ["pools", "Pool access"], ["tokens", "Access tokens"], ["message", "Message"], ["logs", "Log retention"], ["audit", "Audit log"]]} />
-    ${tab === "groups" ? html`<${Groups} />` : tab === "roles" ? html`<${Roles} />` : tab === "pools" ? html`<${PoolAccess} />` : tab === "logs" ? html`<${LogRetention} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
+  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["roles", "Roles"], ["pools", "Pools"], ["policies", "Policies"], ["tokens", "Access tokens"], ["message", "Message"], ["logs", "Logs"], ["audit", "Audit log"]]} />
+    ${tab === "groups" ? html`<${Groups} />` : tab === "roles" ? html`<${Roles} />` : tab === "pools" ? html`<${PoolAccess} />` : tab === "policies" ? html`<${Policies} of="global" where="of the cluster" canChange />` : tab === "logs" ? html`<${LogRetention} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
 }
 
 function Users() {
@@ -28,26 +30,47 @@ function Users() {
     <${Load} of=${list}>${(/** @type {any} */ { users }) => html`<${Table} label="users" rows=${users} id=${(/** @type {any} */ u) => u.id} columns=${[
       { key: "name", title: "User", cell: (/** @type {any} */ u) => u.username }, { key: "display", title: "Shown as", cell: (/** @type {any} */ u) => u.displayName || "–" },
       { key: "admin", title: "Administrator", cell: (/** @type {any} */ u) => (u.admin ? "yes" : "no") }, { key: "active", title: "Active", cell: (/** @type {any} */ u) => (u.active ? "yes" : "no") },
+      { key: "remote", title: "Remote", hint: "has no password here", cell: (/** @type {any} */ u) => (u.remote ? "yes" : "no") },
       { key: "last", title: "Last login", cell: (/** @type {any} */ u) => html`<${When} at=${u.lastAuthAt} />` },
-      { key: "do", title: "", cell: (/** @type {any} */ u) => html`<div class="row tight"><button class="small" onClick=${() => setOpen(u)}>Password</button>
-        <${Confirm} kind="small" label=${u.admin ? "No administrator" : "Administrator"} title="${u.admin ? "Take" : "Give"} ${u.username} all rights?" confirm="Change" run=${change(u, { admin: !u.admin })}><p>${u.admin ? "It keeps its roles in workspaces." : "An administrator sees and changes everything in this cluster."}</p></${Confirm}>
-        <${Confirm} kind="small ${u.active ? "danger" : ""}" label=${u.active ? "Deactivate" : "Activate"} title="${u.active ? "Deactivate" : "Activate"} ${u.username}?" confirm="Change" run=${change(u, { active: !u.active })}><p>${u.active ? "Its sessions and access tokens end. Its experiments go on." : "It can log in again."}</p></${Confirm}></div>` },
+      { key: "do", title: "", cell: (/** @type {any} */ u) => html`<div class="row tight nowrap"><${EditUser} user=${u} change=${change} /><button class="small" onClick=${() => setOpen(u)}>Password</button>
+        <${Confirm} kind="small" label=${u.admin ? "No administrator" : "Administrator"} title="${u.admin ? "Take" : "Give"} ${u.username} all rights?" confirm="Change" run=${change(u, { admin: !u.admin })}><p>${u.admin ? "The user keeps their roles in workspaces." : "An administrator sees and changes everything in this cluster."}</p></${Confirm}>
+        <${Confirm} kind="small ${u.active ? "danger" : ""}" label=${u.active ? "Deactivate" : "Activate"} title="${u.active ? "Deactivate" : "Activate"} ${u.username}?" confirm="Change" run=${change(u, { active: !u.active })}><p>${u.active ? "Sessions and access tokens of the user end. Their experiments go on." : "The user can log in again."}</p></${Confirm}></div>` },
     ]} />`}</${Load}>${open && html`<${UserDialog} user=${open === "new" ? null : open} onClose=${() => setOpen(null)} reload=${list.reload} />`}</div>`;
+}
+
+/** @param {{user: any, change: (user: any, what: any) => () => Promise<any>}} props */
+function EditUser({ user, change }) {
+  const group = user.agentUserGroup ?? {};
+  const owner = ["agentUid", "agentUser", "agentGid", "agentGroup"];
+  const run = (/** @type {any} */ given) => {
+    const sent = Object.fromEntries(Object.entries(given).filter(([key]) => !owner.includes(key)));
+    // The four belong together: what was not touched is sent with the others.
+    if (owner.some((key) => key in given)) sent.agentUserGroup = Object.fromEntries(owner.map((key) => [key, key in given ? given[key] : group[key] ?? null]));
+    return change(user, sent)();
+  };
+  return html`<${FormButton} key=${JSON.stringify(user)} kind="small" label="Edit" about="edit ${user.username}" title="User ${user.username}" run=${run} fields=${[
+    { key: "username", label: "Name to log in with", value: user.username, required: true }, { key: "displayName", label: "Shown as", value: user.displayName }, { key: "remote", label: "has no password here", type: "check", value: user.remote },
+    { key: "agentUser", label: "Tasks run on the hosts as user", value: group.agentUser }, { key: "agentUid", label: "with the user id", type: "number", min: 0, value: group.agentUid }, { key: "agentGroup", label: "in the group", value: group.agentGroup }, { key: "agentGid", label: "with the group id", type: "number", min: 0, value: group.agentGid }]} />`;
 }
 
 /** @param {{user: any, onClose: () => void, reload: () => void}} props */
 function UserDialog({ user, onClose, reload }) {
   const [name, setName] = useState("");
   const [password, setPassword] = useState("");
+  const [admin, setAdmin] = useState(false);
+  const [remote, setRemote] = useState(false);
+  const flag = (/** @type {string} */ text, /** @type {boolean} */ value, /** @type {(on: boolean) => void} */ set) => html`<label class="row tight"><input type="checkbox" checked=${value} onChange=${(/** @type {any} */ event) => set(event.target.checked)} />${text}</label>`;
   const run = async () => {
     if (user) await patch(`users/${user.id}`, { password, isHashed: false });
-    else await post("users", { user: { username: name, active: true, admin: false }, password, isHashed: false });
+    else await post("users", { user: { username: name, active: true, admin, remote }, ...(remote ? {} : { password, isHashed: false }) });
     onClose();
     reload();
   };
   return html`<${Dialog} title=${user ? `Password of ${user.username}` : "New user"} onClose=${onClose}>${!user && html`<label class="field">Name<input value=${name} autocomplete="off" onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>`}
-    <label class="field">Password<input type="password" autocomplete="new-password" value=${password} onInput=${(/** @type {any} */ event) => setPassword(event.target.value)} /></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!password || (!user && !name)} run=${run} done="Saved">Save</${Do}></div></${Dialog}>`;
+    ${!user && html`${flag("an administrator, who sees and changes everything", admin, setAdmin)}${flag("has no password here", remote, setRemote)}`}
+    ${!remote && html`<label class="field">Password<input type="password" autocomplete="new-password" value=${password} onInput=${(/** @type {any} */ event) => setPassword(event.target.value)} /></label>`}
+    ${user && html`<p class="muted">Sessions and access tokens of the user end.</p>`}
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${(!password && !remote) || (!user && !name)} run=${run} done="Saved">Save</${Do}></div></${Dialog}>`;
 }
 
 function Groups() {
@@ -68,16 +91,21 @@ function Groups() {
 function Tokens() {
   const list = useGet("tokens?limit=200&showInactive=false");
   return html`<${Load} of=${list}>${(/** @type {any} */ { tokenInfo }) => html`<${Table} label="access tokens" rows=${tokenInfo} id=${(/** @type {any} */ t) => t.id} columns=${[
-    { key: "id", title: "Token", num: true, cell: (/** @type {any} */ t) => t.id }, { key: "user", title: "User", cell: (/** @type {any} */ t) => html`${t.username} <span class="muted">${t.userId}</span>` }, { key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description },
+    { key: "id", title: "Token", num: true, cell: (/** @type {any} */ t) => t.id }, { key: "user", title: "User", cell: (/** @type {any} */ t) => html`${t.username} <span class="muted">${t.userId}</span>` }, { key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description || "–" }, { key: "scope", title: "For", cell: (/** @type {any} */ t) => (t.scope === "read-only" ? "reading only" : "everything") },
     { key: "made", title: "Made", cell: (/** @type {any} */ t) => html`<${When} at=${t.createdAt} />` }, { key: "ends", title: "Ends", cell: (/** @type {any} */ t) => exact(t.expiry) },
-    { key: "do", title: "", cell: (/** @type {any} */ t) => html`<${Confirm} kind="small danger" label="Revoke" title="Revoke token ${t.id}?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); list.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No access tokens"><code>det token create</code></${Empty}>`} />`}</${Load}>`;
+    { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight nowrap"><${DescribeToken} token=${t} reload=${list.reload} /><${Confirm} kind="small danger" label="Revoke" title="Revoke token ${t.id}?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); list.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}></div>` }]} empty=${html`<${Empty} title="No access tokens"><code>det token create</code></${Empty}>`} />`}</${Load}>`;
 }
 
 function Message() {
   const one = useGet("master/cluster_message");
   const [text, setText] = useState(/** @type {string | null} */ (null));
+  const [from, setFrom] = useState("");
+  const [until, setUntil] = useState("");
+  const time = (/** @type {string} */ label, /** @type {string} */ value, /** @type {(text: string) => void} */ set) => html`<label class="field">${label}<input type="datetime-local" value=${value} onInput=${(/** @type {any} */ event) => set(event.target.value)} /></label>`;
   return html`<${Load} of=${one}>${(/** @type {any} */ data) => html`<div class="stack"><p class="muted">All who use the cluster see it, here and in <code>det</code>.</p><label class="field">Message<input value=${text ?? data.clusterMessage?.message ?? ""} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
-    <div class="row"><${Do} kind="first" disabled=${!text} run=${async () => { await put("master/cluster_message", { message: text, startTime: new Date().toISOString() }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></div>`}</${Load}>`;
+    <div class="row">${time("From; empty: now", from, setFrom)}${time("Until; empty: until you take it back", until, setUntil)}</div>
+    ${data.clusterMessage && html`<p class="muted">Now: from ${exact(data.clusterMessage.startTime)}${data.clusterMessage.endTime ? ` until ${exact(data.clusterMessage.endTime)}` : ""}.</p>`}
+    <div class="row"><${Do} kind="first" disabled=${!(text ?? data.clusterMessage?.message)} run=${async () => { await put("master/cluster_message", { message: text ?? data.clusterMessage?.message, startTime: (from ? new Date(from) : new Date()).toISOString(), ...(until ? { endTime: new Date(until).toISOString() } : {}) }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></div>`}</${Load}>`;
 }
 
 function Audit() {

@@ -7,7 +7,10 @@ import { isAdmin } from "../session.js";
 import { useQuery } from "../router.js";
 import { Choice, Confirm, Do, Empty, Head, Load, Table, Tabs, When } from "../ui.js";
 import { csvOf, saveText } from "../save.js";
+import { lazy } from "../lazy.js";
 import { SlotsOverTime } from "../slots.js";
+
+const [JoinTokens, RemoveAgent, Slots] = ["JoinTokens", "RemoveAgent", "Slots"].map((name) => lazy(name, () => import("../agents.js")));
 
 /** @param {{tab?: string}} props */
 export function Cluster({ tab = location.pathname.endsWith("/logs") ? "logs" : "overview" }) {
@@ -18,10 +21,6 @@ export function Cluster({ tab = location.pathname.endsWith("/logs") ? "logs" : "
 function Overview() {
   const agents = useGet("agents", ["agents"]);
   const pools = useGet("resource-pools", ["agents", "jobs"]);
-  const set = (/** @type {string} */ path) => async () => {
-    await post(path);
-    agents.reload();
-  };
   return html`<div class="stack"><${Load} of=${pools}>${(/** @type {any} */ { resourcePools }) => html`<div class="cards">${resourcePools.map((/** @type {any} */ p) => html`<a class="card" key=${p.name} href="/det/resourcepool/${encodeURIComponent(p.name)}"><h2>${p.name}</h2>
       <div class="bar" role="img" aria-label="${p.slotsUsed} of ${p.slotsAvailable} slots in use"><div style=${{ width: `${p.slotsAvailable ? (100 * p.slotsUsed) / p.slotsAvailable : 0}%` }}></div></div><p>${p.slotsUsed} of ${many(p.slotsAvailable, "slot")} in use, ${p.stats?.queuedCount ?? 0} waiting, ${p.stats?.scheduledCount ?? 0} running</p></a>`)}</div>`}</${Load}>
     <${Load} of=${agents}>${(/** @type {any} */ data) => html`<${Table} label="agents" rows=${data.agents} id=${(/** @type {any} */ a) => a.id} columns=${[
@@ -31,7 +30,7 @@ function Overview() {
       { key: "containers", title: "Containers", num: true, cell: (/** @type {any} */ a) => Object.keys(a.containers ?? {}).length },
       { key: "since", title: "Since", cell: (/** @type {any} */ a) => html`<${When} at=${a.registeredTime} />` }, { key: "version", title: "Version", cell: (/** @type {any} */ a) => a.version },
       ...(isAdmin() ? [{ key: "do", title: "", cell: (/** @type {any} */ a) => (a.enabled && !a.draining ? html`<div class="row tight"><${Do} kind="small" title="no new work; what runs goes on" run=${() => post(`agents/${a.id}/disable`, { agentId: a.id, drain: true }).then(agents.reload)}>Drain</${Do}>
-        <${Confirm} kind="small danger" label="Disable" title="Disable ${a.id}?" confirm="Disable" run=${set(`agents/${a.id}/disable`)}><p>Its ${many(Object.keys(a.containers ?? {}).length, "container")} leave it, trials after a checkpoint, and go on elsewhere.</p></${Confirm}></div>` : html`<${Do} kind="small" run=${set(`agents/${a.id}/enable`)}>Enable</${Do}>`) }] : []),
+        <${Confirm} kind="small danger" label="Disable" title="Disable ${a.id}?" confirm="Disable" run=${() => post(`agents/${a.id}/disable`).then(agents.reload)}><p>Its ${many(Object.keys(a.containers ?? {}).length, "container")} leave it, trials after a checkpoint, and go on elsewhere.</p></${Confirm}><${Slots} agent=${a} reload=${agents.reload} /></div>` : html`<div class="row tight"><${Do} kind="small" run=${() => post(`agents/${a.id}/enable`).then(agents.reload)}>Enable</${Do}><${RemoveAgent} agent=${a} reload=${agents.reload} /></div>`) }] : []),
     ]} empty=${html`<${Empty} title="No agent is connected"><p>On a host: <code>det agent run</code></p></${Empty}>`} />`}</${Load}></div>`;
 }
 

@@ -1,41 +1,68 @@
 // Webhooks: where events are sent, and what was delivered.
 import { html, useState } from "../html.js";
-import { post, remove } from "../api.js";
+import { patch, post, remove } from "../api.js";
 import { useGet } from "../data.js";
-import { Confirm, Dialog, Do, Empty, Head, Load, Table, When } from "../ui.js";
+import { FormButton } from "../form.js";
+import { isAdmin, may } from "../session.js";
+import { Confirm, Dialog, Do, Empty, Head, Load, Table, When, toast } from "../ui.js";
 
 const TRIGGERS = [["COMPLETED", "an experiment completes"], ["ERROR", "an experiment fails"], ["CANCELED", "an experiment is canceled"]];
 
 export function Webhooks() {
   const list = useGet("webhooks");
   const [open, setOpen] = useState(/** @type {any} */ (null));
-  return html`<div class="stack"><${Head} title="Webhooks"><button class="first" onClick=${() => setOpen("new")}>New webhook</button></${Head}>
+  const [secret, setSecret] = useState("");
+  const workspaces = useGet("workspaces?limit=500");
+  // Of all workspaces for administrators, of one for its editors.
+  const places = [...(isAdmin() ? [{ id: "", name: "all" }] : []), ...(workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived && may("UPDATE_EXPERIMENT", w.id))];
+  return html`<div class="stack"><${Head} title="Webhooks">${places.length > 0 && html`<button class="first" onClick=${() => setOpen("new")}>New webhook</button>`}</${Head}>
+    ${secret && html`<section class="card stack tight" aria-label="the secret"><p>Its events are signed with this secret, which is shown once:</p><pre class="code" tabindex="0">${secret}</pre></section>`}
     <${Load} of=${list}>${(/** @type {any} */ { webhooks }) => html`<${Table} label="webhooks" rows=${webhooks} id=${(/** @type {any} */ w) => w.id} columns=${[
       { key: "name", title: "Name", cell: (/** @type {any} */ w) => w.name || w.id }, { key: "url", title: "Address", cell: (/** @type {any} */ w) => html`<span title=${w.url}>${w.url}</span>` },
       { key: "type", title: "Kind", cell: (/** @type {any} */ w) => w.webhookType?.replace("WEBHOOK_TYPE_", "").toLowerCase() },
       { key: "on", title: "When", wrap: true, cell: (/** @type {any} */ w) => (w.triggers ?? []).map((/** @type {any} */ t) => [t.triggerType?.replace("TRIGGER_TYPE_", "").toLowerCase().replaceAll("_", " "), ...Object.values(t.condition ?? {})].join(" ")).join("; ") },
-      { key: "do", title: "", cell: (/** @type {any} */ w) => html`<div class="row tight"><button class="small" onClick=${() => setOpen(w)}>Deliveries</button><${Do} kind="small" run=${() => post(`webhooks/${w.id}/test`)} done="A test event is on its way">Test</${Do}>
-        <${Confirm} kind="small danger" label="Delete" title="Delete webhook ${w.name || w.id}?" confirm="Delete" run=${async () => { await remove(`webhooks/${w.id}`); list.reload(); }}><p>Nothing is sent to ${w.url} any more.</p></${Confirm}></div>` },
+      { key: "do", title: "", cell: (/** @type {any} */ w) => html`<div class="row tight">${w.url && html`<button class="small" onClick=${() => setOpen(w)}>Deliveries</button>
+        <${Do} kind="small" run=${async () => { const { completed, error } = await post(`webhooks/${w.id}/test`); toast(completed ? "The test event arrived" : `The test event did not arrive: ${error}`, !completed); }}>Test</${Do}>
+        <${FormButton} key=${w.name + w.url} kind="small" label="Edit" about="edit webhook ${w.name || w.id}" title="Webhook ${w.name || w.id}" fields=${[{ key: "name", label: "Name", value: w.name }, { key: "url", label: "Address", type: "url", value: w.url, required: true }]} run=${async (/** @type {any} */ given) => { await patch(`webhooks/${w.id}`, given); list.reload(); }} />
+        <${Confirm} kind="small danger" label="Delete" title="Delete webhook ${w.name || w.id}?" confirm="Delete" run=${async () => { await remove(`webhooks/${w.id}`); list.reload(); }}><p>Nothing is sent to ${w.url} any more; deliveries that wait are dropped.</p></${Confirm}>`}</div>` },
     ]} empty=${html`<${Empty} title="No webhooks yet"><p>A webhook sends a message when an experiment ends, a log line matches, or code asks for it.</p></${Empty}>`} />`}</${Load}>
-    ${open === "new" && html`<${New} onClose=${() => setOpen(null)} reload=${list.reload} />`}${open && open !== "new" && html`<${Deliveries} webhook=${open} onClose=${() => setOpen(null)} />`}</div>`;
+    ${open === "new" && html`<${New} places=${places} onClose=${() => setOpen(null)} onMade=${(/** @type {string} */ made) => { setSecret(made); list.reload(); }} />`}${open && open !== "new" && html`<${Deliveries} webhook=${open} onClose=${() => setOpen(null)} />`}</div>`;
 }
 
-/** @param {{onClose: () => void, reload: () => void}} props */
-function New({ onClose, reload }) {
-  const [form, setForm] = useState(/** @type {any} */ ({ name: "", url: "", type: "DEFAULT", workspace: "", states: new Set(["COMPLETED", "ERROR"]) }));
-  const workspaces = useGet("workspaces?limit=500");
+/** @param {{places: any[], onClose: () => void, onMade: (secret: string) => void}} props */
+function New({ places, onClose, onMade }) {
+  const [form, setForm] = useState(/** @type {any} */ ({ name: "", url: "", type: "DEFAULT", mode: "WORKSPACE", workspace: String(places[0].id), patterns: "", thresholds: "", custom: false, states: new Set(["COMPLETED", "ERROR"]) }));
   const set = (/** @type {string} */ key) => (/** @type {any} */ event) => setForm({ ...form, [key]: event.target.value });
+  const triggers = () => [...[...form.states].map((state) => trigger("EXPERIMENT_STATE_CHANGE", { state })), ...listed(form.patterns).map((regex) => trigger("TASK_LOG", { regex })),
+    ...listed(form.thresholds).map(threshold), ...(form.custom ? [trigger("CUSTOM", {})] : [])];
   const run = async () => {
-    await post("webhooks", { name: form.name, url: form.url, webhookType: `WEBHOOK_TYPE_${form.type}`, workspaceId: form.workspace ? Number(form.workspace) : undefined, mode: "WEBHOOK_MODE_WORKSPACE",
-      triggers: [...form.states].map((state) => ({ triggerType: "TRIGGER_TYPE_EXPERIMENT_STATE_CHANGE", condition: { state } })) });
+    const { webhook } = await post("webhooks", { name: form.name, url: form.url, webhookType: `WEBHOOK_TYPE_${form.type}`, workspaceId: form.workspace ? Number(form.workspace) : undefined, mode: `WEBHOOK_MODE_${form.mode}`, triggers: triggers() });
     onClose();
-    reload();
+    onMade(form.type === "DEFAULT" ? webhook.secret : "");
   };
+  const isReady = form.url && (form.states.size || listed(form.patterns).length || listed(form.thresholds).length || form.custom);
   return html`<${Dialog} title="New webhook" onClose=${onClose}><label class="field">Name<input value=${form.name} onInput=${set("name")} /></label><label class="field">Address<input type="url" placeholder="https://…" value=${form.url} onInput=${set("url")} /></label>
     <div class="row"><label class="field">Kind<select value=${form.type} onChange=${set("type")}><option value="DEFAULT">signed JSON</option><option value="SLACK">Slack</option></select></label>
-      <label class="field">Workspace<select value=${form.workspace} onChange=${set("workspace")}><option value="">all</option>${(workspaces.data?.workspaces ?? []).map((/** @type {any} */ w) => html`<option key=${w.id} value=${w.id}>${w.name}</option>`)}</select></label></div>
-    <fieldset><legend>When</legend>${TRIGGERS.map(([state, text]) => html`<label class="row tight" key=${state}><input type="checkbox" checked=${form.states.has(state)} onChange=${() => { const states = new Set(form.states); if (!states.delete(state)) states.add(state); setForm({ ...form, states }); }} />${text}</label>`)}</fieldset>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!form.url || !form.states.size} run=${run} done="Created">Create</${Do}></div></${Dialog}>`;
+      <label class="field">Workspace<select value=${form.workspace} onChange=${set("workspace")}>${places.map((w) => html`<option key=${w.id} value=${w.id}>${w.name}</option>`)}</select></label>
+      <label class="field">Of<select value=${form.mode} onChange=${set("mode")}><option value="WORKSPACE">all experiments there</option><option value="SPECIFIC">those whose configuration names it</option></select></label></div>
+    <fieldset><legend>When</legend>${TRIGGERS.map(([state, text]) => html`<label class="row tight" key=${state}><input type="checkbox" checked=${form.states.has(state)} onChange=${() => { const states = new Set(form.states); if (!states.delete(state)) states.add(state); setForm({ ...form, states }); }} />${text}</label>`)}
+      <label class="row tight"><input type="checkbox" checked=${form.custom} onChange=${() => setForm({ ...form, custom: !form.custom })} />training code asks for it</label>
+      <label class="field">a line of a log matches one of these patterns<textarea rows="2" spellcheck="false" placeholder="CUDA out of memory" value=${form.patterns} onInput=${set("patterns")}></textarea></label>
+      <label class="field">a validation metric of a trial crosses a threshold<textarea rows="2" spellcheck="false" placeholder="accuracy >= 0.9" value=${form.thresholds} onInput=${set("thresholds")}></textarea></label></fieldset>
+    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!isReady} run=${run} done="Created">Create</${Do}></div></${Dialog}>`;
+}
+
+/** @param {string} text */
+const listed = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+/** @param {string} kind @param {any} condition */
+const trigger = (kind, condition) => ({ triggerType: `TRIGGER_TYPE_${kind}`, condition });
+
+/** As `det webhook create --metric` reads it. @param {string} text */
+export function threshold(text) {
+  const found = /^(.+?)\s*(>=|<=|>|<)\s*(\S+)$/.exec(text.trim());
+  const value = found ? Number(found[3]) : NaN;
+  if (!found || !Number.isFinite(value)) throw new Error(`${text}: expected a metric, one of > >= < <=, and a number`);
+  return trigger("METRIC_THRESHOLD_EXCEEDED", { metric: found[1], operator: found[2], value });
 }
 
 /** @param {{webhook: any, onClose: () => void}} props */
