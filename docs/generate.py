@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from api.settings import ApiSettings
-from docs import cli_page, compatibility_page, config_page, training_page
+from docs import actions, cli_page, compatibility_page, config_page, training_page
 from workers.settings import AgentSettings, GatewaySettings, OrchestratorSettings
 from workflows.config import experiment_config_json_schema
 from workflows.lifecycle import allocation, experiment, trial
@@ -72,6 +72,7 @@ def main() -> int:
     """Write or check; returns the exit code."""
     wanted = {"experiment-config.schema.json": schema(), "states.md": states(), "settings.md": settings()}
     wanted |= {"cli.md": cli_page.page(), "config.md": config_page.page()}
+    wanted["pages.md"] = actions.page()
     wanted["training-apis.md"] = training_page.page()
     wanted["../compatibility.md"] = compatibility_page.page()
     stale = [name for name, text in wanted.items() if not _is(HERE / name, text)]
