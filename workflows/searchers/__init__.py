@@ -7,6 +7,7 @@ from workflows.searchers.adaptive import BracketPlan, plan_brackets
 from workflows.searchers.base import Generation, Inherited, RungView, TrialView
 from workflows.searchers.decisions import Decision, Outcome, Verdict
 from workflows.searchers.explain import explain_search, explain_trial
+from workflows.searchers.forecast import Forecast, RungForecast, forecast
 from workflows.searchers.halving import rung_lengths
 from workflows.searchers.messages import (
     Action,
@@ -45,12 +46,14 @@ __all__ = [
     "Decision",
     "Event",
     "ExitReason",
+    "Forecast",
     "Generation",
     "Inherited",
     "OperationCompleted",
     "OperationsPosted",
     "Outcome",
     "ProgressReported",
+    "RungForecast",
     "RungView",
     "Search",
     "SearchError",
@@ -68,6 +71,7 @@ __all__ = [
     "Verdict",
     "explain_search",
     "explain_trial",
+    "forecast",
     "generation_of",
     "plan_brackets",
     "preview_search",
