@@ -157,6 +157,10 @@ def edit(
             show_default=False,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what the search would do from now on, with it and without.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Change a search while it runs. What it decided so far stays."""
     given: dict[str, Any] = {
@@ -170,8 +174,42 @@ def edit(
         raise ValueError(
             "nothing to change: give --max-trials, --max-concurrent-trials, --max-length or --hyperparameters."
         )
+    if dry_run:
+        path = f"/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend"
+        _show_forecasts(session.get().post(path, body).json(), as_json)
+        return
     session.get().post(f"/api/v1/experiments/{experiment_id}/search/amend", body)
     render.say(f"Edited experiment {experiment_id}")
+
+
+def _show_forecasts(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        render.json_out(found)
+        return
+    without, changed = found["without"], found["changed"]
+    shown = {
+        "trials in the end": "trials",
+        "trials still to be created": "newTrials",
+        "promotions": "promotions",
+        f"{found['unit']} still to train": "units",
+        "trials at a time": "atOnce",
+        "slot hours": "slotHours",
+        "hours, if every trial gets its slots at once": "hours",
+    }
+    rows: list[render.Row] = [[title, _number(without[key]), _number(changed[key])] for title, key in shown.items()]
+    before = {(rung["bracket"], rung["rung"]): rung for rung in without["rungs"]}
+    for rung in changed["rungs"]:
+        now = before.get((rung["bracket"], rung["rung"]), {"compared": 0, "promoted": 0})
+        title = f"bracket {rung['bracket']}, compared at {rung['length']}"
+        rows.append([title, *(f"{each['compared']}, {each['promoted']} go on" for each in (now, rung))])
+    render.table(["From now on", "As it is", "Changed"], rows)
+    render.note("Simulated: trials without a result are taken to do as well as those that have one.")
+    if not changed["isWhole"]:
+        render.note("The search is too large to be followed to its end: there is more to come.")
+
+
+def _number(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
 
 def plot(

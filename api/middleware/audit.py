@@ -28,6 +28,7 @@ READING_POSTS = frozenset(
         "/api/v1/runs",
         "/api/v1/trial-comparison/query",
         "/api/v1/undeterred/experiments/plan",
+        "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend",
         "/searcher/preview",
     }
 )

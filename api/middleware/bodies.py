@@ -60,6 +60,7 @@ TABLE: dict[str, Bound] = {
     "POST /api/v1/experiments/continue": DOCUMENT,
     "POST /api/v1/experiments/{experiment_id}/fork": DOCUMENT,
     "POST /api/v1/experiments/{experiment_id}/search/amend": DOCUMENT,
+    "POST /api/v1/undeterred/experiments/{experiment_id}/search/preview-amend": DOCUMENT,
     "POST /api/v1/experiments/{experiment_id}/searcher_operations": DOCUMENT,
     "POST /api/v1/preview-hp-search": DOCUMENT,
     "POST /searcher/preview": DOCUMENT,

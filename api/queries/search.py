@@ -13,7 +13,7 @@ from api.errors import BadRequest
 from api.schemas.search_views import DecisionRow, SearchView
 from database.models import Experiment, SearchDecision, Trial
 from workflows import names
-from workflows.searchers import Decision, Inherited
+from workflows.searchers import Decision, Inherited, Search
 from workflows.searchers.explain import explain_search, explain_trial
 from workflows.searchers.replay import Header, derive
 from workflows.searchers.standings import Standing, about, action_words, event_words, reported, word
@@ -63,6 +63,14 @@ def view(session: Session, experiment: Experiment, at: int, most: int) -> Search
         rungs=[Standing(rung, decisions).as_json(header.trials) for rung in search.rungs()],
         decisions=[_row(decision, time, metric, header.trials, called) for decision, time in reversed(latest)],
     )
+
+
+def rebuilt(session: Session, experiment: Experiment) -> Search:
+    """The search as it stands by its record."""
+    search = _header(session, experiment).new_search()
+    for text in _texts(session, experiment.id):
+        derive(search, Decision.model_validate_json(text))
+    return search
 
 
 def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:

@@ -26,6 +26,7 @@ from api.schemas.experiments import CreateExperimentRequest, NewExperimentRespon
 from api.schemas.parameters import ExperimentId, TrialId
 from api.schemas.search_views import SearchView
 from api.schemas.streaming import NDJSON, while_there
+from api.services import search_forecast
 from api.services.experiments import Created
 from api.services.forks import origin_of
 from api.services.idempotency import idempotency_key
@@ -138,12 +139,33 @@ def _unit(config: ExperimentConfig) -> str:
 @router.post("/api/v1/experiments/{experiment_id}/search/amend")
 async def amend(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: wire.AmendSearch) -> Response:
     """Raise the number of trials, of concurrent trials or the length, or narrow the space, while the search runs."""
+    change = _amended(wanted)
+    await run_in_threadpool(_check_owner, parts, experiment_id, user)
+    await parts.commands.amend(experiment_id, change)
+    return answer()
+
+
+def _amended(wanted: wire.AmendSearch) -> Amended:
     changes = wanted.model_dump(exclude_none=True)
     if not changes:
         raise BadRequest("nothing to change: expected maxTrials, maxConcurrentTrials, maxLength or hyperparameters")
-    await run_in_threadpool(_check_owner, parts, experiment_id, user)
-    await parts.commands.amend(experiment_id, Amended(**changes))
-    return answer()
+    return Amended(**changes)
+
+
+@router.post("/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend", response_model=wire.AmendPreview)
+async def preview_amend(
+    experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: wire.AmendSearch
+) -> Response:
+    """What the search would do from now on with such a change, compared to without: simulated, nothing is changed."""
+    change = _amended(wanted)
+
+    def look() -> wire.AmendPreview:
+        with parts.database.read() as session:
+            row = changeable(session, experiment_id, user)
+            config = parse_experiment_config(row.config, cluster=ClusterDefaults(), seed=0)
+            return search_forecast.preview(session, row, config, change, _unit(config))
+
+    return answer(await run_in_threadpool(look))
 
 
 @router.post("/api/v1/experiments/{experiment_id}/fork", response_model=NewExperimentResponse)

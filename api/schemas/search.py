@@ -26,6 +26,50 @@ class AmendSearch(Wire, json_schema_extra=example({"maxTrials": 64})):
     hyperparameters: Map | None = None
 
 
+class RungForecast(Wire):
+    """A rung in the end: how many trials are compared there, and how many of them go on."""
+
+    bracket: int
+    rung: int
+    length: int
+    compared: int
+    promoted: int
+
+
+class SearchForecast(Wire):
+    """What a search would still do.
+
+    Attributes:
+        trials: In the end, those that there are included.
+        new_trials: Those of them that are still to be created.
+        promotions: Comparisons from which a trial will go on.
+        units: What all of them will still train; None if their code alone decides.
+        at_once: The most trials that train at the same time.
+        slot_hours: What that costs, at the speed so far; None if nothing was trained yet, or no slots are used.
+        hours: How long it takes at that speed, if every trial gets its slots at once.
+        rungs: In the end.
+        is_whole: Whether the simulation came to the end.
+    """
+
+    trials: int
+    new_trials: int
+    promotions: int
+    units: float | None = None
+    at_once: int
+    slot_hours: float | None = None
+    hours: float | None = None
+    rungs: list[RungForecast]
+    is_whole: bool
+
+
+class AmendPreview(Wire):
+    """What a search would do from now on with a change, compared to without."""
+
+    unit: str
+    without: SearchForecast
+    changed: SearchForecast
+
+
 class PreviewSearchRequest(
     Wire,
     json_schema_extra=example(

@@ -800,3 +800,18 @@ async def test_current_password_is_asked_for_when_the_login_is_an_old_one(api: S
     done = await det(user, "user", "change-password", stdin=f"new one\n{PASSWORD}\n")
     assert done.out.strip() == f"Changed the password of user '{user.username}'"
     await user.refused(401, "GET", "/api/v1/me")
+
+
+async def test_edit_of_a_search_is_shown_before_it_is_made(api: Served, det: Det) -> None:
+    user = api.user()
+    searcher = {"name": "random", "metric": "loss", "max_trials": 6, "max_length": {"batches": 10}}
+    number = await api.created(user, searcher=searcher)
+    shown = (await det(user, "e", "edit", number, "--max-trials", 10, "--dry-run")).out
+    assert re.search(r"trials in the end +\| 6 +\| 10", shown), shown
+    assert re.search(r"batches still to train +\| 60 +\| 100", shown), shown
+    found = await json_of(det, user, "e", "edit", number, "--max-trials", 10, "--dry-run", "--json")
+    assert found["changed"]["newTrials"] - found["without"]["newTrials"] == 4
+    assert (
+        "max_trials must be at least 6"
+        in (await det(user, "e", "edit", number, "--max-trials", 2, "--dry-run", code=1)).err
+    )

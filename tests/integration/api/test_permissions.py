@@ -264,6 +264,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     # searches; 400 is the answer to who may: this one has decided nothing, and is no custom one
     ("GET", "/api/v1/experiments/{experiment_id}/search/history", None, SEEN),
     ("POST", "/api/v1/experiments/{experiment_id}/search/amend", {"maxTrials": 9}, TEMPORAL),
+    ("POST", "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend", {"maxTrials": 9},
+     row("editor", "400", read_only="400")),
     ("POST", "/api/v1/experiments/{experiment_id}/fork", {}, row("viewer", "400")),
     ("POST", "/api/v1/preview-hp-search", {"config": PREVIEWED}, USERS),
     ("POST", "/searcher/preview", PREVIEWED, USERS),

@@ -70,3 +70,31 @@ async def test_plan_is_for_read_only_tokens_too(api: Served) -> None:
 @pytest.mark.parametrize("path", ["experiments/{}/search", "trials/{}/decisions"])
 async def test_search_of_nothing_is_not_found(api: Served, path: str) -> None:
     await api.user().refused(404, "GET", f"/api/v1/undeterred/{path.format(10**8)}")
+
+
+async def test_edit_is_previewed_beside_what_the_search_would_do_without(api: Served) -> None:
+    user = api.user()
+    searcher = {"name": "random", "metric": "loss", "max_trials": 6, "max_concurrent_trials": 2,
+                "max_length": {"batches": 10}}  # fmt: skip
+    number = await api.created(user, searcher=searcher)
+    path = f"/api/v1/undeterred/experiments/{number}/search/preview-amend"
+    before = await user.get(f"/api/v1/undeterred/experiments/{number}/search")
+    found = await user.post(path, {"maxTrials": 10})
+    assert found["unit"] == "batches"
+    assert (found["without"]["trials"], found["without"]["newTrials"], found["without"]["units"]) == (6, 4, 60.0)
+    assert (found["changed"]["trials"], found["changed"]["newTrials"], found["changed"]["units"]) == (10, 8, 100.0)
+    assert found["changed"]["slotHours"] is None  # nothing was trained yet
+    assert found["changed"]["isWhole"] is True
+    assert await user.get(f"/api/v1/undeterred/experiments/{number}/search") == before
+    assert "max_trials must be at least 6" in await user.refused(400, "POST", path, {"maxTrials": 2})
+    assert "nothing to change" in await user.refused(400, "POST", path, {})
+
+
+async def test_promotions_and_rungs_of_an_edit_are_simulated(api: Served) -> None:
+    user = api.user()
+    number = await api.created(user, searcher=ASHA)
+    path = f"/api/v1/undeterred/experiments/{number}/search/preview-amend"
+    found = await user.post(path, {"maxTrials": 64})
+    assert found["changed"]["trials"] == 64
+    assert found["changed"]["promotions"] > found["without"]["promotions"]
+    assert found["changed"]["rungs"][0]["compared"] > found["without"]["rungs"][0]["compared"]
