@@ -1,17 +1,21 @@
-"""Pictures of searches and of the cluster: what they say is what is stored."""
+"""Pictures of searches and of the cluster: what they say is what is stored, and so is what is saved of them."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
-from tests.web.conftest import pictures
+from tests.web.conftest import PASSWORD, pictures
 
 expect.set_options(timeout=WAIT_MS)
 
@@ -47,7 +51,6 @@ def test_heat_map_shows_the_best_trial_of_each_cell(admin: Visitor, cluster: Emb
     best = max(float(row["best"]) for row in rows)
     assert best == cluster.rows("SELECT max(searcher_metric) FROM trials WHERE experiment_id = 1")[0][0]
     assert cells.count() == len(rows)
-    assert 'fill="rgb(' in saved(page, "save heat map as SVG")
     cells.first.focus()
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"at=\d+-\d+"))
@@ -127,7 +130,6 @@ def test_importance_says_what_matters_and_how_sure_that_is(admin: Visitor) -> No
     assert [float(row["importance"]) for row in rows] == sorted(
         (float(row["importance"]) for row in rows), reverse=True
     )
-    assert saved(page, "save importance as SVG").startswith("<svg ")
     admin.picture(pictures(), "importance")
     for r2, word in ((0.05, "explain little"), (0.4, "explain a part"), (0.9, "explain most"), (-3, "R² 0.00")):
         assert word in calls(page, "importance.js", f"m.meaning({r2}, 'loss')")
@@ -161,7 +163,7 @@ def test_curves_of_a_group_become_a_line_and_a_band(admin: Visitor) -> None:
     expect(legend.get_by_role("listitem")).to_have_count(4)
     texts = legend.get_by_role("listitem").all_inner_texts()
     assert [text.split()[0] for text in texts] == ["16", "32", "64", "128"]
-    assert sum(int(re.search(r"(\d+) trials?,", text)[1]) for text in texts) == 16  # pyright: ignore[reportOptionalSubscript]
+    assert sum(int(number) for number in re.findall(r"(\d+) trials?,", " ".join(texts))) == 16
     expect(chart).to_have_attribute("aria-label", re.compile("4 curves"))
     admin.picture(pictures(), "groups")
     page.get_by_role("combobox", name="line").select_option("mean")
@@ -209,9 +211,6 @@ def test_slots_over_time_are_those_that_trials_held(admin: Visitor) -> None:
     picture.focus()
     page.keyboard.press("ArrowLeft")
     expect(picture).to_have_attribute("aria-valuetext", re.compile("in use"))
-    with page.expect_download() as waiting:
-        page.get_by_role("button", name="save slots over time as PNG").click()
-    assert waiting.value.path().read_bytes().startswith(b"\x89PNG")
     admin.picture(pictures(), "slots")
     page.get_by_role("combobox", name="span").select_option("week")
     expect(page).to_have_url(re.compile("span=week"))
@@ -227,3 +226,109 @@ def test_areas_lie_on_each_other(admin: Visitor) -> None:
     assert calls(page, "slots.js", f"m.stacked(m.layersOf({answer}))") == [
         {"low": [0, 0], "high": [1, 2]}, {"low": [1, 2], "high": [1, 5]}, {"low": [1, 5], "high": [2, 5]}]  # fmt: skip
     assert calls(page, "slots.js", "[1, 1.2, 7, 94].map(m.round)") == [1, 2, 8, 100]
+
+
+# -- what is saved -------------------------------------------------------------------------------------------------
+
+SVG = "{http://www.w3.org/2000/svg}"
+#: Address; the name of a picture there; its title, and an entry of its legend.
+SAVED = [
+    ("/det/experiments/1", "validation.accuracy", "validation.accuracy", "trial 1"),
+    ("/det/experiments/1?group=h.batch_size", "validation.accuracy", "validation.accuracy", "16, median"),
+    ("/det/experiments/1/hyperparameters", "importance", "What matters for accuracy", "give or take"),
+    ("/det/experiments/1/hyperparameters", "heat map", "batch_size and alpha against accuracy", "best accuracy ≤ "),
+    ("/det/experiments/1/hyperparameters", "parallel coordinates", "Hyperparameters against accuracy", "best"),
+    ("/det/experiments/1/hyperparameters", "alpha against accuracy", "alpha against accuracy", "best trial"),
+    ("/det/experiments/1/timeline", "slots over time", "Slots over time of experiment 1", "waits"),
+    ("/det/trials/1/logs", "lines over time", "Lines of trial 1 over time", "warning: "),
+    ("/det/cluster/slots?span=hour", "slots over time", "Slots over time", "waited for"),
+]  # fmt: skip
+
+
+def brightness(colour: str) -> float:
+    return sum(int(colour[i : i + 2], 16) for i in (1, 3, 5)) / (3 * 255)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_picture_is_saved_as_png_svg_and_csv(visit: Callable[..., Visitor], scheme: str) -> None:
+    """Each file needs nothing else: its colours are those of the theme, and what is beside the picture is in it."""
+    visitor = visit(scheme=scheme)
+    visitor.login("admin", PASSWORD)
+    page = visitor.page
+    for i, (address, name, title, key) in enumerate(SAVED):
+        page.goto(address)
+        page.get_by_role("button", name=f"save {name} as SVG", exact=True).wait_for()
+        text = saved(page, f"save {name} as SVG")
+        (pictures() / f"saved-{i}-{scheme}.svg").write_text(text)
+        drawing = ElementTree.fromstring(text)
+        texts = ["".join(each.itertext()) for each in drawing.iter(f"{SVG}text")]
+        assert texts[0] == title
+        assert any(each.startswith(key) for each in texts), f"{name}: {key} is not in {texts}"
+        assert not re.search(r"var\(|class=|style=|rgba\(|hsl\(|https?://(?!www\.w3\.org)", text), name
+        paper = drawing[0].attrib["fill"]
+        inks = [each.attrib["fill"] for each in drawing.iter(f"{SVG}text")]
+        assert (brightness(paper) > 0.5) is (scheme == "light")
+        # what has a colour of its own behind it may be pale: the cells of a heat map
+        assert sum(abs(brightness(ink) - brightness(paper)) > 0.3 for ink in inks) > len(inks) / 2, name
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=f"save {name} as PNG", exact=True).click()
+        assert waiting.value.suggested_filename.endswith(".png")
+        png = waiting.value.path().read_bytes()
+        (pictures() / f"saved-{i}-{scheme}.png").write_bytes(png)
+        assert png.startswith(b"\x89PNG")
+        width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))
+        assert (width, height) == tuple(round(2 * float(size)) for size in drawing.attrib["viewBox"].split()[2:])
+        rows = list(csv.DictReader(io.StringIO(saved(page, f"save {name} as CSV"))))
+        assert rows, name
+        assert all(None not in row for row in rows), name
+    visitor.saw_no_problem(but=("Failed to load resource",))
+
+
+def plotted(page: Page, **changes: Any) -> tuple[str, Any]:
+    """What is drawn of a line chart, and its legend."""
+    plot = {
+        "title": "loss", "xLabel": "steps", "data": [[0, 5, 10], [1, 2, 4], [3, 3, 3]],
+        "series": [{"label": "a", "colour": "#ff0000", "width": 1}, {"label": "b", "colour": "#0000ff", "width": 2, "dash": [6, 4]}],
+        "x": {"from": 0, "to": 10, "marks": [[0, "0"], [10, "10"]]}, "y": {"from": 1, "to": 4, "marks": [[1, "1"], [4, "4"]]},
+    }  # fmt: skip
+    found = calls(page, "plot.js", f"m.plotted({json.dumps(plot | changes)})")
+    return found["body"], found["keys"]
+
+
+def test_saved_curves_have_what_the_screen_shows(admin: Visitor) -> None:
+    page = on_any_page(admin)
+    plain, keys = plotted(page)
+    assert plain.count("<polyline") == 2
+    assert 'stroke-dasharray="6 4"' in plain
+    assert [key["label"] for key in keys] == ["a", "b"]
+    banded, keys = plotted(page, bands=[[-5, 2, "shaded: late"], [4, 6, "shaded: late"], [20, 30, "elsewhere"]])
+    assert banded.count("<rect") - plain.count("<rect") == 2, "what lies outside of the range is not drawn"
+    assert [key["label"] for key in keys] == ["a", "b", "shaded: late", "elsewhere"]
+    edges = [{"label": word, "colour": "#ff0000", "width": 0} for word in ("least", "most")]
+    group = [{"label": "a", "colour": "#ff0000"}, *edges]
+    rows = [[0, 5, 10], [2, 2, 2], [1, 1, 1], [3, 3, 4]]
+    filled, keys = plotted(page, series=group, data=rows, fills=[[2, 1, "hsl(0 50% 50% / 0.2)"]])
+    assert 'fill-opacity="0.2"' in filled
+    assert (filled.count("<polygon"), filled.count("<polyline")) == (1, 1)
+    assert [(key["label"], key["shape"]) for key in keys] == [("a", "band")]
+    gap, _ = plotted(page, data=[[0, 3, 5, 10], [1, None, 2, 4], [3, 3, 3, 3]])
+    assert gap.count("<polyline") == 3
+    log, _ = plotted(
+        page, data=[[0, 5, 10], [0, 10, 100], [1, 1, 1]], y={"from": 1, "to": 100, "marks": [], "log": True}
+    )
+    first = re.search(r'<polyline points="([^"]*)"', log)
+    assert first is not None
+    assert len(first[1].split()) == 2, "there is no zero on this scale"
+    many = [{"label": f"t{i}", "colour": "#123456", "width": 2.5 if i == 3 else 1.3} for i in range(40)]
+    _, keys = plotted(page, series=many, data=[[0, 10], *([[1, 2]] * 40)])
+    assert [key["label"] for key in keys] == ["t3"], "of many curves the thick one has a name"
+
+
+def test_a_hostile_name_stays_a_text_in_what_is_saved(admin: Visitor) -> None:
+    page = on_any_page(admin)
+    bad = "<script>alert(1)</script>\"'&"
+    text = calls(
+        page, "svg.js", f"m.framed({{body: '', width: 300, height: 10, title: {bad!r}, about: {bad!r}, keys: [{{label: {bad!r}, fill: 'var(--run)'}}]}})"
+    )  # fmt: skip
+    drawing = ElementTree.fromstring(text)
+    assert [each.text for each in drawing.iter(f"{SVG}text")] == [bad] * 3

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./h
 import uPlot from "../vendor/uplot.js";
 import { metric } from "./format.js";
 import { colour } from "./theme.js";
-import { saveCanvas, saveText, csvOf, svgOf } from "./save.js";
+import { Saves } from "./saves.js";
 
 /** @type {Scale} */
 const PLAIN = { text: metric };
@@ -16,7 +16,7 @@ const PLAIN = { text: metric };
  * @param {{title: string, data: any[], series: Series[], xLabel: string, log?: boolean, height?: number, sync?: string,
  *   onZoom?: (range: [number, number] | null) => void, onPick?: (index: number) => void, bands?: [number, number, string][],
  *   fills?: [number, number, string][], x?: Scale, y?: Scale}} props
- *   `data`: x, then a row for each series; `fills`: the upper and the lower series, and the colour between them
+ *   `data`: x, then a row for each series; `bands`: from, to, and what it means; `fills`: the upper and the lower series, and the colour between them
  */
 export function Chart({ title, data, series, xLabel, log = false, height = 280, sync = "charts", onZoom, onPick, bands = [], fills, x = PLAIN, y = PLAIN }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
@@ -105,16 +105,18 @@ export function Chart({ title, data, series, xLabel, log = false, height = 280, 
 
   const points = useMemo(() => data.slice(1).reduce((sum, row) => sum + filled(row), 0), [data]);
   return html`<figure class="chart" aria-label="${title}: ${series.filter((each) => each.width !== 0).length} curves, ${points} points by ${xLabel}" data-points=${points}>
-    <div class="row spread"><figcaption><h3>${title}</h3></figcaption><div class="row tight">
-      ${["PNG", "SVG", "CSV"].map((kind) => html`<button class="quiet small" key=${kind} aria-label="save ${title} as ${kind}" onClick=${() => save(kind)}>${kind}</button>`)}</div></div>
+    <div class="row spread"><figcaption><h3>${title}</h3></figcaption><${Saves} name=${title} draw=${draw} table=${() => [[xLabel, ...series.map((each) => each.label)], data]} /></div>
     <div ref=${box}></div><p class="plot-tip" ref=${tip} aria-hidden="true"></p></figure>`;
 
-  /** @param {string} kind */
-  function save(kind) {
-    const name = title.replace(/[^\w.-]+/g, "_");
-    if (kind === "PNG") saveCanvas(box.current?.querySelector("canvas") ?? null, `${name}.png`);
-    if (kind === "CSV") saveText(csvOf([xLabel, ...series.map((each) => each.label)], data), `${name}.csv`, "text/csv");
-    if (kind === "SVG") saveText(svgOf(title, xLabel, series, data, log), `${name}.svg`, "image/svg+xml");
+  /** With the range and the marks that the screen has now. */
+  async function draw() {
+    const { plotted } = await import("./plot.js");
+    const scale = (/** @type {string} */ key, /** @type {number} */ i) => {
+      const { min, max } = plot.current.scales[key];
+      const { _splits: at, _values: texts } = plot.current.axes[i];
+      return { from: min, to: max, marks: at.map((/** @type {number} */ value, /** @type {number} */ k) => [value, texts[k] ?? ""]) };
+    };
+    return plotted({ title, xLabel, series, data, bands, fills, x: scale("x", 0), y: { ...scale("y", 1), log } });
   }
 }
 

@@ -2,8 +2,8 @@
 import { html, useMemo, useRef, useState } from "./html.js";
 import { count, hparam, many, metric } from "./format.js";
 import { setQuery, useQuery } from "./router.js";
-import { csvOf, saveText } from "./save.js";
-import { saveSvg, useWidth } from "./svg.js";
+import { Saves } from "./saves.js";
+import { traced, useWidth } from "./svg.js";
 import { Choice, Table } from "./ui.js";
 
 const [MOST_VALUES, STEPS, MOST_LISTED] = [12, 7, 20];
@@ -157,8 +157,16 @@ function Picture({ e, drawn, across, up, shows, chosen, smaller }) {
       })}
       ${labels(x, w, left, true).map(([at, text]) => html`<text key="x${at}" x=${at} y=${height - BOTTOM + 16} text-anchor="middle">${text}</text>`)}
       ${labels(y, h, 0, false).map(([at, text]) => html`<text key="y${at}" x=${left - 8} y=${height - BOTTOM - at + 4} text-anchor="end">${short(text, width < 500 ? 9 : 15)}</text>`)}</svg>
-    <div class="row spread"><${Legend} steps=${steps} name="${shows} ${e.searcherMetric}" smaller=${smaller} /><div class="row tight"><button class="quiet small" aria-label="save heat map as SVG" onClick=${() => saveSvg(picture.current, "heat-map.svg")}>SVG</button>
-      <button class="quiet small" aria-label="save heat map as CSV" onClick=${() => saveText(csvOf([across, up, "trials", "best", "mean"], [list.map((cell) => x.places[cell.i].label), list.map((cell) => y.places[cell.j].label), list.map((cell) => cell.members.length), list.map((cell) => cell.best), list.map((cell) => cell.mean)]), "heat-map.csv", "text/csv")}>CSV</button></div></div></div>`;
+    <div class="row spread"><${Legend} steps=${steps} name="${shows} ${e.searcherMetric}" smaller=${smaller} />
+      <${Saves} name="heat map" draw=${() => ({ ...traced(picture.current), title: `${up} and ${across} against ${e.searcherMetric}`, about: `${many(list.reduce((n, cell) => n + cell.members.length, 0), "trial")}; a cell has its ${shows} ${e.searcherMetric}, and below it how many trials it has`, keys: keysOf(steps, `${shows} ${e.searcherMetric}`, smaller) })}
+        table=${() => [[across, up, "trials", "best", "mean"], [list.map((cell) => x.places[cell.i].label), list.map((cell) => y.places[cell.j].label), list.map((cell) => cell.members.length), list.map((cell) => cell.best), list.map((cell) => cell.mean)]]} /></div></div>`;
+}
+
+/** The colours in words, for a file. @param {ReturnType<typeof stepsOf>} steps @param {string} name @param {boolean} smaller */
+function keysOf({ bounds }, name, smaller) {
+  const [worse, better] = smaller ? ["≥", "≤"] : ["≤", "≥"];
+  const says = (/** @type {number} */ i) => (i === 0 ? `${name} ${worse} ${metric(bounds[1])}` : i === STEPS - 1 ? `${better} ${metric(bounds[i])}` : `to ${metric(bounds[i + 1])}`);
+  return Array.from({ length: STEPS }, (_, i) => ({ label: says(i), fill: `var(--heat-${i + 1})` }));
 }
 
 /** Where an axis says what: at the edges of ranges, in the middle of values; fewer if they would touch. @param {Axis} axis @param {number} size of a place @param {number} start @param {boolean} isAcross @returns {[number, string][]} */

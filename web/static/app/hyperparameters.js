@@ -1,12 +1,12 @@
 // Hyperparameters against the metric: a heat map of two, parallel coordinates with brushes, and a scatter for each.
 import { html, useMemo, useRef, useState } from "./html.js";
 import { useGet } from "./data.js";
-import { count, hparam, metric } from "./format.js";
+import { count, hparam, many, metric } from "./format.js";
 import { HeatMap, specOf } from "./heatmap.js";
 import { Importance } from "./importance.js";
 import { go } from "./router.js";
-import { saveText, csvOf } from "./save.js";
-import { saveSvg } from "./svg.js";
+import { Saves } from "./saves.js";
+import { traced } from "./svg.js";
 import { Empty, Load } from "./ui.js";
 
 const [W, H, TOP, BOTTOM, SIDE] = [900, 320, 34, 26, 50];
@@ -86,8 +86,8 @@ function ParallelCoordinates({ e, trials, names }) {
   const ordered = [...trials].sort((a, b) => Number(fits(a)) - Number(fits(b)) || quality(a) - quality(b));
   return html`<section class="card" aria-label="parallel coordinates"><div class="row spread"><h2>Parallel coordinates</h2><div class="row tight"><span class="muted" role="status">${kept.length} of ${trials.length} trials</span>
       ${Object.keys(brushes).length > 0 && html`<button class="small" onClick=${() => setBrushes({})}>Clear brushes</button>`}
-      <button class="quiet small" onClick=${() => saveSvg(picture.current, "parallel-coordinates.svg")}>SVG</button>
-      <button class="quiet small" onClick=${() => saveText(csvOf(["trial", ...axes.map((a) => a.name)], [trials.map((t) => t.id), ...axes.map((a) => trials.map(a.of))]), "trials.csv", "text/csv")}>CSV</button></div></div>
+      <${Saves} name="parallel coordinates" draw=${() => ({ ...traced(picture.current), title: `Hyperparameters against ${e.searcherMetric}`, about: `${kept.length} of ${many(trials.length, "trial")}; the thick line is the best trial`, keys: [[0, "worst"], [0.5, "between"], [1, "best"]].map(([share, label]) => ({ label, shape: "line", stroke: shade(Number(share)) })) })}
+        table=${() => [["trial", ...axes.map((a) => a.name)], [trials.map((t) => t.id), ...axes.map((a) => trials.map(a.of))]]} /></div></div>
     <svg class="picture" ref=${picture} viewBox="0 0 ${W} ${H}" role="img" aria-label="a line for each of ${trials.length} trials over ${names.length} hyperparameters; drag along an axis to choose"
       onPointerMove=${(/** @type {any} */ event) => {
         if (!drag.current) return;
@@ -122,7 +122,8 @@ function Scatter({ e, trials, name }) {
   const up = scaleOf({}, trials.map((t) => t.searcherMetricValue), "");
   const x = (/** @type {number} */ share) => left + 8 + share * (w - left - 24);
   const y = (/** @type {number} */ share) => h - bottom - 8 - share * (h - bottom - 24);
-  return html`<section class="card" aria-label="${name} against ${e.searcherMetric}"><div class="row spread"><h3>${name}</h3><button class="quiet small" onClick=${() => saveSvg(picture.current, `${name}.svg`)}>SVG</button></div>
+  return html`<section class="card" aria-label="${name} against ${e.searcherMetric}"><div class="row spread"><h3>${name}</h3><${Saves} name="${name} against ${e.searcherMetric}" draw=${() => ({ ...traced(picture.current), title: `${name} against ${e.searcherMetric}`, about: many(trials.length, "trial"), keys: [{ label: "trial", fill: "var(--run)" }, { label: "best trial", fill: "var(--accent)" }] })}
+      table=${() => [["trial", name, e.searcherMetric], [trials.map((t) => t.id), trials.map((t) => t.hparams[name]), trials.map((t) => t.searcherMetricValue)]]} /></div>
     <svg class="picture" ref=${picture} viewBox="0 0 ${w} ${h}" role="img" aria-label="${trials.length} trials: ${name} against ${e.searcherMetric}">
       <line class="axis" x1=${left} x2=${w - 8} y1=${h - bottom} y2=${h - bottom} /><line class="axis" x1=${left} x2=${left} y1="8" y2=${h - bottom} />
       ${across.ticks.map(([share, text]) => html`<text key=${share} x=${x(share)} y=${h - bottom + 16} text-anchor=${share === 1 ? "end" : "middle"}>${text}</text>`)}${up.ticks.map(([share, text]) => html`<text key=${share} x=${left - 6} y=${y(share) + 4} text-anchor="end">${text}</text>`)}

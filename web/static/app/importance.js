@@ -4,8 +4,8 @@ import { useGet } from "./data.js";
 import { count, many } from "./format.js";
 import { short } from "./heatmap.js";
 import { isOver } from "./experiments.js";
-import { csvOf, saveText } from "./save.js";
-import { saveSvg, useWidth } from "./svg.js";
+import { Saves } from "./saves.js";
+import { traced, useWidth } from "./svg.js";
 import { Load } from "./ui.js";
 
 const [LINE, MOST, NUMBERS] = [24, 15, 92];
@@ -46,6 +46,6 @@ function Bars({ e, answer, reload }) {
           <text class="num" x=${width - 46} y=${y + 4} text-anchor="end">${percent(row.importance)}</text><text class="num" x=${width - 2} y=${y + 4} text-anchor="end">± ${(100 * row.spread).toFixed(1)}</text></g>`;
       })}</svg></div>
     <div class="row spread"><p class="muted">From ${many(answer.trials, "trial")}${answer.trials < answer.total ? ` of ${count(answer.total)}` : ""} by random forests; one that was stopped early counts with what it had reached.${answer.hyperparameters.length > MOST ? ` The first ${MOST} of ${answer.hyperparameters.length} hyperparameters.` : ""}</p>
-      <div class="row tight">${!isOver(e) && html`<button class="quiet small" onClick=${reload}>Compute again</button>`}<button class="quiet small" aria-label="save importance as SVG" onClick=${() => saveSvg(picture.current, "importance.svg")}>SVG</button>
-        <button class="quiet small" aria-label="save importance as CSV" onClick=${() => saveText(csvOf(["hyperparameter", "importance", "spread"], ["name", "importance", "spread"].map((key) => answer.hyperparameters.map((/** @type {any} */ row) => row[key]))), "importance.csv", "text/csv")}>CSV</button></div></div></div>`;
+      <div class="row tight">${!isOver(e) && html`<button class="quiet small" onClick=${reload}>Compute again</button>`}<${Saves} name="importance" draw=${() => ({ ...traced(picture.current), title: `What matters for ${e.searcherMetric}`, about: `From ${many(answer.trials, "trial")}; R² ${Math.max(0, answer.r2).toFixed(2)} of trials that the model has not seen`, keys: [{ label: "how much a hyperparameter explains", fill: "var(--run)" }, { label: "give or take", shape: "line", stroke: "var(--ink)" }] })}
+          table=${() => [["hyperparameter", "importance", "spread"], ["name", "importance", "spread"].map((key) => answer.hyperparameters.map((/** @type {any} */ row) => row[key]))]} /></div></div></div>`;
 }

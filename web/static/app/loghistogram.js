@@ -4,8 +4,8 @@ import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { clock, count, duration, exact, many } from "./format.js";
 import { watch } from "./live.js";
-import { saveText, csvOf } from "./save.js";
-import { saveSvg } from "./svg.js";
+import { Saves } from "./saves.js";
+import { traced } from "./svg.js";
 import { Band, sentence } from "./ui.js";
 
 const [BUCKETS, W, H] = [150, 900, 56];
@@ -85,7 +85,7 @@ export function LogHistogram({ of, taskIds, levels, search, box, lines, onTime }
   const x = (/** @type {number} */ i) => (i / BUCKETS) * W;
   return html`<figure class="stack tight" aria-label="lines over time: ${many(all, "line")}">
     <div class="row spread muted"><span class="row">${list.data.isApproximate ? "about " : ""}${many(all, "line")} in ${duration((BUCKETS * widthMs) / 1000)}${BANDS.map(([name, fill], i) => html`<span class="row tight" key=${name}><svg width="10" height="10" aria-hidden="true"><rect width="10" height="10" fill=${fill} /></svg>${name}: ${count(layers[i].counts.reduce((a, b) => a + b, 0))}</span>`)}</span>
-      <span class="row tight">${["SVG", "CSV"].map((kind) => html`<button class="quiet small" key=${kind} aria-label="save lines over time as ${kind}" onClick=${() => save(kind)}>${kind}</button>`)}</span></div>
+      <${Saves} name="lines over time" file="${of}-lines" draw=${draw} table=${() => [["from", ...layers.map((layer) => layer.name)], [sums.map((_, i) => time(i)), ...layers.map((layer) => layer.counts)]]} /></div>
     <svg class="histogram" ref=${picture} viewBox="0 0 ${W} ${H}" preserveAspectRatio="none" tabindex="0" role="slider" aria-label="show the log from a time" aria-valuemin="0" aria-valuemax=${BUCKETS - 1} aria-valuenow=${step} aria-valuetext=${said(step)} onKeyDown=${onKey}
       onPointerDown=${(/** @type {any} */ event) => { isDown.current = true; event.currentTarget.setPointerCapture(event.pointerId); setPlace(bucketAt(event)); }}
       onPointerMove=${(/** @type {any} */ event) => setPlace(bucketAt(event))}
@@ -105,10 +105,9 @@ export function LogHistogram({ of, taskIds, levels, search, box, lines, onTime }
       ${now !== null && html`<path d="M${x(now)} 0v${H}" stroke="var(--ink)" stroke-width="1.5" vector-effect="non-scaling-stroke" />`}</svg>
     <p class="plot-tip row spread nowrap"><span>${place === null ? clock(time(0)) : said(place)}</span>${place === null && html`<span class="hint">${list.data.isApproximate ? "lines below warning are estimated; " : ""}click or drag to show the log from there</span><span>${clock(time(BUCKETS))}</span>`}</p></figure>`;
 
-  /** @param {string} kind */
-  function save(kind) {
-    const name = `${of.replace("/", "-")}-lines`;
-    if (kind === "SVG") saveSvg(picture.current, `${name}.svg`);
-    else saveText(csvOf(["from", ...layers.map((layer) => layer.name)], [sums.map((_, i) => time(i)), ...layers.map((layer) => layer.counts)]), `${name}.csv`, "text/csv");
+  /** Higher than on the page, where it stands above the log. */
+  function draw() {
+    const about = `${exact(time(0))} to ${exact(time(BUCKETS))}; the highest bar has ${many(most, "line")}${list.data.isApproximate ? "; those below warning are estimated" : ""}`;
+    return { ...traced(picture.current, { height: 3 * H }), title: `Lines of ${of.replace("/", " ").replace(/s(?= )/, "")} over time`, about, keys: layers.map(({ name, fill, counts }) => ({ label: `${name}: ${count(counts.reduce((a, b) => a + b, 0))}`, fill })) };
   }
 }

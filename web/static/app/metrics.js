@@ -166,10 +166,12 @@ function best(curves, e) {
   return [...curves].sort((a, b) => Number(a.trialId === e.bestTrialId) - Number(b.trialId === e.bestTrialId) || a.trialId - b.trialId);
 }
 
+const WAITED = "shaded: reports waited on their hosts' disks";
+
 /** Where reports waited, on the axis of a chart. @param {any[]} late @param {any[]} curves @param {string} axis @returns {[number, number, string][]} */
 function bandsOf(late, curves, axis) {
-  if (axis === "batches") return late.map((each) => [each.firstBatches - 0.5, each.lastBatches + 0.5, ""]);
+  if (axis === "batches") return late.map((each) => [each.firstBatches - 0.5, each.lastBatches + 0.5, WAITED]);
   if (axis !== "time") return [];
   const begins = new Map(curves.map((curve) => [curve.trialId, curve.times[0] ?? 0]));
-  return late.map((each) => [each.made - begins.get(each.trialId), each.came - begins.get(each.trialId), ""]);
+  return late.map((each) => [each.made - begins.get(each.trialId), each.came - begins.get(each.trialId), WAITED]);
 }

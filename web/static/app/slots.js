@@ -4,8 +4,8 @@ import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { exact } from "./format.js";
 import { useQuery } from "./router.js";
-import { csvOf, saveText } from "./save.js";
-import { savePng, saveSvg, useWidth } from "./svg.js";
+import { Saves } from "./saves.js";
+import { traced, useWidth } from "./svg.js";
 import { Choice, Empty, Load } from "./ui.js";
 
 const [LEFT, TOP, HIGH, GAP, LOW, BOTTOM] = [44, 14, 220, 30, 80, 24];
@@ -95,6 +95,7 @@ function Areas({ answer, capacity, days }) {
     setAt((now) => Math.max(0, Math.min(count - 1, (now < 0 ? count : now) + by)));
   };
   if (!used.some((/** @type {number} */ n) => n > 0) && !answer.waiting.some((/** @type {number} */ n) => n > 0)) return html`<${Empty} title="No slot was used or waited for in this time"></${Empty}>`;
+  const keys = [...layers, { label: "waited for", colour: "var(--wait)" }];
   return html`<div class="stack tight"><div ref=${box}><svg class="picture" ref=${picture} viewBox="0 0 ${width} ${height}" role="slider" tabindex="0" aria-label="slots in use and waited for; the arrow keys read it" aria-valuemin="0" aria-valuemax=${count - 1} aria-valuenow=${at < 0 ? count - 1 : at} aria-valuetext=${says} onPointerMove=${move} onPointerLeave=${() => setAt(-1)} onKeyDown=${step}>
       ${[0, 0.25, 0.5, 0.75, 1].map((share) => html`<g key=${share}><line class="grid" x1=${LEFT} x2=${width - 10} y1=${y(share * most)} y2=${y(share * most)} /><text x=${LEFT - 6} y=${y(share * most) + 4} text-anchor="end">${near(share * most)}</text></g>`)}
       ${areas.map((each, i) => html`<polygon key=${layers[i].label} points=${area(each)} fill=${layers[i].colour} stroke="var(--surface)" stroke-width="0.4"><title>${layers[i].label}</title></polygon>`)}
@@ -104,7 +105,7 @@ function Areas({ answer, capacity, days }) {
       ${(width < 500 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]).map((share) => html`<text key="t${share}" x=${x(share * count)} y=${height - 6} text-anchor=${share === 1 ? "end" : share ? "middle" : "start"}>${share === 1 ? "now" : written(share * count)}</text>`)}
       ${at >= 0 && html`<line x1=${x(at + 0.5)} x2=${x(at + 0.5)} y1=${TOP} y2=${floor + LOW} stroke="var(--ink)" opacity="0.6" />`}</svg></div>
     <p class="plot-tip" style=${{ whiteSpace: "normal" }}>${says}</p>
-    <ul class="row" style=${{ columnGap: "var(--s4)" }} aria-label="whose slots">${[...layers, { label: "waited for", colour: "var(--wait)" }].map((layer) => html`<li class="row tight" key=${layer.label}><svg width="12" height="12" aria-hidden="true"><rect width="12" height="12" rx="2" fill=${layer.colour} /></svg>${layer.label}</li>`)}</ul>
-    <div class="row tight"><button class="quiet small" aria-label="save slots over time as PNG" onClick=${() => savePng(picture.current, "slots-over-time.png")}>PNG</button><button class="quiet small" aria-label="save slots over time as SVG" onClick=${() => saveSvg(picture.current, "slots-over-time.svg")}>SVG</button>
-      <button class="quiet small" aria-label="save slots over time as CSV" onClick=${() => saveText(csvOf(["time", ...layers.map((layer) => layer.label), "waited for"], [answer.waiting.map((/** @type {number} */ _, /** @type {number} */ i) => new Date(time(i)).toISOString()), ...layers.map((layer) => layer.slots), answer.waiting]), "slots-over-time.csv", "text/csv")}>CSV</button></div></div>`;
+    <ul class="row" style=${{ columnGap: "var(--s4)" }} aria-label="whose slots">${keys.map((layer) => html`<li class="row tight" key=${layer.label}><svg width="12" height="12" aria-hidden="true"><rect width="12" height="12" rx="2" fill=${layer.colour} /></svg>${layer.label}</li>`)}</ul>
+    <${Saves} name="slots over time" draw=${() => ({ ...traced(picture.current), title: "Slots over time", about: `${exact(time(0))} to ${exact(time(count))}`, keys: keys.map(({ label, colour }) => ({ label, fill: colour })) })}
+      table=${() => [["time", ...layers.map((layer) => layer.label), "waited for"], [answer.waiting.map((/** @type {number} */ _, /** @type {number} */ i) => new Date(time(i)).toISOString()), ...layers.map((layer) => layer.slots), answer.waiting]]} /></div>`;
 }
