@@ -239,6 +239,7 @@ SAVED = [
     ("/det/experiments/1/hyperparameters", "heat map", "batch_size and alpha against accuracy", "best accuracy ≤ "),
     ("/det/experiments/1/hyperparameters", "parallel coordinates", "Hyperparameters against accuracy", "best"),
     ("/det/experiments/1/hyperparameters", "alpha against accuracy", "alpha against accuracy", "best trial"),
+    ("/det/experiments/1/search", "rungs", "Rungs", "went on"),
     ("/det/experiments/1/timeline", "slots over time", "Slots over time of experiment 1", "waits"),
     ("/det/trials/1/logs", "lines over time", "Lines of trial 1 over time", "warning: "),
     ("/det/cluster/slots?span=hour", "slots over time", "Slots over time", "waited for"),
@@ -282,6 +283,20 @@ def test_every_picture_is_saved_as_png_svg_and_csv(visit: Callable[..., Visitor]
         assert rows, name
         assert all(None not in row for row in rows), name
     visitor.saw_no_problem(but=("Failed to load resource",))
+
+
+def test_rungs_are_saved_with_who_stands_where(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1/search")
+    rungs = page.locator(".rung .cells a")
+    rungs.first.wait_for()
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save rungs as CSV"))))
+    assert len(rows) == rungs.count()
+    assert [row["trial"] for row in rows] == [text.rstrip("↑") for text in rungs.all_inner_texts()]
+    assert {"stopped", "finished"} < {row["outcome"] for row in rows}
+    drawing = ElementTree.fromstring(saved(page, "save rungs as SVG"))
+    texts = [each.text for each in drawing.iter(f"{SVG}text")]
+    assert all(text in texts for text in rungs.all_inner_texts())
 
 
 def plotted(page: Page, **changes: Any) -> tuple[str, Any]:

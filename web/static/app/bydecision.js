@@ -46,6 +46,6 @@ function After({ e, at, count, wanted }) {
       return html`<div class="stack tight"><dl class="facts"><dt>Decision</dt><dd>${decision.number}, <time datetime=${decision.time}>${exact(decision.time)}</time></dd><dt>What happened</dt><dd>${decision.event}${decision.trialId ? html`, <a href="/det/trials/${decision.trialId}">trial ${decision.trialId}</a>` : ""}${decision.value === null ? "" : `, ${s.metric} ${metric(decision.value)}`}</dd>
         <dt>What was done</dt><dd>${decision.error || decision.actions || "nothing"}</dd></dl>
         <ul class="why">${[...decision.sentences, ...s.sentences].map((/** @type {string} */ text) => html`<li key=${text}>${text}</li>`)}</ul>
-        ${s.rungs.length > 0 && html`<${Rungs} rungs=${s.rungs} metricName=${s.metric} />`}</div>`;
+        ${s.rungs.length > 0 && html`<${Rungs} rungs=${s.rungs} metricName=${s.metric} name="rungs of ${e.id}" />`}</div>`;
     }}</${Load}></section>`;
 }

@@ -1,9 +1,12 @@
 // A search as its decisions: a slider over all of them, rungs with who stands where, and why.
 import { html, useEffect, useState } from "./html.js";
 import { useGet, useRested } from "./data.js";
-import { clock, exact, metric } from "./format.js";
+import { clock, exact, many, metric } from "./format.js";
 import { setQuery, useLocation } from "./router.js";
 import { may, session } from "./session.js";
+import { Saves } from "./saves.js";
+import { paint, tag, words } from "./svg.js";
+import { colour } from "./theme.js";
 import { Empty, Load, Table } from "./ui.js";
 import { Fork } from "./experimentdialogs.js";
 
@@ -51,14 +54,48 @@ export function Search({ e }) {
   }}</${Load}>`;
 }
 
-/** @param {{rungs: any[], metricName: string}} props */
-export function Rungs({ rungs, metricName }) {
+/** How an outcome is drawn in a file: as the page has it. @type {Record<string, import("./svg.js").Key>} */
+const LOOKS = {
+  on: { label: "went on", fill: "var(--ok-soft)", stroke: "var(--ok)" }, top: { label: "finished", fill: "var(--accent-soft)", stroke: "var(--accent)", width: 2 },
+  stop: { label: "stopped", fill: "var(--off-soft)", stroke: "var(--line-strong)", dash: "3 2" }, fail: { label: "failed", fill: "var(--bad-soft)", stroke: "var(--bad)" },
+  "": { label: "not compared", fill: "var(--surface)", stroke: "var(--line-strong)" },
+};
+const [CELL, CELLS, LEFT, RIGHT] = [32, 20, 150, 110];
+
+/** Rungs as a drawing: as many rows as the cells of each need. @param {any[]} rungs @param {string} metricName @returns {import("./svg.js").Drawing} */
+export function drawnRungs(rungs, metricName) {
+  const width = LEFT + CELLS * CELL + RIGHT;
+  let y = 0;
+  const body = rungs.map((rung) => {
+    const rows = Math.max(1, Math.ceil(rung.entries.length / CELLS));
+    const top = y;
+    y += Math.max(34, rows * 26) + 12;
+    return [
+      words(0, top + 13, `bracket ${rung.bracket}, rung ${rung.rung}`, { "font-weight": 600, "font-size": 12, fill: colour("--ink") }),
+      words(0, top + 29, `at ${rung.length}: ${many(rung.entries.length, "result")}`),
+      ...rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => {
+        const look = LOOKS[OUTCOMES[entry.outcome] ?? ""];
+        const [left, up] = [LEFT + (i % CELLS) * CELL, top + Math.floor(i / CELLS) * 26];
+        return tag("rect", { x: left, y: up, width: CELL - 3, height: 22, rx: 4, ...paint("fill", look.fill ?? ""), ...paint("stroke", look.stroke ?? ""), "stroke-width": look.width, "stroke-dasharray": look.dash })
+          + words(left + (CELL - 3) / 2, up + 15, `${entry.trialId}${entry.wentOn ? "↑" : ""}`, { "text-anchor": "middle", fill: colour("--ink") });
+      }),
+      words(width - 2, top + 15, `threshold ${metric(rung.threshold)}`, { "text-anchor": "end" }),
+    ].join("");
+  }).join("");
+  const present = new Set(rungs.flatMap((rung) => rung.entries.map((/** @type {any} */ entry) => OUTCOMES[entry.outcome] ?? "")));
+  return { body, width, height: y, title: "Rungs", about: `Trials of each rung by ${metricName}, the best first; ↑ went on`, keys: Object.entries(LOOKS).filter(([kind]) => present.has(kind)).map(([, look]) => look) };
+}
+
+/** @param {{rungs: any[], metricName: string, name?: string}} props `name`: of what is saved */
+export function Rungs({ rungs, metricName, name = "rungs" }) {
+  const rows = rungs.flatMap((rung) => rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => [rung.bracket, rung.rung, rung.length, i + 1, entry.trialId, entry.metric, (entry.outcome ?? "not compared").replaceAll("_", " "), rung.threshold]));
   return html`<div class="rungs">${rungs.map((rung) => html`<div class="rung" key="${rung.bracket}.${rung.rung}">
     <div><strong>bracket ${rung.bracket}, rung ${rung.rung}</strong><div class="muted">at ${rung.length}: ${rung.entries.length} results</div></div>
     <div class="cells">${rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => html`<a key=${entry.requestId} class=${OUTCOMES[entry.outcome] ?? ""} href=${entry.trialId ? `/det/trials/${entry.trialId}` : null}
       title="trial ${entry.trialId}: ${metricName} ${metric(entry.metric)}, place ${i + 1} of ${rung.entries.length}, ${(entry.outcome ?? "not compared").replaceAll("_", " ")}">${entry.trialId}${entry.wentOn ? "↑" : ""}</a>`)}</div>
     <div class="num"><span class="muted">threshold</span> ${metric(rung.threshold)}</div></div>`)}
-    <p class="muted row tight"><span class="cells"><span class="cell">7↑</span></span> went on; dashed: stopped; best first, by ${metricName}</p></div>`;
+    <p class="muted row tight"><span class="cells"><span class="cell">7↑</span></span> went on; dashed: stopped; best first, by ${metricName}</p>
+    <div class="row"><${Saves} name=${name} draw=${() => drawnRungs(rungs, metricName)} table=${() => [["bracket", "rung", "length", "place", "trial", metricName, "outcome", "threshold"], Array.from({ length: 8 }, (_, k) => rows.map((row) => row[k]))]} /></div></div>`;
 }
 
 /** @param {string} workflow */
