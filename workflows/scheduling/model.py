@@ -68,11 +68,15 @@ class Grant(BaseModel):
 
 
 class AgentSlots(BaseModel):
-    """An agent as the scheduler sees it."""
+    """An agent as the scheduler sees it: a host, or a cluster that places containers on its nodes by itself.
+
+    A cluster's slots are only counted: the ids that an allocation holds say how many, and nothing of where.
+    """
 
     agent_id: str
     slot_ids: tuple[int, ...]
     max_zero_slot: int | None = None  # allocations without slots that it takes; None: as many as its pool says
+    slots_per_pod: int | None = None  # of a cluster: the most of one container; None: it is a host
     is_available: bool = True  # False: out of reach; what runs there goes on
     is_enabled: bool = True  # False: an operator took it out of service, or has it drained
     disabled_slots: tuple[int, ...] = ()  # that an operator took out of service

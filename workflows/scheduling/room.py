@@ -42,6 +42,7 @@ class Room:
     ) -> None:
         self._fitting = fitting
         self._mixed = mixed
+        agents = list(agents)
         self._serving = {agent.agent_id: agent.serving_slots for agent in agents if agent.is_open}
         self._free = {agent_id: list(slots) for agent_id, slots in self._serving.items()}
         self._aux = {
@@ -50,13 +51,16 @@ class Room:
             if agent.is_open
         }
         self._max_aux = dict(self._aux)
+        self._clusters = {
+            agent.agent_id: agent.slots_per_pod for agent in agents if agent.is_open and agent.slots_per_pod is not None
+        }
         for grant in grants:
             for place in grant.placements:
                 if place.agent_id in self._free:
                     self._take_of(place)
         # agents of a size by their hash, ascending: who is next to a request is found by bisection
         self._rings: dict[_Size, list[tuple[int, str]]] = defaultdict(list)
-        for agent_id in self._free:
+        for agent_id in self._free.keys() - self._clusters.keys():
             self._rings[self._size(agent_id)].append(_entry(agent_id))
         for ring in self._rings.values():
             ring.sort()
@@ -73,7 +77,8 @@ class Room:
     @property
     def free(self) -> int:
         """Slots that nobody holds."""
-        return sum(size[0] * len(ring) for size, ring in self._rings.items())
+        of_hosts = sum(size[0] * len(ring) for size, ring in self._rings.items())
+        return of_hosts + sum(len(self._free[agent_id]) for agent_id in self._clusters)
 
     def free_aux(self, request: Request) -> int:
         """Allocations without slots for which there is still room on agents that a request may have."""
@@ -90,6 +95,8 @@ class Room:
         shared = self._shared(request)
         if shared is not None:
             return (Placement(agent_id=shared, slot_ids=tuple(self._free[shared][: request.slots])),)
+        if (pods := self._fit_into_cluster(request)) is not None:
+            return pods
         if request.slots < 2 or request.is_single_node:
             return None
         chosen = self._dedicated(request)
@@ -137,7 +144,7 @@ class Room:
 
     def _file(self, agent_id: str, before: _Size) -> None:
         after = self._size(agent_id)
-        if after == before:
+        if after == before or agent_id in self._clusters:
             return
         entry = _entry(agent_id)
         ring = self._rings[before]
@@ -173,6 +180,23 @@ class Room:
         own = _hash(request.allocation_id)
         chosen = min(open_ids, key=lambda a: (-self._aux_score(a), (own - _hash(a)) % 2**64, a))
         return (Placement(agent_id=chosen, slot_ids=()),)
+
+    def _fit_into_cluster(self, request: Request) -> tuple[Placement, ...] | None:
+        """A container of each pod, where that many slots are free; which node has them, the cluster decides.
+
+        Pods are equal: a request that is larger than a pod must be a multiple of one. Source: spec kubernetes.md §3.
+        """
+        for agent_id in sorted(self._clusters, key=lambda each: (-len(self._free[each]), each)):
+            size = min(request.slots, self._clusters[agent_id])
+            free = self._free[agent_id]
+            if agent_id in request.excluded_agents or len(free) < request.slots or size == 0:
+                continue
+            if request.slots % size == 0 and (request.slots == size or not request.is_single_node):
+                return tuple(
+                    Placement(agent_id=agent_id, slot_ids=tuple(free[size * rank : size * (rank + 1)]), rank=rank)
+                    for rank in range(request.slots // size)
+                )
+        return None
 
     def _aux_score(self, agent_id: str) -> float:
         free, most = self._aux[agent_id], self._max_aux[agent_id]
@@ -215,7 +239,8 @@ class Room:
     def _count(self, size: _Size, request: Request) -> int:
         """How many agents of a size the request may have."""
         excluded = sum(
-            agent_id in self._free and self._size(agent_id) == size for agent_id in set(request.excluded_agents)
+            agent_id in self._free and agent_id not in self._clusters and self._size(agent_id) == size
+            for agent_id in set(request.excluded_agents)
         )
         return len(self._rings[size]) - excluded
 

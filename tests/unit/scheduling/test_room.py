@@ -20,6 +20,51 @@ MIXED = {"allow_heterogeneous_fits": True}
 WORST = {"fitting_policy": "worst"}
 
 
+# -- a cluster, which places containers by itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slots", "single", "pods"),
+    [
+        (1, False, [1]),
+        (4, True, [4]),
+        (8, False, [4, 4]),
+        (8, True, None),  # more than a pod holds
+        (6, False, None),  # pods of an allocation are equal
+        (12, False, [4, 4, 4]),
+        (16, False, None),
+        (0, False, [0]),
+    ],
+)
+def test_cluster_gives_pods_and_only_counts_their_slots(slots: int, single: bool, pods: list[int] | None) -> None:
+    cluster = AgentSlots(agent_id="gpu", slot_ids=tuple(range(14)), slots_per_pod=4, max_zero_slot=1000)
+    room = Room([cluster], fitting=Fitting.BEST)
+    request = Request(allocation_id="a", holder="h", slots=slots, is_single_node=single)
+    found = room.fit(request)
+    assert (found and [place.count for place in found]) == pods
+    if found:
+        assert [place.rank for place in found] == list(range(len(found)))
+        room.take(found)
+        assert room.free == 14 - slots
+        room.give(found)
+    assert room.free == 14
+
+
+def test_cluster_takes_no_part_in_what_hosts_hold_together() -> None:
+    hosts = [AgentSlots(agent_id=f"h{n}", slot_ids=(0, 1)) for n in range(2)]
+    cluster = AgentSlots(agent_id="gpu", slot_ids=(0, 1), slots_per_pod=2)
+    room = Room([*hosts, cluster], fitting=Fitting.BEST)
+    found = room.fit(Request(allocation_id="a", holder="h", slots=4))
+    assert found is not None
+    assert {place.agent_id for place in found} == {"h0", "h1"}
+    assert room.free == 6
+    excluded = Request(allocation_id="b", holder="h", slots=2, excluded_agents=("h0", "h1"))
+    pods = room.fit(excluded)
+    assert pods is not None
+    assert [place.agent_id for place in pods] == ["gpu"]
+    assert room.fit(excluded.model_copy(update={"excluded_agents": ("h0", "h1", "gpu")})) is None
+
+
 # -- the table of the spec ---------------------------------------------------------------------------------------------
 
 
