@@ -20,7 +20,13 @@ _MOST_TASKS = 100
 _ENDED = {"COMPLETED": "COMPLETED", "CANCELED": "CANCELED", "ERROR": "FAILED", "DELETE_FAILED": "FAILED"}
 _GONE = ("DELETING", "DELETED")
 #: Ends that the code of a task is not to blame for.
-_INFRASTRUCTURE = (EndCause.LAUNCH, EndCause.NODE_LOST, EndCause.NODE_SHUTDOWN, EndCause.NEVER_STARTED)
+_INFRASTRUCTURE = (
+    EndCause.LAUNCH,
+    EndCause.NODE_LOST,
+    EndCause.NODE_SHUTDOWN,
+    EndCause.EVICTED,
+    EndCause.NEVER_STARTED,
+)
 
 
 def find(session: Session, job_id: str, user: UserPrincipal) -> Submission:

@@ -66,6 +66,7 @@ class EndCause(StrEnum):
     LAUNCH = "launch"
     NODE_LOST = "node_lost"
     NODE_SHUTDOWN = "node_shutdown"
+    EVICTED = "evicted"  # its cluster wanted the room for others, or its node
     NEVER_STARTED = "never_started"
     NO_NODE_LEFT = "no_node_left"  # log policies excluded every agent that could hold it
 
@@ -153,6 +154,13 @@ def classify(
             kind=ExitKind.SYSTEM,
             cause=EndCause.NODE_SHUTDOWN,
             message=f"{where}stopped with its host",
+            code=failed.code,
+        )
+    if failed.cause == "evicted":
+        return AllocationEnd(
+            kind=ExitKind.SYSTEM,
+            cause=EndCause.EVICTED,
+            message=f"{where}{failed.message or 'its cluster ended it'}",
             code=failed.code,
         )
     if failed.cause == "launch_failed":

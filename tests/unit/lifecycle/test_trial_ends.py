@@ -151,6 +151,12 @@ def test_nothing_is_spent_when_the_container_was_killed_but_not_by_us() -> None:
     assert (end.kind, end.cause) == (ExitKind.SYSTEM, EndCause.NODE_SHUTDOWN)
 
 
+def test_nothing_is_spent_when_its_cluster_evicted_it() -> None:
+    evicted = ContainerResult(container_id="c", code=143, cause="evicted", message="evicted by its node (node n1)")
+    end = end_of([evicted])
+    assert (end.kind, end.cause, end.message) == (ExitKind.SYSTEM, EndCause.EVICTED, "evicted by its node (node n1)")
+
+
 @pytest.mark.parametrize(
     ("reason", "kind", "cause"),
     [
