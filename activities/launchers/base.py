@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 RUNS_IN = "ai.undeterred.runs-in"
 """The label of a container that says where its imports are looked for: the path of an interpreter, or `image NAME`."""
@@ -41,6 +41,7 @@ class ExitCause(StrEnum):
     KILLED = "killed"  # ended by `Launcher.kill`
     OUT_OF_MEMORY = "out_of_memory"  # the kernel or the engine ended it for memory
     NO_PROGRAM = "no_program"  # the image has no such first program, or none for this architecture
+    EVICTED = "evicted"  # its cluster ended it: for others, or with its node
     LOST = "lost"  # gone without a trace: the host rebooted, or it was removed from outside
 
 
@@ -86,6 +87,10 @@ class ContainerSpec:
     user: str = ""
     ports: Mapping[str, int] = field(default_factory=dict[str, int])  # that it listens on, by the variable that says so
     is_of_gang: bool = False  # others of its allocation run on other hosts, and must reach it at its host's address
+    group: str = ""  # its allocation
+    rank: int = 0  # in it
+    group_size: int = 1  # containers that the allocation has
+    pod_spec: Mapping[str, Any] = field(default_factory=dict[str, Any])  # a user's, for launchers that make pods
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class LogLine:
 
     offset: int
     timestamp: datetime
-    stdtype: str  # "stdout" or "stderr"
+    stdtype: str | None  # "stdout" or "stderr"; None: the launcher can't tell
     text: str
 
 
@@ -222,6 +227,25 @@ class Launcher(abc.ABC):
 
         Raises: LaunchError.
         """
+
+    async def started(self, container_id: str, say: Callable[[str], None]) -> None:
+        """Wait until the container's program runs or has ended. Others than clusters' launchers start it in `start`.
+
+        Args:
+            container_id: Of what `start` has started.
+            say: Gets lines for the trial's log: what it waits for.
+
+        Raises: LaunchError, when it will never run.
+        """
+        return
+
+    def address(self, container_id: str) -> str:
+        """Where other containers of its allocation reach it; empty: at the address of this agent's host."""
+        return ""
+
+    def node(self, container_id: str) -> str:
+        """The node that the cluster runs it on; empty: this agent's host."""
+        return ""
 
     @abc.abstractmethod
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
