@@ -4,8 +4,8 @@ Run as `python -c <this file> FOLDER` by the interpreter of the image, so it kee
 mounted Secret: `common` has what all containers of the allocation have in common, and a file named after the index of
 the pod in its Job has the rest. It is here, and not in the Job, because there are tokens in it.
 
-SIGTERM is passed on, whoever wants the pod to end: our own agent, a node that is drained, a queue. After `grace_s` all
-that still runs in the container is killed.
+SIGTERM is passed on: from our own agent, from a node that is drained, or from a queue that wants the room. After
+`grace_s` all that still runs in the container is killed.
 
 What the harness could not deliver before its end waits on the pod's disk, which goes with the pod. So it is delivered
 from here, however long the API is away; only a pod that is to end waits no longer than `grace_s`.
