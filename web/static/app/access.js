@@ -164,6 +164,7 @@ export function PoolAccess() {
       { key: "name", title: "Pool", cell: (/** @type {any} */ p) => html`<a href="/det/resourcepool/${encodeURIComponent(p.name)}">${p.name}</a>` },
       { key: "slots", title: "Slots", num: true, cell: (/** @type {any} */ p) => count(p.slotsAvailable) },
       { key: "who", title: "Workspaces", wrap: true, cell: (/** @type {any} */ p) => html`<${Bindings} key=${p.name} pool=${p} workspaces=${workspaces} />` },
+      { key: "do", title: "", cell: (/** @type {any} */ p) => html`<${PoolActions} pool=${p} reload=${pools.reload} />` },
     ]} empty=${html`<${Empty} title="No pools yet"><code>det resource-pool create NAME</code></${Empty}>`} />
       <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`}</${Load}>`}</${Load}></div>`;
 }

@@ -39,7 +39,7 @@ export function JoinTokens() {
     setMade(token);
     list.reload();
   };
-  return html`<section class="stack tight" aria-label="join tokens"><div class="row spread"><h2>Join tokens</h2><${FormButton} label="New join token" title="New join token" confirm="Create" done="Created" whole run=${run} fields=${[
+  return html`<section class="stack tight" aria-label="how hosts join"><div class="row spread"><h2>Join tokens</h2><${FormButton} label="New join token" title="New join token" confirm="Create" done="Created" whole run=${run} fields=${[
       { key: "pool", label: "Pool", type: "choice", value: "", options: [["", "the default one"], ...(pools.data?.resourcePools ?? []).map((/** @type {any} */ p) => [p.name, p.name])] }, { key: "uses", label: "Number of hosts; empty: any", type: "number", min: 1 },
       { key: "lifespan", label: "Valid for; -1: it never expires", value: "24h", required: true }, { key: "description", label: "Description" }]} /></div>
     <p class="muted">A host becomes an agent by one.</p>

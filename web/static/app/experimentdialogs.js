@@ -1,8 +1,10 @@
 // What is asked before an experiment is forked, continued or edited.
-import { html, useState } from "./html.js";
+import { html, useRef, useState } from "./html.js";
 import { patch, post } from "./api.js";
+import { useGet, useRested } from "./data.js";
+import { count } from "./format.js";
 import { go } from "./router.js";
-import { Dialog, Do } from "./ui.js";
+import { Dialog, Do, Table, sentence } from "./ui.js";
 
 /** @param {{e: any, at: number, onClose: () => void}} props `at`: the last shared decision; 0: all of them */
 export function Fork({ e, at, onClose }) {
@@ -53,7 +55,29 @@ export function Edit({ e, onClose }) {
   return html`<${Dialog} title="Edit the search of experiment ${e.id}" onClose=${onClose} wide><p class="muted">What was decided so far stays.</p>
     <div style=${{ display: "grid", gridTemplateColumns: "repeat(auto-fill, minmax(220px, 1fr))", gap: "var(--s3)" }}>${fields.filter(([, , now]) => now !== undefined && now !== null).map(input)}${places.map(input)}</div>
     <details><summary>Narrow the space of hyperparameters</summary><label class="field">All of it, as JSON<textarea rows="6" spellcheck="false" placeholder=${JSON.stringify(e.config.hyperparameters)} value=${space} onInput=${(/** @type {any} */ event) => setSpace(event.target.value)}></textarea></label></details>
+    ${Object.keys(search).length > 0 && html`<${Effect} e=${e} change=${JSON.stringify(search)} />`}
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!Object.keys(search).length && !Object.keys(rest).length && !space.trim()} run=${save} done="Changed">Change it</${Do}></div></${Dialog}>`;
+}
+
+/** What the search would do from now on, with the change and without. @param {{e: any, change: string}} props */
+function Effect({ e, change }) {
+  const rested = useRested(change, 300);
+  const found = useGet(`undeterred/experiments/${e.id}/search/preview-amend`, [], rested);
+  // What was found for the numbers before stays until the others are there, and says so.
+  const shown = useRef(/** @type {any} */ (null));
+  if (found.data) shown.current = found.data;
+  if (found.error) return html`<p class="band bad" role="alert">${sentence(found.error)}</p>`;
+  if (!shown.current) return html`<div class="skeleton" style=${{ height: "180px" }} role="status"><span class="visually-hidden">simulating</span></div>`;
+  const { unit, without, changed } = shown.current;
+  const number = (/** @type {any} */ value, /** @type {string} */ after = "") => (value === null || value === undefined ? "not known" : `${count(Number.isInteger(value) ? value : Number(value.toPrecision(3)))}${after}`);
+  const rung = (/** @type {any} */ each) => (each ? `${each.compared}, ${each.promoted} go on` : "–");
+  /** @type {[string, string, string][]} */
+  const rows = [["Trials in the end", number(without.trials), number(changed.trials)], ["still to be created", number(without.newTrials), number(changed.newTrials)], ["Promotions to come", number(without.promotions), number(changed.promotions)],
+    [`Still to train, ${unit}`, number(without.units), number(changed.units)], ["Trials at a time", number(without.atOnce), number(changed.atOnce)], ["Slot-hours", number(without.slotHours), number(changed.slotHours)], ["Hours, if all get their slots at once", number(without.hours), number(changed.hours)],
+    ...changed.rungs.map((/** @type {any} */ each, /** @type {number} */ i) => [`${changed.rungs.some((/** @type {any} */ r) => r.bracket) ? `Bracket ${each.bracket}, compared` : "Compared"} at ${count(each.length)} ${unit}`, rung(without.rungs[i]), rung(each)])];
+  return html`<section class="stack tight" aria-label="effect of the change" aria-busy=${!found.data || rested !== change}><h3>From now on</h3><${Table} label="effect of the change" rows=${rows} id=${(/** @type {any} */ row) => row[0]} columns=${[
+      { key: "what", title: "", cell: (/** @type {any} */ row) => row[0] }, { key: "now", title: "As it is", num: true, cell: (/** @type {any} */ row) => row[1] }, { key: "then", title: "Changed", num: true, cell: (/** @type {any} */ row) => (row[1] === row[2] ? html`<span class="muted">${row[2]}</span>` : html`<strong>${row[2]}</strong>`) }]} />
+    <p class="muted">Simulated: trials without a result are taken to do as well as those that have one, at the speed so far.${changed.isWhole ? "" : " The search is too large to be followed to its end: there is more to come."}</p></section>`;
 }
 
 /** @param {string} text */

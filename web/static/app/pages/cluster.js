@@ -31,7 +31,7 @@ function Overview() {
       { key: "since", title: "Since", cell: (/** @type {any} */ a) => html`<${When} at=${a.registeredTime} />` }, { key: "version", title: "Version", cell: (/** @type {any} */ a) => a.version },
       ...(isAdmin() ? [{ key: "do", title: "", cell: (/** @type {any} */ a) => (a.enabled && !a.draining ? html`<div class="row tight"><${Do} kind="small" title="no new work; what runs goes on" run=${() => post(`agents/${a.id}/disable`, { agentId: a.id, drain: true }).then(agents.reload)}>Drain</${Do}>
         <${Confirm} kind="small danger" label="Disable" title="Disable ${a.id}?" confirm="Disable" run=${() => post(`agents/${a.id}/disable`).then(agents.reload)}><p>Its ${many(Object.keys(a.containers ?? {}).length, "container")} leave it, trials after a checkpoint, and go on elsewhere.</p></${Confirm}><${Slots} agent=${a} reload=${agents.reload} /></div>` : html`<div class="row tight"><${Do} kind="small" run=${() => post(`agents/${a.id}/enable`).then(agents.reload)}>Enable</${Do}><${RemoveAgent} agent=${a} reload=${agents.reload} /></div>`) }] : []),
-    ]} empty=${html`<${Empty} title="No agent is connected"><p>On a host: <code>det agent run</code></p></${Empty}>`} />`}</${Load}></div>`;
+    ]} empty=${html`<${Empty} title="No agent is connected"><p>On a host: <code>det agent run</code></p></${Empty}>`} />`}</${Load}>${isAdmin() && html`<${JoinTokens} />`}</div>`;
 }
 
 function Usage() {
