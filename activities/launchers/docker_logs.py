@@ -8,16 +8,14 @@ a new agent reads again what an old one read.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from activities.launchers.base import LogLine
 from activities.launchers.engine import Engine, EngineError, EngineGone
 from activities.launchers.supervisor import LineSplitter
+from activities.launchers.tail import LineTail
 
-BUFFER_LINES = 8192
 _RESUME_S = 10
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -90,43 +88,16 @@ class FrameParser:
             lines.append(LogLine(self._last, moment, stream, text.decode("utf-8", "replace")))
 
 
-class LogTail:
-    """Follows one container's log; holds a bounded number of lines until they are acknowledged by `after`."""
+class LogTail(LineTail):
+    """Follows one container's log."""
 
     def __init__(self, engine: Engine, name: str, after: int) -> None:
-        self.acknowledged = after
-        self.is_broken = False
-        self._lines: deque[LogLine] = deque()
-        self._done = False
-        self._changed = asyncio.Event()
-        self._space = asyncio.Event()
-        self._task = asyncio.create_task(self._run(engine, name), name=f"log of {name}")
+        super().__init__(name, after)
+        self._engine = engine
+        self._name = name
 
-    async def close(self) -> None:
-        """Stop reading."""
-        self.is_broken = True
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def read(self, after: int, limit: int, wait_s: float) -> list[LogLine]:
-        """Up to `limit` lines after `after`; waits for the first up to `wait_s`, and not beyond the log's end."""
-        self.acknowledged = max(after, self.acknowledged)
-        try:
-            async with asyncio.timeout(wait_s):
-                while True:
-                    while self._lines and self._lines[0].offset <= after:
-                        self._lines.popleft()
-                    self._space.set()
-                    if self._lines or self._done or wait_s <= 0:
-                        break
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-        return [self._lines[at] for at in range(min(limit, len(self._lines)))]
-
-    async def _run(self, engine: Engine, name: str) -> None:
-        parser = FrameParser()
+    async def _follow(self) -> None:
+        parser, engine, name = FrameParser(), self._engine, self._name
         try:
             async for chunk in engine.read_logs(name, follow=True):
                 await self._put(parser.feed(chunk))
@@ -138,14 +109,3 @@ class LogTail:
             await self._put(parser.end())
         except (EngineError, EngineGone):
             self.is_broken = True  # the next reader starts from scratch
-        finally:
-            self._done = True
-            self._changed.set()
-
-    async def _put(self, lines: list[LogLine]) -> None:
-        self._lines.extend(line for line in lines if line.offset > self.acknowledged)
-        if self._lines:
-            self._changed.set()
-        while len(self._lines) > BUFFER_LINES:
-            self._space.clear()
-            await self._space.wait()

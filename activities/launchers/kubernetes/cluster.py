@@ -137,9 +137,9 @@ class Cluster:
                         raise _error_of(event["object"].get("code", 500), event["object"])
                     yield event
 
-    async def log(self, pod: str, container: str, since: str, *, follow: bool) -> AsyncGenerator[bytes]:
-        """A container's output with a time before each line. Raises: ClusterError, ClusterGone."""
-        params = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+    async def log(self, pod: str, container: str, since: str) -> AsyncGenerator[bytes]:
+        """A container's output to its end, with a time before each line. Raises: ClusterError, ClusterGone."""
+        params = {"container": container, "timestamps": "true", "follow": "true"}
         if since:
             params["sinceTime"] = since
         async with self._stream(self.path("v1", "pods", pod, "log"), params, None) as content:

@@ -8,7 +8,6 @@ what has the same time as its neighbour follows it there, too. Output of both st
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from datetime import UTC, datetime
 
 import structlog
@@ -16,10 +15,10 @@ import structlog
 from activities.launchers.base import LogLine
 from activities.launchers.kubernetes.cluster import Cluster, ClusterError, ClusterGone
 from activities.launchers.supervisor import LineSplitter
+from activities.launchers.tail import LineTail
 
 log = structlog.get_logger()
 
-BUFFER_LINES = 8192
 #: Of a line that is still being received: what is longer is cut anyway.
 _LONGEST = 1 << 20
 
@@ -60,48 +59,22 @@ class LineReader:
         return found
 
 
-class PodLog:
-    """Follows one container's output; holds a bounded number of lines until they are acknowledged by `after`."""
+class PodLog(LineTail):
+    """Follows one container's output."""
 
     def __init__(self, cluster: Cluster, pod: str, container: str, after: int) -> None:
-        self.acknowledged = after
-        self.is_broken = False
-        self._lines: deque[LogLine] = deque()
-        self._is_done = False
-        self._changed = asyncio.Event()
-        self._space = asyncio.Event()
-        self._task = asyncio.create_task(self._run(cluster, pod, container, after), name=f"log of {pod}")
+        super().__init__(pod, after)
+        self._cluster = cluster
+        self._pod = pod
+        self._container = container
 
-    async def close(self) -> None:
-        """Stop reading."""
-        self.is_broken = True
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def read(self, after: int, limit: int, wait_s: float) -> list[LogLine]:
-        """Up to `limit` lines after `after`; waits for the first up to `wait_s`, and not beyond the log's end."""
-        self.acknowledged = max(after, self.acknowledged)
-        try:
-            async with asyncio.timeout(wait_s):
-                while True:
-                    while self._lines and self._lines[0].offset <= after:
-                        self._lines.popleft()
-                    self._space.set()
-                    if self._lines or self._is_done or wait_s <= 0:
-                        break
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-        return [self._lines[at] for at in range(min(limit, len(self._lines)))]
-
-    async def _run(self, cluster: Cluster, pod: str, container: str, after: int) -> None:
-        since = "" if after < 0 else _second(after)
+    async def _follow(self) -> None:
+        since = "" if self.acknowledged < 0 else _second(self.acknowledged)
         try:
             while True:
                 reader = LineReader()
                 try:
-                    async for chunk in cluster.log(pod, container, since, follow=True):
+                    async for chunk in self._cluster.log(self._pod, self._container, since):
                         await self._put(reader.feed(chunk))
                     await self._put(reader.end())
                     return
@@ -109,20 +82,8 @@ class PodLog:
                     since = reader.last_second or since
                     await asyncio.sleep(1.0)
         except ClusterError as error:
-            log.info("a container's output can't be read", pod=pod, error=str(error))
+            log.info("a container's output can't be read", pod=self._pod, error=str(error))
             self.is_broken = True  # the next reader starts from scratch
-        finally:
-            self._is_done = True
-            self._changed.set()
-
-    async def _put(self, lines: list[LogLine]) -> None:
-        newest = max(self.acknowledged, self._lines[-1].offset if self._lines else -1)
-        self._lines.extend(line for line in lines if line.offset > newest)
-        if self._lines:
-            self._changed.set()
-        while len(self._lines) > BUFFER_LINES:
-            self._space.clear()
-            await self._space.wait()
 
 
 def parse_time(text: str) -> tuple[datetime, int]:
