@@ -265,12 +265,9 @@ def _rows(standing: Standing, names: Mapping[str, str]) -> Iterator[list[Any]]:
 
 
 def _replayed(export: Export) -> Search:
-    from workflows.searchers.replay import derive
+    from workflows.searchers.replay import carried_on
 
-    search = history.new_search(export)
-    for decision in export.decisions:
-        derive(search, decision)
-    return search
+    return carried_on(history.new_search(export), export.decisions)
 
 
 def _state_of(export: Export) -> list[str]:

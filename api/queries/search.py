@@ -15,7 +15,7 @@ from database.models import Experiment, SearchDecision, Trial
 from workflows import names
 from workflows.searchers import Decision, Inherited, Search
 from workflows.searchers.explain import explain_search, explain_trial
-from workflows.searchers.replay import Header, derive
+from workflows.searchers.replay import Header, carried_on
 from workflows.searchers.standings import Standing, about, action_words, event_words, reported, word
 
 #: A decision shows how at most so many trials compared.
@@ -48,9 +48,7 @@ def view(session: Session, experiment: Experiment, at: int, most: int) -> Search
     at = at or len(rows)
     header = _header(session, experiment)
     decisions = [Decision.model_validate_json(text) for text, _ in rows[:at]]
-    search = header.new_search()
-    for decision in decisions:
-        derive(search, decision)
+    search = carried_on(header.new_search(), decisions)
     called = {request_id: f"trial {trial_id}" for request_id, trial_id in header.trials.items()}
     metric = experiment.searcher_metric or "metric"
     latest = list(zip(decisions, (time for _, time in rows), strict=False))[-most:]
@@ -67,10 +65,8 @@ def view(session: Session, experiment: Experiment, at: int, most: int) -> Search
 
 def rebuilt(session: Session, experiment: Experiment) -> Search:
     """The search as it stands by its record."""
-    search = _header(session, experiment).new_search()
-    for text in _texts(session, experiment.id):
-        derive(search, Decision.model_validate_json(text))
-    return search
+    decisions = map(Decision.model_validate_json, _texts(session, experiment.id))
+    return carried_on(_header(session, experiment).new_search(), decisions)
 
 
 def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:

@@ -19,9 +19,13 @@ def preview(
     session: Session, row: Experiment, config: ExperimentConfig, change: Amended, unit: str
 ) -> wire.AmendPreview:
     """Compare. Raises: BadRequest if the change can't be made, FailedPrecondition if the search is over."""
-    search = records.rebuilt(session, row)
-    if ExperimentState(row.state).is_stopping or ExperimentState(row.state).is_terminal or search.shutdown is not None:
-        raise FailedPrecondition(f"experiment {row.id} is {row.state}: its search takes nothing more")
+    state = ExperimentState(row.state)
+    over = FailedPrecondition(f"experiment {row.id} is {row.state}: its search takes nothing more")
+    if state.is_stopping or state.is_terminal:
+        raise over
+    search = records.rebuilt(session, row)  # from all of its decisions
+    if search.shutdown is not None:
+        raise over
     progress = dict(
         session.execute(select(Trial.request_id, Trial.progress).where(Trial.experiment_id == row.id)).tuples().all()
     )

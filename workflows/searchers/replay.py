@@ -71,6 +71,13 @@ def derive(search: Search, recorded: Decision) -> Decision:
         return search.fail(recorded.event, str(error))
 
 
+def carried_on(search: Search, decisions: Iterable[Decision]) -> Search:
+    """The same search, after the events of these decisions."""
+    for recorded in decisions:
+        derive(search, recorded)
+    return search
+
+
 class ExportError(Exception):
     """The text is no exported search; it says which line is wrong and what was expected there."""
 
