@@ -219,4 +219,5 @@ def test_user_is_offered_nothing_that_would_be_refused(visit: Callable[..., Visi
         page.locator(there).first.wait_for()
         page.wait_for_timeout(300)  # what is drawn late as well
         expect(page.get_by_role("button", name=never)).to_have_count(0)
+    visitor.saw_no_problem(but=("401",))  # of the question, before the login, who this is
     cluster.det("experiment", "kill", str(number))
