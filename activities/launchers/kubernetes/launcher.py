@@ -170,7 +170,7 @@ class KubernetesLauncher(Launcher):
             if why and why != told:
                 told = why
                 say(why)
-            await store.change_of(place, _EVENTS_S)
+            await _first_of(_EVENTS_S, store.next_change(place))
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
         """How it ended. An API server that does not answer is no end: None after the time-out."""
@@ -189,13 +189,7 @@ class KubernetesLauncher(Launcher):
             if found is not None or left <= 0:
                 return found
             # its Job alone changes where a pod was removed
-            waits = [
-                asyncio.create_task(store.change_of(place, left)),
-                asyncio.create_task(jobs.change_of(place.job, left)),
-            ]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in waits:
-                each.cancel()
+            await _first_of(left, store.next_change(place), jobs.next_change(place.job))
 
     async def kill(self, container_id: str, grace_s: float) -> None:
         """Have the node end the container: SIGTERM, and SIGKILL after `manifest.GRACE_S`, whatever `grace_s` is.
@@ -213,7 +207,7 @@ class KubernetesLauncher(Launcher):
             jobs.put(await cluster.patch(cluster.path("batch/v1", "jobs", place.job), _annotated(annotations)))
             pod = store.objects.get(place)
             if pod is None:
-                await store.change_of(place, _POD_S)
+                await _first_of(_POD_S, store.next_change(place))
                 pod = store.objects.get(place)
             if pod is None:  # a queue holds its Job, or its gang is incomplete: nobody is to start it any more
                 path = cluster.path("batch/v1", "jobs", place.job)
@@ -408,6 +402,15 @@ class KubernetesLauncher(Launcher):
                     is_over = self._end(job, place, store.objects.get(place), container_id) is not None
                     found.append(ContainerStatus(container_id, are_launched and not is_over, labels))
         return found
+
+
+async def _first_of(limit_s: float, *changes: asyncio.Future[None]) -> None:
+    """Wait for one of them, at most so long."""
+    try:
+        await asyncio.wait(changes, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in changes:
+            each.cancel()
 
 
 async def _put(cluster: Cluster, path: str, body: Json) -> None:

@@ -63,17 +63,18 @@ class Mirror:
             await asyncio.wait_for(self._is_complete.wait(), limit_s)
         return self._is_complete.is_set()
 
-    async def change_of(self, key: Hashable, limit_s: float) -> None:
-        """Wait until the object of a key changes, appears or goes; at most so long."""
+    def next_change(self, key: Hashable) -> asyncio.Future[None]:
+        """Is done when the object of a key changes, appears or goes, from this moment on. Cancel it if you leave."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waits = self._waits.setdefault(key, set())
-        waits.add(future)
-        try:
-            await asyncio.wait({future}, timeout=limit_s)
-        finally:
-            waits.discard(future)
-            if not waits:
-                self._waits.pop(key, None)
+        self._waits.setdefault(key, set()).add(future)
+        future.add_done_callback(lambda _: self._forget(key, future))
+        return future
+
+    def _forget(self, key: Hashable, future: asyncio.Future[None]) -> None:
+        waits = self._waits.get(key, set())
+        waits.discard(future)
+        if not waits:
+            self._waits.pop(key, None)
 
     def put(self, found: Json) -> None:
         """Take over what the cluster answered to a request: it is newer than what the watch has told."""
@@ -100,7 +101,7 @@ class Mirror:
             self._tell(key)
 
     def _tell(self, key: Hashable) -> None:
-        for future in self._waits.pop(key, ()):
+        for future in self._waits.get(key, ()):
             if not future.done():
                 future.set_result(None)
         self._changed()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from activities.launchers.base import ContainerSpec, ExitCause, LaunchError, Mount
 from activities.launchers.kubernetes import manifest, pods
+from activities.launchers.kubernetes.cluster import Cluster
 from activities.launchers.kubernetes.logs import LineReader
 from activities.launchers.kubernetes.manifest import MAIN, PodSettings
+from activities.launchers.kubernetes.mirror import Mirror
 from activities.launchers.kubernetes.policy import PodPolicy
 
 SETTINGS = PodSettings(agent_id="gpu", volumes={"/shared": {"persistentVolumeClaim": {"claimName": "team"}}})
@@ -211,3 +214,23 @@ def test_lines_have_their_times_as_offsets_and_keep_them() -> None:
     reader = LineReader()
     bytewise = [line for byte in data for line in reader.feed(bytes([byte]))]
     assert [(line.offset, line.text) for line in bytewise[:4]] == [(line.offset, line.text) for line in lines[:4]]
+
+
+async def test_every_wait_hears_of_the_first_change_after_it_began() -> None:
+    mirror = Mirror(cast("Cluster", None), "", {}, lambda found: found["metadata"]["name"])
+
+    def change(version: int) -> None:
+        mirror.put({"metadata": {"name": "a", "uid": "u", "resourceVersion": str(version)}})
+
+    first = mirror.next_change("a")
+    change(1)
+    second = mirror.next_change("a")
+    await asyncio.sleep(0)  # what the end of the first leaves to be done
+    assert (first.done(), second.done()) == (True, False)
+    change(2)
+    assert second.done()
+    left = mirror.next_change("a")
+    left.cancel()
+    await asyncio.sleep(0)
+    change(3)
+    assert left.cancelled()
