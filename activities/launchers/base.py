@@ -239,14 +239,6 @@ class Launcher(abc.ABC):
         """
         return
 
-    def address(self, container_id: str) -> str:
-        """Where other containers of its allocation reach it; empty: at the address of this agent's host."""
-        return ""
-
-    def node(self, container_id: str) -> str:
-        """The node that the cluster runs it on; empty: this agent's host."""
-        return ""
-
     @abc.abstractmethod
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
         """How the container ended, or None if it still runs after `timeout_s`. LOST if it is unknown here."""

@@ -41,7 +41,7 @@ from activities.launchers.base import (
 from activities.launchers.docker_logs import FrameParser, LogTail
 from activities.launchers.docker_request import LABEL, RUN_DIR, WORK_DIR, HostSide, create_request
 from activities.launchers.engine import Engine, EngineError, EngineGone, filters
-from activities.launchers.images import Images
+from activities.launchers.images import Images, no_program
 
 _KILLED = "/.undeterred-killed"
 #: What `docker-init`, or without it runc, writes and exits with when it can't become the container's program.
@@ -404,16 +404,6 @@ def _files_in(archive: IO[bytes], folder: str) -> RunFiles:
             if file is not None:
                 files.append((path.name, held.enter_context(file)))
         return RunFiles(sorted(files, key=lambda found: found[0]), held.pop_all())
-
-
-def no_program(image: str, program: str, why: str) -> str:
-    """A sentence about an image in which the first program can't be executed."""
-    if "format" in why.lower():
-        return f"image {image!r}: its {program} is for another architecture than this host's ({why}): build one for it"
-    return (
-        f"image {image!r} has no {program} that can be executed ({why}): put Python 3 and the harness into it"
-        " (deploy/images/Dockerfile shows how), or name its interpreter in the variable DET_PYTHON_EXECUTABLE"
-    )
 
 
 def _start_failure(spec: ContainerSpec, text: str) -> LaunchError:

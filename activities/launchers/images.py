@@ -40,6 +40,16 @@ _NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*")
 _QUOTED_BODY = re.compile(r'(response body: .*?): ".*"', re.DOTALL)
 
 
+def no_program(image: str, program: str, why: str) -> str:
+    """A sentence about an image in which the first program can't be executed."""
+    if "format" in why.lower():
+        return f"image {image!r}: its {program} is for another architecture than this host's ({why}): build one for it"
+    return (
+        f"image {image!r} has no {program} that can be executed ({why}): put Python 3 and the harness into it"
+        " (deploy/images/Dockerfile shows how), or name its interpreter in the variable DET_PYTHON_EXECUTABLE"
+    )
+
+
 class Images:
     """The images of one engine.
 

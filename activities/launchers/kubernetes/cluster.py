@@ -90,7 +90,7 @@ class Cluster:
                 login.load_incluster_config(settings)
                 own = await asyncio.to_thread(_own_namespace)
         except (ConfigException, OSError) as error:
-            where = f"kubeconfig {kubeconfig}" if kubeconfig else "no UNDETERRED_KUBECONFIG, and not in a pod"
+            where = f"kubeconfig {kubeconfig}" if kubeconfig else "no kubeconfig is named, and this is no pod"
             raise NoCluster(f"{where}: {error}") from None
         return Cluster(ApiClient(settings), namespace or own or "default")
 
@@ -160,10 +160,7 @@ class Cluster:
     ) -> Json:
         for number in range(1, _TRIES + 1):
             async with self._answer(method, path, params, body, content_type, _REQUEST_S) as response:
-                text = await response.read()
-                found: Json = (
-                    json.loads(text) if text.startswith(b"{") else {"message": text.decode("utf-8", "replace")}
-                )
+                found = await _body_of(response)
                 if response.status < 300:
                     return found
                 error = _error_of(response.status, found)
@@ -180,8 +177,7 @@ class Cluster:
         limits = aiohttp.ClientTimeout(connect=10.0, sock_read=silence_s)
         async with self._answer("GET", path, params, None, "application/json", limits) as response:
             if response.status >= 300:
-                text = await response.read()
-                raise _error_of(response.status, json.loads(text) if text.startswith(b"{") else {"message": str(text)})
+                raise _error_of(response.status, await _body_of(response))
             yield response.content
 
     @contextlib.asynccontextmanager
@@ -210,6 +206,11 @@ class Cluster:
 
 class NotThere(ClusterError):
     """There is no such object."""
+
+
+async def _body_of(response: aiohttp.ClientResponse) -> Json:
+    text = await response.read()
+    return json.loads(text) if text.startswith(b"{") else {"message": text.decode("utf-8", "replace")}
 
 
 def _error_of(status: int, found: Json) -> ClusterError:

@@ -30,6 +30,7 @@ from activities.launchers.base import (
     RunFiles,
     check_spec,
 )
+from activities.launchers.docker_request import RUN_DIR, WORK_DIR
 from activities.launchers.kubernetes import manifest, pods
 from activities.launchers.kubernetes.cluster import (
     Cluster,
@@ -42,7 +43,7 @@ from activities.launchers.kubernetes.cluster import (
     parts,
 )
 from activities.launchers.kubernetes.logs import PodLog
-from activities.launchers.kubernetes.manifest import MAIN, RUN_DIR, WORK_DIR, PodSettings
+from activities.launchers.kubernetes.manifest import MAIN, PodSettings
 from activities.launchers.kubernetes.mirror import Mirror
 
 log = structlog.get_logger()
@@ -287,21 +288,7 @@ class KubernetesLauncher(Launcher):
         except ClusterError as error:
             raise LaunchError("engine_unavailable", f"container {container_id}: can't be removed: {error}") from None
 
-    def address(self, container_id: str) -> str:
-        """Where others of its allocation reach it: the address of its pod; empty before it has one."""
-        pod = self._pod(container_id)
-        return "" if pod is None else str(part(pod, "status").get("podIP") or "")
-
-    def node(self, container_id: str) -> str:
-        """Of which node it is; empty before it has one."""
-        pod = self._pod(container_id)
-        return "" if pod is None else str(pod["spec"].get("nodeName") or "")
-
     # -- the cluster ---------------------------------------------------------------------------------------------------
-
-    async def cluster(self) -> Cluster:
-        """The connection. Raises: LaunchError."""
-        return (await self._ready())[0]
 
     async def _ready(self) -> tuple[Cluster, Mirror, Mirror]:
         async with self._connecting:
@@ -311,7 +298,7 @@ class KubernetesLauncher(Launcher):
                 except NoCluster as error:
                     raise LaunchError(
                         "engine_unavailable",
-                        f"{error}; set UNDETERRED_KUBECONFIG, or run this agent in the cluster (deploy/helm).",
+                        f"{error}; name a kubeconfig, or run this agent in the cluster.",
                     ) from None
                 selector = {"labelSelector": f"{manifest.AGENT}={self._settings.agent_id}"}
                 self._jobs = Mirror(cluster, cluster.path("batch/v1", "jobs"), selector, _name, self._jobs_changed)
@@ -322,7 +309,8 @@ class KubernetesLauncher(Launcher):
                 why = "its API server does not answer" if refused is None else str(refused)
                 raise LaunchError(
                     "engine_unavailable",
-                    f"the cluster can't be used: {why}; deploy/kubernetes has the rights that an agent needs.",
+                    f"the cluster can't be used: {why}; its login has to get, list, watch, create, patch and delete"
+                    " Jobs, and to see pods and their logs.",
                 )
         return self._cluster, self._jobs, self._pods
 
@@ -333,7 +321,7 @@ class KubernetesLauncher(Launcher):
         """
         cluster, jobs, _ = await self._ready()
         path = cluster.path("batch/v1", "jobs")
-        wanted = manifest.job(specs, self._settings, is_gated=False)
+        wanted = manifest.job(specs, self._settings)
         name = wanted["metadata"]["name"]
         is_queued = wanted["spec"]["suspend"]
         try:
@@ -371,10 +359,6 @@ class KubernetesLauncher(Launcher):
                 for index, each in enumerate(_containers(found))
             }
         return self._places.get(container_id)
-
-    def _pod(self, container_id: str) -> Json | None:
-        place = self._place(container_id)
-        return None if place is None or self._pods is None else self._pods.objects.get(place)
 
     def _end(self, job: Json, place: _Place, pod: Json | None, container_id: str) -> ContainerExit | None:
         is_killed = _is_killed(job, place.rank)

@@ -15,12 +15,10 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from activities.launchers.base import ContainerSpec, LaunchError
-from activities.launchers.docker_request import SHM_BYTES
+from activities.launchers.docker_request import RUN_DIR, SHM_BYTES, WORK_DIR
 from activities.launchers.kubernetes import first
 from activities.launchers.kubernetes.cluster import Json
 
-RUN_DIR = "/run/determined"
-WORK_DIR = f"{RUN_DIR}/workdir"
 _LAUNCH_DIR = "/run/undeterred/launch"
 MAIN = "determined-container"
 """Of the container, as Determined names it: a `pod_spec` of a user may name it, too."""
@@ -31,7 +29,6 @@ LABELS = "undeterred.ai/labels"
 LAUNCHED = "undeterred.ai/launched"
 KILLED = "undeterred.ai/killed"
 REMOVED = "undeterred.ai/removed"
-GATE = "undeterred.ai/gang"
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name"
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -122,13 +119,12 @@ def service(job: Json) -> Json:
     }
 
 
-def job(specs: Sequence[ContainerSpec], settings: PodSettings, *, is_gated: bool) -> Json:
+def job(specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
     """The Job of an allocation's containers.
 
     Args:
         specs: By rank, all of the same allocation.
         settings: Of the agent.
-        is_gated: Its pods are scheduled when their gate is taken away, and not before.
 
     Raises: LaunchError("bad_spec"), for a `pod_spec` that can't be.
     """
@@ -142,8 +138,6 @@ def job(specs: Sequence[ContainerSpec], settings: PodSettings, *, is_gated: bool
     template = _template(specs, name, settings)
     metadata = template["metadata"]
     metadata["labels"] = metadata.get("labels", {}) | labels
-    if is_gated:
-        template["spec"]["schedulingGates"] = [{"name": GATE}]
     of_queue = {QUEUE: settings.queue} if settings.queue else {}
     return {
         "apiVersion": "batch/v1",
@@ -272,18 +266,17 @@ def _resources(spec: ContainerSpec, settings: PodSettings, theirs: Json) -> Json
     fixed: Json = {}
     if slots and settings.slot_resource == "cpu":
         fixed = {"cpu": _cores(settings.slot_cpu * slots)}
-        limits |= fixed
     elif slots:
         fixed = {settings.slot_resource: str(slots)}
-    for kind, found in (("requests", requests), ("limits", limits)):
-        wanted = _mapping(theirs.get(kind, {}), f"{MAIN}.resources.{kind}")
+    asked, capped = (_mapping(theirs.get(kind), f"{MAIN}.resources.{kind}") for kind in ("requests", "limits"))
+    for wanted, found in ((asked, requests), (capped, limits)):
         found.update({name: value for name, value in wanted.items() if name != settings.slot_resource})
         found.update(fixed)
     # a request above its limit is refused by the cluster; one that a user raised alone raises the limit
     for name in ("cpu", "memory"):
-        if name in _mapping(theirs.get("requests", {}), "") and name not in _mapping(theirs.get("limits", {}), ""):
+        if name in asked and name not in capped:
             limits[name] = requests[name]
-        elif name in _mapping(theirs.get("limits", {}), "") and name not in _mapping(theirs.get("requests", {}), ""):
+        elif name in capped and name not in asked:
             requests[name] = limits[name]
     return {"requests": requests, "limits": limits}
 

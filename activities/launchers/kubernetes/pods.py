@@ -9,6 +9,7 @@ import re
 from datetime import UTC, datetime
 
 from activities.launchers.base import ContainerExit, ExitCause, LaunchError
+from activities.launchers.images import no_program
 from activities.launchers.kubernetes.cluster import Json, part, parts
 from activities.launchers.kubernetes.manifest import MAIN
 
@@ -87,7 +88,7 @@ def exit_of(pod: Json, container_id: str, *, is_killed: bool) -> ContainerExit |
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         found = _NO_PROGRAM.search(str(ended.get("message") or ""))
         if found:
-            return ContainerExit(ExitCause.NO_PROGRAM, code, at, _no_program(pod, found[1], found[2]))
+            return ContainerExit(ExitCause.NO_PROGRAM, code, at, no_program(_image(pod), found[1], found[2]))
     if ended.get("reason") == "ContainerStatusUnknown":
         return ContainerExit(ExitCause.LOST, None, at, "its node lost track of it")
     return ContainerExit(ExitCause.EXITED, code, at)
@@ -117,7 +118,7 @@ def hopeless(pod: Json) -> LaunchError | None:
             continue
         message = str(waiting.get("message") or found)
         if program := _NO_PROGRAM.search(message):
-            return LaunchError("no_program", _no_program(pod, program[1], program[2]))
+            return LaunchError("no_program", no_program(_image(pod), program[1], program[2]))
         kind = _HOPELESS[found] or _image_reason(message)
         what = "" if each["name"] == MAIN else f"container {each['name']} of its pod_spec: "
         return LaunchError(kind, f"{what}image {each.get('image')!r}: {message}")
@@ -158,12 +159,8 @@ def _image_reason(message: str) -> str:
     return "registry_unavailable"
 
 
-def _no_program(pod: Json, program: str, why: str) -> str:
-    image = main_status(pod).get("image")
-    return (
-        f"image {image!r} has no {program} that can be executed ({why}): put Python 3 and the harness into it"
-        " (deploy/images/Dockerfile shows how), or name its interpreter in the variable DET_PYTHON_EXECUTABLE"
-    )
+def _image(pod: Json) -> str:
+    return str(main_status(pod).get("image"))
 
 
 def _memory_advice(pod: Json) -> str:

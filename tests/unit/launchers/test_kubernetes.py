@@ -28,7 +28,7 @@ def spec(rank: int = 0, size: int = 1, **more: Any) -> ContainerSpec:
 
 
 def pod_of(**more: Any) -> Any:
-    return manifest.job([spec(**more)], SETTINGS, is_gated=False)["spec"]["template"]["spec"]
+    return manifest.job([spec(**more)], SETTINGS)["spec"]["template"]["spec"]
 
 
 def test_names_are_the_same_each_time_and_fit_a_host_name() -> None:
@@ -64,7 +64,7 @@ def test_pod_spec_of_a_user_is_merged_but_for_slots() -> None:
         "metadata": {"labels": {"team": "vision"}, "name": "mine"},
         "spec": {"containers": [own, {"name": "side", "image": "s"}], "nodeSelector": {"zone": "a"}},
     }
-    job = manifest.job([spec(pod_spec=wanted, slot_ids=(0,))], SETTINGS, is_gated=True)
+    job = manifest.job([spec(pod_spec=wanted, slot_ids=(0,))], SETTINGS)
     template = job["spec"]["template"]
     main, side = template["spec"]["containers"]
     assert template["metadata"]["labels"].items() >= {"team": "vision", "determined.ai/user": "vera_lab"}.items()
@@ -74,7 +74,6 @@ def test_pod_spec_of_a_user_is_merged_but_for_slots() -> None:
     assert main["resources"]["requests"]["memory"] == "1Gi"
     assert side["resources"]["limits"]
     assert template["spec"]["nodeSelector"] == {"zone": "a"}
-    assert template["spec"]["schedulingGates"] == [{"name": manifest.GATE}]
 
 
 def test_folders_of_hosts_become_volumes_of_the_cluster() -> None:
@@ -89,7 +88,7 @@ def test_folders_of_hosts_become_volumes_of_the_cluster() -> None:
 
 def test_secret_says_once_what_all_containers_have() -> None:
     specs = [spec(rank, 2) for rank in range(2)]
-    job = manifest.job(specs, SETTINGS, is_gated=False)
+    job = manifest.job(specs, SETTINGS)
     job["metadata"]["uid"] = "u"
     texts = manifest.secret(job, specs)["stringData"]
     assert json.loads(texts["common"])["env"] == {"DET_TASK_ID": "7.a", "DET_USER": "vera@lab"}
