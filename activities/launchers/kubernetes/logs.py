@@ -8,6 +8,7 @@ what has the same time as its neighbour follows it there, too. Output of both st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 
 import structlog
@@ -74,8 +75,10 @@ class PodLog(LineTail):
             while True:
                 reader = LineReader()
                 try:
-                    async for chunk in self._cluster.log(self._pod, self._container, since):
-                        await self._put(reader.feed(chunk))
+                    stream = self._cluster.log(self._pod, self._container, since)
+                    async with contextlib.aclosing(stream) as chunks:
+                        async for chunk in chunks:
+                            await self._put(reader.feed(chunk))
                     await self._put(reader.end())
                     return
                 except ClusterGone:

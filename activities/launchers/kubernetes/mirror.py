@@ -149,13 +149,14 @@ class Mirror:
     async def _watch(self, version: str) -> str:
         """Follow changes until the server ends the stream; returns the version to go on from."""
         try:
-            async for event in self._cluster.watch(self._path, self._selector, version):
-                found: Json = event["object"]
-                version = found["metadata"]["resourceVersion"]
-                if event["type"] == "DELETED":
-                    self._take_out(found)
-                elif event["type"] != "BOOKMARK":
-                    self.put(found)
+            async with contextlib.aclosing(self._cluster.watch(self._path, self._selector, version)) as events:
+                async for event in events:
+                    found: Json = event["object"]
+                    version = found["metadata"]["resourceVersion"]
+                    if event["type"] == "DELETED":
+                        self._take_out(found)
+                    elif event["type"] != "BOOKMARK":
+                        self.put(found)
         except ClusterGone:
             log.info("a watch broke off, and goes on", path=self._path)
             await asyncio.sleep(0.2)
