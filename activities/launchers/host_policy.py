@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,19 +57,33 @@ class HostPolicy:
             )
             for device in spec.devices
         ]
-        wanted = sorted({_capability(name) for name in spec.add_capabilities})
-        for name in wanted:
-            if name not in self.capabilities and name not in USUAL_CAPABILITIES and "ALL" not in self.capabilities:
-                raise LaunchError(
-                    "bad_spec",
-                    f"environment.add_capabilities: {name}: the agent's host does not give it to experiments (it gives"
-                    f" {_listed(sorted(self.capabilities))}); leave it out, or let the operator add it to"
-                    " UNDETERRED_CAPABILITIES.",
-                )
+        added = granted(spec.add_capabilities, self.capabilities, "the agent's host", usual=USUAL_CAPABILITIES)
         dropped = tuple(_capability(name) for name in spec.drop_capabilities)
         return dataclasses.replace(
-            spec, mounts=mounts, devices=devices, add_capabilities=tuple(wanted), drop_capabilities=dropped
+            spec, mounts=mounts, devices=devices, add_capabilities=added, drop_capabilities=dropped
         )
+
+
+def granted(wanted: Sequence[str], given: Collection[str], giver: str, usual: Collection[str] = ()) -> tuple[str, ...]:
+    """Capabilities that a container adds, each once, without `CAP_`.
+
+    Args:
+        wanted: By the configuration.
+        given: By the operator; `ALL`: any.
+        giver: What gives them, for a sentence.
+        usual: What every container has.
+
+    Raises: LaunchError("bad_spec"), for one that is not given.
+    """
+    found = sorted({_capability(name) for name in wanted})
+    for name in found:
+        if name not in given and name not in usual and "ALL" not in given:
+            raise LaunchError(
+                "bad_spec",
+                f"environment.add_capabilities: {name}: {giver} does not give it to experiments (it gives"
+                f" {_listed(sorted(given))}); leave it out, or let the operator add it to UNDETERRED_CAPABILITIES.",
+            )
+    return tuple(found)
 
 
 def _followed(path: Path, allowed: Sequence[Path] | None, what: str, setting: str) -> Path:

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from activities.launchers.base import ContainerSpec, LaunchError
+from activities.launchers.host_policy import granted
 from activities.launchers.kubernetes.cluster import Json, parts
 
 #: Keys of a pod's `spec` that a user may set, besides `containers` and `volumes`, which are looked into.
@@ -67,8 +68,7 @@ class PodPolicy:
                 raise LaunchError(
                     "bad_spec",
                     f"bind mount {mount.source}: not among the folders that pods of this cluster may have ({listed}):"
-                    " use one of these, or a volume in `environment.pod_spec`, or let the operator add it to"
-                    " UNDETERRED_POD_VOLUMES.",
+                    " use one of these, or a volume in `environment.pod_spec`, or let the operator add it.",
                 )
         if spec.devices:
             raise LaunchError(
@@ -76,17 +76,10 @@ class PodPolicy:
                 f"resources.devices: {spec.devices[0].source}: a pod gets no devices of its node; ask for slots, or for"
                 " a device plugin's resource in `environment.pod_spec`.",
             )
-        wanted = sorted({name.strip().upper().removeprefix("CAP_") for name in spec.add_capabilities})
-        for name in wanted:
-            if name not in self.capabilities and "ALL" not in self.capabilities:
-                raise LaunchError(
-                    "bad_spec",
-                    f"environment.add_capabilities: {name}: this cluster does not give it to experiments; leave it out,"
-                    " or let the operator add it to UNDETERRED_CAPABILITIES.",
-                )
+        added = granted(spec.add_capabilities, self.capabilities, "this cluster")
         for where, value, why in self._refused(cast("Json", spec.pod_spec)):
             raise LaunchError("bad_spec", f"environment.pod_spec.{where}: {value!r}: {why}.")
-        return dataclasses.replace(spec, add_capabilities=tuple(wanted))
+        return dataclasses.replace(spec, add_capabilities=added)
 
     def _may_mount(self, source: str) -> bool:
         path = PurePosixPath(source)
@@ -162,4 +155,8 @@ def _unknown(where: str, value: Any, known: frozenset[str]) -> Iterator[tuple[st
         return
     for key in cast("Json", value):
         if key not in known:
-            yield f"{where}.{key}", cast("Json", value)[key], "the operator's to give, in UNDETERRED_POD_SPEC"
+            yield (
+                f"{where}.{key}",
+                cast("Json", value)[key],
+                "the operator's to give, in the part of each pod that is theirs",
+            )
