@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 from typing import NoReturn
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.settings import ApiSettings
+from workers.connect import GivenUp
 from workers.connect import run as run_process
 
 #: How long an idle connection stays open, in seconds. Clients give theirs up after 5 s or less: a request that is
@@ -56,14 +58,26 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
 
 
 def listeners(settings: ApiSettings) -> list[socket.socket]:
-    """Where the API listens: at its port, and at that for the pages of tasks."""
+    """Where the API listens: at its port, and at that for the pages of tasks. Raises: GivenUp."""
     # several addresses, so that containers on a bridge network reach us without opening the port to all networks
-    ports = [settings.port, *([settings.proxy_port] if settings.proxy_port is not None else [])]
-    return [_listen(host.strip(), port) for host in settings.host.split(",") for port in ports]
+    ports = {"PORT": settings.port, "PROXY_PORT": settings.proxy_port}
+    with contextlib.ExitStack() as opened:
+        found = [
+            opened.enter_context(_listen(host.strip(), port, f"UNDETERRED_{name}"))
+            for host in settings.host.split(",")
+            for name, port in ports.items()
+            if port is not None
+        ]
+        opened.pop_all()
+    return found
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.create_server((host, port), backlog=2048, reuse_port=False)
+def _listen(host: str, port: int, setting: str) -> socket.socket:
+    try:
+        listener = socket.create_server((host, port), backlog=2048, reuse_port=False)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise GivenUp(f"{setting}: {port}: this API can't listen there, at {host}: {reason}") from None
     # an answer is two writes, headers and body: without this each waits 40 ms for the client's delayed ACK
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setblocking(False)

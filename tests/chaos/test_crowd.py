@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.chaos.scale import IS_LONG, chosen
@@ -128,8 +129,15 @@ class Crowd:
     hosts: Hosts
     orchestrators: list[subprocess.Popen[bytes]]
     second_api: subprocess.Popen[bytes]
-    second_port: int
+    of_second_api: Mapping[str, Any]  # its settings
     records: Mapping[str, Any]
+
+    async def second_answers(self) -> bool:
+        """Whether the second API is there; what holds its port up otherwise, its log says."""
+        with contextlib.suppress(httpx.HTTPError):
+            url = f"http://127.0.0.1:{self.of_second_api['port']}/api/v1/master"
+            return (await self.cluster.http.get(url)).status_code == 200
+        return False
 
     @property
     def cluster(self) -> Platform:
@@ -141,23 +149,27 @@ class Crowd:
 async def crowd(temporal_address: str, postgres_database: str, tmp_path: Path) -> AsyncIterator[Crowd]:
     """Two APIs, two orchestrators, no hosts."""
     records = {"database_url": postgres_database, "temporal_address": temporal_address}
-    second_port = free_port()
+    of_second_api = records | {
+        "port": free_port(),
+        "proxy_port": free_port(),
+        "agent_token": AGENT_TOKEN,
+        "admin_password": ADMIN_PASSWORD,
+        "default_pool": "crowd",
+        "timing": QUICK.model_dump_json(),
+        "storage_path": tmp_path / "checkpoints",
+    }
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(
             platform(temporal_address=temporal_address, database_url=postgres_database, folder=tmp_path,
                      pool="crowd", has_orchestrator=False)
         )  # fmt: skip
-        second_api = stack.enter_context(
-            process("workers.api", tmp_path / "api.log", **records, port=second_port, agent_token=AGENT_TOKEN,
-                    admin_password=ADMIN_PASSWORD, default_pool="crowd", timing=QUICK.model_dump_json(),
-                    storage_path=tmp_path / "checkpoints")
-        )  # fmt: skip
+        second_api = stack.enter_context(process("workers.api", tmp_path / "api.log", **of_second_api))
         orchestrators = [
             stack.enter_context(process("workers.orchestrator", tmp_path / f"orchestrator-{n}.log", **records))
             for n in range(2)
         ]
-        hosts = await stack.enter_async_context(hosts_of(cluster, second_port))
-        yield Crowd(hosts, orchestrators, second_api, second_port, records)
+        hosts = await stack.enter_async_context(hosts_of(cluster, of_second_api["port"]))
+        yield Crowd(hosts, orchestrators, second_api, of_second_api, records)
 
 
 async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd: Crowd, tmp_path: Path) -> None:
@@ -167,7 +179,7 @@ async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd:
     )
     assert answer.status_code == 200, answer.text
     # every other host speaks to the second API
-    urls = [{}, {"api_url": f"http://{hosts.gateway}:{crowd.second_port}"}]
+    urls = [{}, {"api_url": f"http://{hosts.gateway}:{crowd.of_second_api['port']}"}]
     ids = list(await asyncio.gather(*[hosts.add(f"host-{n}", slots=8, **urls[n % 2]) for n in range(4)]))
     users = {user: await a_user(cluster, user) for user in USERS}
     began = time.monotonic()
@@ -195,11 +207,8 @@ async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd:
         crowd.second_api.kill()
         await cluster.post(f"/api/v1/agents/{ids[2]}/enable")
         await hosts.start(ids[0], hosts.of[ids[0]], slots=8)
-        further.enter_context(
-            process("workers.api", tmp_path / "api-2.log", **crowd.records, port=crowd.second_port,
-                    agent_token=AGENT_TOKEN, default_pool="crowd", timing=QUICK.model_dump_json(),
-                    storage_path=tmp_path / "checkpoints")
-        )  # fmt: skip
+        further.enter_context(process("workers.api", tmp_path / "api-2.log", **crowd.of_second_api))
+        await cluster.until(crowd.second_answers, what="the second API is back")
         ended = [await cluster.finish(experiment_id, chosen(240, 1800)) for experiment_id in experiments]
         stop.set()
         await watching
