@@ -138,6 +138,46 @@ class ContainerPaths:
     work_dir: str  # DET_WORKDIR, and the working directory if the specification names none
 
 
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster.
+
+    Attributes:
+        name: As the cluster calls it.
+        slots: That it has, for whose pods ever.
+        foreign: Of them used by others than this agent.
+        used: Of them held by this agent's containers.
+        address: Within the cluster.
+        is_cordoned: An operator took it out of service.
+        is_open: New containers may be sent there.
+    """
+
+    name: str
+    slots: int
+    foreign: int
+    used: int = field(compare=False)
+    address: str
+    is_cordoned: bool
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a cluster offers at present: slots in all, the most of one container, and the nodes that have them."""
+
+    slots: int
+    slots_per_pod: int
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a container of a cluster runs: its node, and the address where the others of its gang reach it."""
+
+    node: str
+    address: str
+
+
 class RunFiles:
     """Files of a container, open for reading. Close it."""
 
@@ -189,6 +229,7 @@ class Launcher(abc.ABC):
         shares_host_network: A port that a container listens on is the host's, also when it is no gang's.
         makes_storage: A folder for checkpoints that lacks is made before the container starts: it would be root's if
             the launcher made it.
+        runs_here: Containers run on the agent's own host.
         resources_type: As Determined's clients know it, in `DET_RESOURCES_TYPE`.
     """
 
@@ -196,6 +237,7 @@ class Launcher(abc.ABC):
     sees_host: bool
     shares_host_network: bool
     makes_storage: bool
+    runs_here: bool = True
     resources_type: str = "docker-container"
 
     @abc.abstractmethod
@@ -238,6 +280,10 @@ class Launcher(abc.ABC):
         Raises: LaunchError, when it will never run.
         """
         return
+
+    async def place(self, container_id: str) -> Place | None:
+        """Where a container of a cluster runs; None of others, and while it has no node."""
+        return None
 
     @abc.abstractmethod
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:

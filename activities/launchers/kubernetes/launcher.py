@@ -27,6 +27,7 @@ from activities.launchers.base import (
     Launcher,
     LaunchError,
     LogLine,
+    Place,
     RunFiles,
     check_spec,
 )
@@ -57,7 +58,7 @@ _ALREADY = "AlreadyExists"
 _EVENTS_S = 5.0
 
 
-class _Place(NamedTuple):
+class _Index(NamedTuple):
     """Where a container is: its Job, and its index there."""
 
     job: str
@@ -87,6 +88,7 @@ class KubernetesLauncher(Launcher):
     sees_host = False
     shares_host_network = False
     makes_storage = False
+    runs_here = False
     resources_type = "k8s-job"
 
     def __init__(self, settings: PodSettings, *, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
@@ -98,7 +100,7 @@ class KubernetesLauncher(Launcher):
         self._pods: Mirror | None = None
         self._gangs: dict[str, _Gang] = {}
         self._logs: dict[str, PodLog] = {}
-        self._places: dict[str, _Place] | None = None
+        self._places: dict[str, _Index] | None = None
 
     def container_paths(self, container_id: str) -> ContainerPaths:
         """The same in every pod."""
@@ -172,6 +174,14 @@ class KubernetesLauncher(Launcher):
                 told = why
                 say(why)
             await _first_of(_EVENTS_S, store.next_change(place))
+
+    async def place(self, container_id: str) -> Place | None:
+        """Its node, and the address of its pod."""
+        _, _, store = await self._ready()
+        found = self._place(container_id)
+        pod = store.objects.get(found) if found is not None else None
+        node, address = part(pod or {}, "spec").get("nodeName"), part(pod or {}, "status").get("podIP")
+        return Place(str(node), str(address)) if node and address else None
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
         """How it ended. An API server that does not answer is no end: None after the time-out."""
@@ -350,17 +360,17 @@ class KubernetesLauncher(Launcher):
         jobs.objects.pop(name, None)
         self._places = None
 
-    def _place(self, container_id: str) -> _Place | None:
+    def _place(self, container_id: str) -> _Index | None:
         if self._places is None:
             objects: Mapping[Hashable, Json] = self._jobs.objects if self._jobs is not None else {}
             self._places = {
-                each: _Place(str(name), index)
+                each: _Index(str(name), index)
                 for name, found in objects.items()
                 for index, each in enumerate(_containers(found))
             }
         return self._places.get(container_id)
 
-    def _end(self, job: Json, place: _Place, pod: Json | None, container_id: str) -> ContainerExit | None:
+    def _end(self, job: Json, place: _Index, pod: Json | None, container_id: str) -> ContainerExit | None:
         is_killed = _is_killed(job, place.rank)
         if pod is not None:
             return pods.exit_of(pod, container_id, is_killed=is_killed)
@@ -382,7 +392,7 @@ class KubernetesLauncher(Launcher):
             labels = json.loads(job["metadata"]["annotations"][manifest.LABELS])
             for index, container_id in enumerate(_containers(job)):
                 if container_id not in removed:
-                    place = _Place(str(name), index)
+                    place = _Index(str(name), index)
                     is_over = self._end(job, place, store.objects.get(place), container_id) is not None
                     found.append(ContainerStatus(container_id, are_launched and not is_over, labels))
         return found
@@ -415,9 +425,9 @@ def _name(job: Json) -> str:
     return str(job["metadata"]["name"])
 
 
-def _index_of(pod: Json) -> _Place:
+def _index_of(pod: Json) -> _Index:
     labels = part(pod, "metadata", "labels")
-    return _Place(labels.get(manifest.JOB, ""), int(labels.get(manifest.INDEX) or -1))
+    return _Index(labels.get(manifest.JOB, ""), int(labels.get(manifest.INDEX) or -1))
 
 
 def _containers(job: Json) -> list[str]:

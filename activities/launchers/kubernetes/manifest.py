@@ -29,6 +29,7 @@ LABELS = "undeterred.ai/labels"
 LAUNCHED = "undeterred.ai/launched"
 KILLED = "undeterred.ai/killed"
 REMOVED = "undeterred.ai/removed"
+SLOTS = "undeterred.ai/slots"
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name"
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -343,7 +344,8 @@ def _labels(spec: ContainerSpec, settings: PodSettings) -> dict[str, str]:
         "determined.ai/experiment_id": env.get("DET_EXPERIMENT_ID", ""),
         "determined.ai/trial_id": env.get("DET_TRIAL_ID", ""),
     }
-    return {name: label_value(value) for name, value in found.items() if value} | {AGENT: settings.agent_id}
+    ours = {AGENT: settings.agent_id, SLOTS: str(len(spec.slot_ids))}
+    return {name: label_value(value) for name, value in found.items() if value} | ours
 
 
 def label_value(text: str) -> str:

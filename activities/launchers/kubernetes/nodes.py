@@ -1,0 +1,192 @@
+"""What a cluster's nodes offer: their slots, who else uses them, and whether they take new pods.
+
+Source: Kubernetes API reference, v1 Node and PodSpec; spec kubernetes.md §6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+from kubernetes.utils import quantity as _quantity
+
+from activities.launchers.base import LaunchError, Node, Offer
+from activities.launchers.kubernetes import manifest
+from activities.launchers.kubernetes.cluster import Cluster, Json, NoCluster, part, parts
+from activities.launchers.kubernetes.manifest import PodSettings
+from activities.launchers.kubernetes.mirror import Mirror
+
+_READ_S = 15.0
+_quantities: Any = _quantity  # without types
+
+_Used = dict[str, Decimal]
+
+
+class Nodes:
+    """The nodes that an agent's pods may go to, kept by a watch of nodes and one of all pods.
+
+    Args:
+        cluster: Its login needs to list and watch nodes and pods of all namespaces.
+        settings: Of the agent's pods.
+        slots_per_pod: The most of one pod, as the operator says.
+        most: Slots that the agent offers at most; None: all.
+    """
+
+    def __init__(self, cluster: Cluster, settings: PodSettings, *, slots_per_pod: int, most: int | None) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._per_pod = slots_per_pod
+        self._most = most
+        self._change = asyncio.Event()
+        running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        self._nodes = Mirror(cluster, "/api/v1/nodes", {}, _name, self._change.set)
+        self._pods = Mirror(cluster, "/api/v1/pods", running, _uid, self._change.set)
+
+    @staticmethod
+    async def connect(
+        settings: PodSettings, where: tuple[str, str, str], *, slots_per_pod: int, most: int | None
+    ) -> Nodes:
+        """Read what there is, and watch it from then on.
+
+        Args:
+            settings: Of the agent's pods.
+            where: Kubeconfig, context and namespace, as `Cluster.connect` has them.
+            slots_per_pod: See the class, as the next one.
+            most: Slots that the agent offers at most.
+
+        Raises: LaunchError("engine_unavailable").
+        """
+        try:
+            cluster = await Cluster.connect(*where)
+        except NoCluster as error:
+            raise LaunchError("engine_unavailable", str(error)) from None
+        nodes = Nodes(cluster, settings, slots_per_pod=slots_per_pod, most=most)
+        for mirror, what in ((nodes._nodes, "nodes"), (nodes._pods, "pods of all namespaces")):
+            if not await mirror.ready(_READ_S):
+                why = mirror.refused or "its API server does not answer"
+                await nodes.close()
+                raise LaunchError("engine_unavailable", f"{what}: {why}; its login has to list and watch them.")
+        return nodes
+
+    def look_again(self) -> None:
+        """What was seen last was of no use: `changed` returns at once."""
+        self._change.set()
+
+    async def changed(self) -> None:
+        """Wait until something changed since the last look."""
+        await self._change.wait()
+
+    def offer(self) -> Offer:
+        """What the nodes offer now."""
+        self._change.clear()
+        ours, others = _used(self._pods.objects, self._settings)
+        nodes = [
+            node
+            for _, found in sorted(self._nodes.objects.items(), key=lambda item: str(item[0]))
+            if (node := _node(found, ours, others, self._settings)).slots or node.used
+        ]
+        largest = max((node.slots for node in nodes), default=0)
+        offered = sum(node.slots - node.foreign if node.is_open else node.used for node in nodes)
+        return Offer(
+            slots=offered if self._most is None else min(self._most, offered),
+            slots_per_pod=max(1, min(self._per_pod, largest)),
+            nodes=tuple(nodes),
+        )
+
+    async def close(self) -> None:
+        """Stop watching."""
+        await self._nodes.close()
+        await self._pods.close()
+        await self._cluster.close()
+
+
+def _node(found: Json, ours: Mapping[str, _Used], others: Mapping[str, _Used], settings: PodSettings) -> Node:
+    name = str(found["metadata"]["name"])
+    unit = unit_of(settings)
+    has = {resource: _amount(part(found, "status", "allocatable"), resource) for resource in unit}
+    slots = _fitting(has, unit)
+    theirs = others.get(name, {})
+    left = {resource: has[resource] - theirs.get(resource, Decimal(0)) for resource in unit}
+    used = ours.get(name, {})
+    addresses = parts(found, "status", "addresses")
+    return Node(
+        name=name,
+        slots=slots,
+        foreign=slots - _fitting(left, unit),
+        used=int(used.get("slots", Decimal(0))),
+        address=next((str(each["address"]) for each in addresses if each["type"] == "InternalIP"), ""),
+        is_cordoned=bool(part(found, "spec").get("unschedulable")),
+        is_open=_is_open(found, settings.pod_spec),
+    )
+
+
+def unit_of(settings: PodSettings) -> dict[str, Decimal]:
+    """What a slot takes of a node, by resource: a device, or cores with their memory."""
+    if settings.slot_resource != "cpu":
+        return {settings.slot_resource: Decimal(1)}
+    return {"cpu": Decimal(str(settings.slot_cpu)), "memory": Decimal(settings.slot_memory_mib << 20)}
+
+
+def _fitting(has: Mapping[str, Decimal], unit: Mapping[str, Decimal]) -> int:
+    return max(0, min(int(has[resource] // amount) for resource, amount in unit.items()))
+
+
+def _used(pods: Mapping[Hashable, Json], settings: PodSettings) -> tuple[dict[str, _Used], dict[str, _Used]]:
+    """By node: what pods of this agent hold, as `slots`, and what all others request, by resource.
+
+    Our own pods without slots are among the others: on a cluster whose slots are cores, they take some.
+    """
+    ours: dict[str, _Used] = defaultdict(lambda: defaultdict(Decimal))
+    others: dict[str, _Used] = defaultdict(lambda: defaultdict(Decimal))
+    resources = unit_of(settings)
+    for pod in pods.values():
+        node = str(part(pod, "spec").get("nodeName") or "")
+        if not node:
+            continue
+        labels = part(pod, "metadata", "labels")
+        if labels.get(manifest.AGENT) == settings.agent_id and (slots := int(labels.get(manifest.SLOTS) or 0)):
+            ours[node]["slots"] += slots
+            continue
+        for container in parts(pod, "spec", "containers"):
+            for resource in resources:
+                others[node][resource] += _amount(part(container, "resources", "requests"), resource)
+    return ours, others
+
+
+def _amount(quantities: Json, resource: str) -> Decimal:
+    return cast("Decimal", _quantities.parse_quantity(quantities.get(resource) or 0))
+
+
+def _is_open(node: Json, pod_spec: Json) -> bool:
+    """Whether the scheduler may send pods there: what a pod_spec of the operator selects and tolerates counts."""
+    spec = part(pod_spec, "spec")
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in parts(node, "status", "conditions"))
+    ready = ready and not part(node, "spec").get("unschedulable")
+    labels = part(node, "metadata", "labels")
+    is_chosen = all(labels.get(key) == value for key, value in part(spec, "nodeSelector").items())
+    tolerations = parts(spec, "tolerations")
+    taints = [each for each in parts(node, "spec", "taints") if each.get("effect") in ("NoSchedule", "NoExecute")]
+    return ready and is_chosen and all(any(_tolerates(each, taint) for each in tolerations) for taint in taints)
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    """Source: Kubernetes documentation, "Taints and Tolerations"."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    key = toleration.get("key") or ""
+    if not key:
+        return toleration.get("operator") == "Exists"
+    if key != taint.get("key"):
+        return False
+    return toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _name(node: Json) -> Hashable:
+    return str(node["metadata"]["name"])
+
+
+def _uid(pod: Json) -> Hashable:
+    return str(pod["metadata"]["uid"])
