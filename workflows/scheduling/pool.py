@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from workflows.scheduling.model import AgentSlots, Claim, Decision, Grant, Leave, Placement, PoolSnapshot, Request
 from workflows.scheduling.rank import Line
@@ -74,8 +75,26 @@ class Pool:
 
     def put_agent(self, agent: AgentSlots) -> None:
         """An agent joins, or offers something else than before."""
+        if agent.slots_per_pod is not None:
+            agent = agent.model_copy(update={"slot_ids": self._counted(agent)})
         self.snapshot.agents[agent.agent_id] = agent
         self._forget_room()
+
+    def _counted(self, agent: AgentSlots) -> tuple[int, ...]:
+        """Ids for the slots of a cluster: those that are held come first, as ids only count there.
+
+        A cluster that shrank may have ids left that nobody holds, while it is full.
+        """
+        held = {
+            slot
+            for grant in self.snapshot.grants.values()
+            for place in grant.placements
+            if place.agent_id == agent.agent_id
+            for slot in place.slot_ids
+        }
+        count = len(agent.slot_ids)
+        rest = (slot for slot in range(count + len(held)) if slot not in held)
+        return tuple(sorted([*sorted(held)[:count], *islice(rest, max(0, count - len(held)))]))
 
     def remove_agent(self, agent_id: str) -> list[Grant]:
         """An agent is gone, and with it what ran there: these grants are no more."""

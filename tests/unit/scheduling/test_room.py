@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.scheduling.pools import agent, ask, hold, pool_of, sizes_of, started, wish
-from workflows.scheduling.model import AgentSlots, Grant, Placement, Request
+from workflows.scheduling.model import AgentSlots, Grant, Placement, PoolSnapshot, Request
+from workflows.scheduling.pool import Pool
 from workflows.scheduling.room import Room
 from workflows.scheduling.settings import Fitting, PoolSettings
 
@@ -48,6 +49,22 @@ def test_cluster_gives_pods_and_only_counts_their_slots(slots: int, single: bool
         assert room.free == 14 - slots
         room.give(found)
     assert room.free == 14
+
+
+def test_cluster_that_shrinks_has_no_more_free_than_it_has_left() -> None:
+    """The ids of its slots only count: those that are held stay, whichever they are."""
+    pool = Pool(PoolSnapshot(), PoolSettings())
+    pool.put_agent(AgentSlots(agent_id="gpu", slot_ids=tuple(range(8)), slots_per_pod=4))
+    grant = Grant(
+        request=Request(allocation_id="a", holder="h", slots=4),
+        placements=(Placement(agent_id="gpu", slot_ids=(4, 5, 6, 7)),),
+    )
+    pool.snapshot.grants["a"] = grant
+    for left, ids in ((4, (4, 5, 6, 7)), (2, (4, 5)), (6, (0, 1, 4, 5, 6, 7)), (0, ())):
+        pool.put_agent(AgentSlots(agent_id="gpu", slot_ids=tuple(range(left)), slots_per_pod=4))
+        assert pool.snapshot.agents["gpu"].slot_ids == ids
+        room = Room(pool.snapshot.agents.values(), [grant], fitting=Fitting.BEST)
+        assert room.free == max(0, left - 4)
 
 
 def test_cluster_takes_no_part_in_what_hosts_hold_together() -> None:
