@@ -8,7 +8,7 @@ from typing import Any
 
 from docs.tables import cell
 from workflows.config import experiment_config_json_schema
-from workflows.config.served import UNSERVED
+from workflows.config.served import DOCKER, KUBERNETES, PROCESS, UNSERVED
 
 Schema = Mapping[str, Any]
 _DEEPEST = 4
@@ -34,6 +34,9 @@ def page() -> str:
     return "\n".join([*lines, "", *_unserved(), ""])
 
 
+_WHERE = {PROCESS: "plain processes", DOCKER: "Docker", KUBERNETES: "Kubernetes"}
+
+
 def _unserved() -> Iterator[str]:
     """What is kept and does nothing, from the table by which it is said at creation."""
     yield "## Not acted upon"
@@ -43,7 +46,7 @@ def _unserved() -> Iterator[str]:
     yield "| field | where trials are | |"
     yield "| --- | --- | --- |"
     for field in UNSERVED:
-        where = "plain processes" if len(field.launchers) == 1 else "plain processes, Docker"
+        where = ", ".join(name for launcher, name in _WHERE.items() if launcher in field.launchers)
         yield f"| `{field.path}` | {where} | {cell(field.instead)} |"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import readable_tasks, with_trials
-from api.errors import NotFound
+from api.errors import BadRequest, NotFound
 from api.schemas.base import rfc3339
 from database.models import Agent, Allocation, AllocationContainer, Task
 
@@ -37,11 +39,71 @@ class Holders:
 
 
 def find(session: Session, agent_id: str) -> Agent:
-    """The row. Raises: NotFound."""
+    """The row of an agent that operators may change. Raises: NotFound; BadRequest, for a node of a cluster."""
     row = session.get(Agent, agent_id)
-    if row is None:
+    if row is not None:
+        return row
+    cluster = _cluster_of(session, agent_id)
+    if cluster is not None:
+        raise BadRequest(
+            f"agent {agent_id!r} is a node of the cluster of agent {cluster.id!r}, which takes it"
+            f" out of service: `kubectl cordon {agent_id}`, or `kubectl drain {agent_id}` for what runs there as well"
+        )
+    raise NotFound(f"agent {agent_id!r} not found")
+
+
+def shown(session: Session, agent_id: str) -> Agent:
+    """An agent, or a node of a cluster, as lists have it. Raises: NotFound."""
+    row = session.get(Agent, agent_id) or _cluster_of(session, agent_id)
+    found = next((each for each in listed([row]) if each.id == agent_id), None) if row is not None else None
+    if found is None:
         raise NotFound(f"agent {agent_id!r} not found")
-    return row
+    return found
+
+
+def listed(rows: Iterable[Agent]) -> list[Agent]:
+    """Agents as they are listed: behind one that stands for a cluster come its nodes, which have its slots.
+
+    What stands for a cluster or for a node is made for the list: changes of it are not stored.
+    """
+    return [each for row in rows for each in ([row] if row.slots_per_pod is None else _of_cluster(row))]
+
+
+def _of_cluster(row: Agent) -> Iterator[Agent]:
+    common: dict[str, Any] = {
+        "pool": row.pool,
+        "is_connected": row.is_connected,
+        "disabled_slots": [],
+        "registered_at": row.registered_at,
+        "version": row.version,
+        "launcher": row.launcher,
+    }
+    yield Agent(
+        id=row.id,
+        address=row.address,
+        slot_ids=[],
+        is_enabled=row.is_enabled,
+        is_draining=row.is_draining,
+        labels=row.labels | {"nodes": str(len(row.nodes))},
+        devices=row.devices,
+        **common,
+    )
+    for node in row.nodes:
+        yield Agent(
+            id=node["name"],
+            address=node["address"],
+            slot_ids=list(range(node["slots"])),
+            is_enabled=row.is_enabled and node["is_open"],
+            is_draining=node["is_cordoned"],
+            labels={"cluster": row.id},
+            devices=row.devices * node["slots"],
+            **common,
+        )
+
+
+def _cluster_of(session: Session, node: str) -> Agent | None:
+    rows = session.scalars(select(Agent).where(Agent.slots_per_pod.is_not(None)).order_by(Agent.id))
+    return next((row for row in rows if any(each["name"] == node for each in row.nodes)), None)
 
 
 def slot_of(row: Agent, slot_id: str) -> int:
@@ -54,8 +116,9 @@ def slot_of(row: Agent, slot_id: str) -> int:
 
 def holders(session: Session, user: UserPrincipal) -> Holders:
     """Who holds what at present, as far as the user may know."""
-    by_slot: dict[tuple[str, int], Holder] = {}
+    by_slot = _of_others(session)
     without_slots: dict[str, list[Holder]] = {}
+    nodes, taken = _nodes(session), Counter[str]()
     statement = (
         with_trials(
             select(Allocation, AllocationContainer.token_hash, readable_tasks(user)).join(
@@ -73,11 +136,38 @@ def holders(session: Session, user: UserPrincipal) -> Holders:
             id_ = hashlib.sha256(f"{secret} {allocation.id}".encode()).hexdigest()[:32]
             holder = Holder(id_, "", allocation.state, is_hidden=True)
         for place in allocation.placements:
+            node = nodes.get((allocation.id, place["rank"]), "")
             if not place["slot_ids"]:
-                without_slots.setdefault(place["agent_id"], []).append(holder)
-            for slot_id in place["slot_ids"]:
-                by_slot[place["agent_id"], slot_id] = holder
+                without_slots.setdefault(node or place["agent_id"], []).append(holder)
+            first = taken[node]  # a cluster's slots are counted: which of them a pod has, nobody says
+            slots = range(first, first + len(place["slot_ids"])) if node else place["slot_ids"]
+            for slot_id in slots:
+                by_slot[node or place["agent_id"], slot_id] = holder
+            taken[node] += len(slots) if node else 0
     return Holders(by_slot, without_slots)
+
+
+def _nodes(session: Session) -> dict[tuple[str, int], str]:
+    """The nodes of containers of open allocations, by allocation and rank."""
+    container = AllocationContainer
+    statement = (
+        select(container.allocation_id, container.rank, container.node)
+        .join(Allocation, Allocation.id == container.allocation_id)
+        .where(Allocation.ended_at.is_(None), container.node != "")
+    )
+    return {(allocation_id, rank): node for allocation_id, rank, node in session.execute(statement).tuples()}
+
+
+def _of_others(session: Session) -> dict[tuple[str, int], Holder]:
+    """Slots of nodes that pods of others use: the last ones of each."""
+    holder = Holder("pods-of-others", "", "RUNNING", is_hidden=True)
+    rows = session.scalars(select(Agent).where(Agent.slots_per_pod.is_not(None)))
+    return {
+        (node["name"], slot): holder
+        for row in rows
+        for node in row.nodes
+        for slot in range(node["slots"] - node["foreign"], node["slots"])
+    }
 
 
 def agent(

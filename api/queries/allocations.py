@@ -26,6 +26,12 @@ def arrived_ranks(session: Session, allocation_id: str) -> set[int]:
     return set(session.scalars(statement))
 
 
+def containers_of(session: Session, allocation_id: str) -> dict[int, AllocationContainer]:
+    """The containers of an allocation that were launched, by rank."""
+    rows = session.scalars(select(AllocationContainer).where(AllocationContainer.allocation_id == allocation_id))
+    return {row.rank: row for row in rows}
+
+
 def times_of(session: Session, experiment_id: int, most: int) -> ExperimentTimes:
     """When the trials of an experiment held slots: the newest `most` allocations."""
     newest = (

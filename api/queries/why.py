@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
-from api.queries.allocations import arrived_ranks, missing_ones
+from api.queries.allocations import arrived_ranks, containers_of, missing_ones
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import (
     Agent,
@@ -94,7 +94,7 @@ def of_task(session: Session, task: Task) -> TaskFacts:
         max_lifetime=_limit(config, "max_lifetime"),
         ended_at=task.ended_at,
         needs=_needs(session, task),
-        runs=[_run(row, [], away, grace) for row in rows],
+        runs=[_note_places(session, row, _run(row, [], away, grace)) for row in rows],
     )
 
 
@@ -125,6 +125,7 @@ def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], tim
     statement = select(Allocation).where(Allocation.trial_id.in_(ids)).order_by(Allocation.run_id)
     for row in session.scalars(statement):
         facts = _run(row, matches.get(row.id, []), away, grace)
+        _note_places(session, row, facts)
         if row.ended_at is None and len(row.placements) > 1 and (arrived := arrived_ranks(session, row.id)):
             facts.missing = missing_ones(row.placements, arrived)
         runs[row.trial_id or 0].append(facts)
@@ -180,6 +181,15 @@ def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) 
         code=row.exit_code,
         matches=matches,
     )
+
+
+def _note_places(session: Session, row: Allocation, facts: RunFacts) -> RunFacts:
+    """Where the containers of an open allocation run in their cluster, and what they wait for."""
+    if row.ended_at is None:
+        found = containers_of(session, row.id)
+        facts.nodes = list(dict.fromkeys(found[rank].node for rank in sorted(found) if found[rank].node))
+        facts.waits_for = next((each.waits_for for _, each in sorted(found.items()) if each.waits_for), "")
+    return facts
 
 
 def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import agents
-from api.queries.paging import WindowDep, chosen, rows_of
+from api.queries.paging import WindowDep, chosen
 from api.routing import Route
 from api.schemas import agents as wire
 from api.schemas.base import answer
@@ -52,13 +52,14 @@ def list_agents(
     column = chosen("sortBy", sort_by, _SORT)
     order = column.desc() if window.is_descending else column.asc()
     with parts.database.read() as session:
-        rows, pagination = rows_of(session, select(Agent).order_by(order, Agent.id), window)
+        rows = agents.listed(session.scalars(select(Agent).order_by(order, Agent.id)))
+        start, end = window.bounds(len(rows))
         held = agents.holders(session, user)
         shown = [
             agents.agent(row, held, parts.version, with_slots=not exclude_slots, with_containers=not exclude_containers)
-            for (row,) in rows
+            for row in rows[start:end]
         ]
-    return answer({"agents": shown, "pagination": pagination})
+    return answer({"agents": shown, "pagination": window.pagination(len(rows))})
 
 
 @router.get("/agents")
@@ -66,7 +67,7 @@ def list_agents_of_old(parts: PartsDep, user: UserDep) -> Response:
     """Agents by id, as older clients read them."""
     with parts.database.read() as session:
         held = agents.holders(session, user)
-        rows = session.scalars(select(Agent).order_by(Agent.id)).all()
+        rows = agents.listed(session.scalars(select(Agent).order_by(Agent.id)))
         return answer({row.id: agents.agent_of_old(row, held, parts.version) for row in rows})
 
 
@@ -74,16 +75,15 @@ def list_agents_of_old(parts: PartsDep, user: UserDep) -> Response:
 def get_agent(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
     """One agent."""
     with parts.database.read() as session:
-        return answer(
-            {"agent": agents.agent(agents.find(session, agent_id), agents.holders(session, user), parts.version)}
-        )
+        row = agents.shown(session, agent_id)
+        return answer({"agent": agents.agent(row, agents.holders(session, user), parts.version)})
 
 
 @router.get("/api/v1/agents/{agent_id}/slots")
 def list_slots(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
     """The slots of an agent."""
     with parts.database.read() as session:
-        row, held = agents.find(session, agent_id), agents.holders(session, user)
+        row, held = agents.shown(session, agent_id), agents.holders(session, user)
         return answer({"slots": [agents.slot(row, slot_id, held) for slot_id in row.slot_ids]})
 
 
@@ -91,7 +91,7 @@ def list_slots(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
 def get_slot(agent_id: AgentId, slot_id: SlotId, parts: PartsDep, user: UserDep) -> Response:
     """One slot of an agent."""
     with parts.database.read() as session:
-        row = agents.find(session, agent_id)
+        row = agents.shown(session, agent_id)
         return answer({"slot": agents.slot(row, agents.slot_of(row, slot_id), agents.holders(session, user))})
 
 

@@ -22,7 +22,7 @@ from api.services import enrollment
 from api.services.checkpoint_files import removal_order
 from api.services.launches import launch_order
 from database.log_lines import STARTED, note_line
-from database.models import Allocation, Task
+from database.models import Allocation, AllocationContainer, Task
 from workflows import names
 from workflows.lifecycle.allocation import AllocationState, before
 from workflows.messages import AgentRun, AgentSeen
@@ -76,7 +76,11 @@ async def launch(allocation_id: AllocationId, rank: int, parts: PartsDep, agent:
 
 @router.post("/api/v1/undeterred/allocations/{allocation_id}/{progress}")
 async def progressed(
-    allocation_id: AllocationId, progress: Literal["pulling", "starting", "running"], parts: PartsDep, agent: AgentDep
+    allocation_id: AllocationId,
+    progress: Literal["pulling", "starting", "running"],
+    parts: PartsDep,
+    agent: AgentDep,
+    of_container: wire.ContainerProgress | None = None,
 ) -> Response:
     """How far an allocation is, as one of its hosts sees it. The recorded state only moves forward."""
     state = AllocationState(progress.upper())
@@ -89,6 +93,8 @@ async def progressed(
                 .where(Allocation.id == allocation_id, Allocation.state.in_(before(state)))
                 .values(state=state.value)
             )
+            if of_container is not None:
+                _note_container(session, allocation_id, of_container)
             if state is AllocationState.RUNNING:
                 _note_started(session, allocation_id)
 
@@ -120,6 +126,13 @@ async def removal(agent_id: AgentId, removal_id: str, parts: PartsDep, agent: Ag
             return removal_order(session, removal_id, agent, parts.settings.roots)
 
     return answer(await run_in_threadpool(order))
+
+
+def _note_container(session: Session, allocation_id: str, said: wire.ContainerProgress) -> None:
+    """Where a container is, and what it waits for: the newest report counts."""
+    mine = AllocationContainer.allocation_id == allocation_id, AllocationContainer.rank == said.rank
+    values = {"waits_for": said.waits_for} | ({"node": said.node, "address": said.address} if said.node else {})
+    session.execute(update(AllocationContainer).where(*mine).values(**values))
 
 
 def _note_started(session: Session, allocation_id: str) -> None:

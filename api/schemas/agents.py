@@ -20,15 +20,29 @@ class Device(Wire):
     brand: _Short = ""
 
 
+class ClusterNode(Wire):
+    """A node of a cluster that an agent stands for."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+    slots: int = Field(ge=0, le=1_000_000)
+    foreign: int = Field(default=0, ge=0, le=1_000_000)  # of its slots used by others than this agent
+    address: _Short = ""
+    is_cordoned: bool = False  # an operator of the cluster took it out of service
+    is_open: bool = True  # new containers may be sent there
+
+
 class AgentReport(Wire):
-    """What an agent offers. Its slots count from 0, one a device."""
+    """What an agent offers. Its slots count from 0, one a device; a cluster's are alike, and counted by `slots`."""
 
     pool: str = ""  # said by agents of the operator's only: one that joined is of the pool that its token named
     devices: list[Device] = Field(max_length=4096)
     address: _Short = ""  # where containers of other hosts reach its own
     labels: dict[_Short, _Short] = Field(default_factory=dict, max_length=100)
+    slots: int | None = Field(default=None, ge=0, le=100_000)  # of a cluster
+    slots_per_pod: int | None = Field(default=None, ge=1, le=1024)  # the most of one container of a cluster
+    nodes: list[ClusterNode] = Field(default_factory=list[ClusterNode], max_length=10_000)
     version: _Short = ""
-    launcher: _Short = ""  # process or docker
+    launcher: _Short = ""  # process, docker or kubernetes
     heartbeat_s: float = Field(default=5.0, gt=0, le=60)
     reconnect_wait_s: float = Field(default=25.0, gt=0, le=3600)
 
@@ -94,6 +108,15 @@ class Enabled(Wire, json_schema_extra=example({"enabled": True})):
     """Whether it is in service."""
 
     enabled: StrictBool
+
+
+class ContainerProgress(Wire):
+    """How far a container is, of those that say more than that."""
+
+    rank: int = Field(default=0, ge=0, le=100_000)
+    node: _Short = ""  # of a cluster, where it runs
+    address: _Short = ""  # where the others of its gang reach it
+    waits_for: Annotated[str, StringConstraints(max_length=1000)] = ""  # in the words of its cluster
 
 
 class Allocations(Wire, json_schema_extra=example({"allocations": [f"7.{EXAMPLE_UUID}.1"]})):

@@ -25,6 +25,8 @@ from workflows.scheduling.model import AgentSlots
 
 _DEFAULT_LIFE = timedelta(days=1)
 _LONGEST_DESCRIPTION = 1000
+#: Allocations without slots that a cluster takes: its nodes have room for many, and queue what they have none for.
+_MOST_WITHOUT_SLOTS = 1000
 
 
 def create_token(session: Session, wanted: wire.PostJoinToken, admin: UserPrincipal) -> tuple[str, int]:
@@ -127,6 +129,8 @@ def note_report(session: Session, caller: AgentPrincipal, agent_id: str, report:
         "launcher": report.launcher,
         "labels": report.labels,
         "devices": [device.model_dump() for device in report.devices],
+        "slots_per_pod": report.slots_per_pod,
+        "nodes": [node.model_dump() for node in report.nodes],
     }
     session.execute(
         insert(session, Agent)
@@ -179,4 +183,11 @@ def _pool_of(session: Session, caller: AgentPrincipal, agent_id: str, report: wi
 
 
 def _slots(agent_id: str, report: wire.AgentReport) -> AgentSlots:
-    return AgentSlots(agent_id=agent_id, slot_ids=tuple(range(len(report.devices))))
+    if report.slots_per_pod is None:
+        return AgentSlots(agent_id=agent_id, slot_ids=tuple(range(len(report.devices))))
+    return AgentSlots(
+        agent_id=agent_id,
+        slot_ids=tuple(range(report.slots or 0)),
+        slots_per_pod=report.slots_per_pod,
+        max_zero_slot=_MOST_WITHOUT_SLOTS,
+    )

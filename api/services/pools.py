@@ -173,7 +173,7 @@ def _check_fits(session: Session, name: str, row: Experiment) -> None:
     """Refuse a pool whose agents, all of them that are known, could never hold a trial. Raises: BadRequest."""
     settings = PoolSettings.model_validate(session.get_one(ResourcePool, name).settings)
     agents = {
-        agent.id: AgentSlots(agent_id=agent.id, slot_ids=tuple(agent.slot_ids))
+        agent.id: AgentSlots(agent_id=agent.id, slot_ids=tuple(agent.slot_ids), slots_per_pod=agent.slots_per_pod)
         for agent in session.scalars(select(Agent).where(Agent.pool == name))
     }
     request = Request(

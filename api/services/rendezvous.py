@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from api.auth.authentication import AllocationPrincipal
 from api.errors import BadRequest, Unavailable
-from api.queries.allocations import arrived_ranks, missing_ones
+from api.queries.allocations import arrived_ranks, containers_of, missing_ones
 from database.models import Agent, Allocation, AllocationContainer
 from database.session import Database
 from database.types import utc_now
@@ -71,4 +71,12 @@ def _look(database: Database, allocation_id: str) -> tuple[list[dict[str, Any]],
         missing = missing_ones(places, arrived_ranks(session, allocation_id))
         hosts = [place["agent_id"] for place in places]
         known = dict(session.execute(select(Agent.id, Agent.address).where(Agent.id.in_(hosts))).tuples().all())
-    return places, missing, [known.get(host) or "127.0.0.1" for host in hosts]
+        own = containers_of(session, allocation_id)
+        clusters = set(session.scalars(select(Agent.id).where(Agent.id.in_(hosts), Agent.slots_per_pod.is_not(None))))
+    addresses: list[str] = []
+    for place, host in zip(places, hosts, strict=True):
+        there = own.get(place["rank"])
+        if host in clusters and not (there is not None and there.address):
+            missing = [*missing, f"rank {place['rank']} on {host}, whose pod's address is not known yet"]
+        addresses.append((there.address if there is not None else "") or known.get(host) or "127.0.0.1")
+    return places, missing, addresses

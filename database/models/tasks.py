@@ -116,3 +116,7 @@ class AllocationContainer(Base):
     rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     arrived_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it first asked where the others are
+    # of a cluster's
+    node: Mapped[str] = mapped_column(String(255), default="")  # where it runs
+    address: Mapped[str] = mapped_column(String(255), default="")  # where the others of its gang reach it
+    waits_for: Mapped[str] = mapped_column(Text, default="")  # what it waits for, in its cluster's words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple, cast
 
-PROCESS, DOCKER = "process", "docker"
+PROCESS, DOCKER, KUBERNETES = "process", "docker", "kubernetes"
 
 
 class Unserved(NamedTuple):
@@ -16,7 +16,9 @@ class Unserved(NamedTuple):
     instead: str
 
 
-_BOTH, _PROCESSES = frozenset({PROCESS, DOCKER}), frozenset({PROCESS})
+_ALL = frozenset({PROCESS, DOCKER, KUBERNETES})
+_HOSTS, _PROCESSES, _CLUSTERS = _ALL - {KUBERNETES}, frozenset({PROCESS}), frozenset({KUBERNETES})
+_WHO = {_ALL: "this release does", _HOSTS: "hosts do", _PROCESSES: "plain processes do", _CLUSTERS: "clusters do"}
 UNSERVED = (
     Unserved("environment.image", _PROCESSES, "trials run in a Python of their agent's host"),
     Unserved("environment.registry_auth", _PROCESSES, "no image is pulled"),
@@ -26,11 +28,13 @@ UNSERVED = (
     Unserved("bind_mounts", _PROCESSES, "use the paths of the agent's host"),
     Unserved("resources.shm_size", _PROCESSES, "a process has the shared memory of its host"),
     Unserved("resources.devices", _PROCESSES, "a process sees those that its user may use"),
-    Unserved("resources.slots", _BOTH, "it is for notebooks and commands; a trial has slots_per_trial"),
-    Unserved("environment.ports", _BOTH, "containers' ports are reached from their host"),
-    Unserved("environment.proxy_ports", _BOTH, "there is no proxy to a trial's ports yet"),
-    Unserved("environment.pod_spec", _BOTH, "it is for Kubernetes, which comes later"),
-    Unserved("integrations", _BOTH, "none is there yet"),
+    Unserved("resources.slots", _ALL, "it is for notebooks and commands; a trial has slots_per_trial"),
+    Unserved("environment.ports", _ALL, "containers' ports are reached from their host"),
+    Unserved("environment.proxy_ports", _ALL, "there is no proxy to a trial's ports yet"),
+    Unserved("environment.pod_spec", _HOSTS, "it is for pools of Kubernetes"),
+    Unserved("environment.registry_auth", _CLUSTERS, "name imagePullSecrets in environment.pod_spec"),
+    Unserved("resources.devices", _CLUSTERS, "ask for slots, or for a resource in environment.pod_spec"),
+    Unserved("integrations", _ALL, "none is there yet"),
 )
 
 
@@ -48,8 +52,7 @@ def _notices(config: Any, launchers: Set[str]) -> Iterator[str]:
     for field in UNSERVED:
         if _at(config, field.path) in (None, {}, [], False, "") or not (field.launchers & launchers):
             continue
-        who = "plain processes do" if field.launchers == _PROCESSES else "this release does"
-        yield f"{field.path}: {who} nothing with it: {field.instead}"
+        yield f"{field.path}: {_WHO[field.launchers]} nothing with it: {field.instead}"
 
 
 def _at(config: Any, path: str) -> Any:

@@ -136,7 +136,7 @@ def _reported_in(run: RunFacts, facts: TrialFacts) -> bool:
 
 
 def _open(run: RunFacts, now: datetime, *, has_reached_core: bool) -> str:
-    where = ", ".join(run.agents) or "no agent"
+    where = _where(run)
     since = clock(run.started_at, now)
     if run.asked_to_leave_at is not None or run.state != "RUNNING":
         text = before_its_code(run, now)
@@ -158,13 +158,19 @@ def _open(run: RunFacts, now: datetime, *, has_reached_core: bool) -> str:
 
 def before_its_code(run: RunFacts, now: datetime) -> str:
     """How an open run stands that does not run yet, or was asked to leave; to be read behind a name."""
-    where, since = ", ".join(run.agents) or "no agent", clock(run.started_at, now)
+    where, since = _where(run), clock(run.started_at, now)
     if run.asked_to_leave_at is not None:
         because = f", since {run.asked_to_leave_because}" if run.asked_to_leave_because else ""
         return f"was asked to leave {where} at {clock(run.asked_to_leave_at, now)}{because}{_leaving(run, now)}"
     if run.state == "PULLING":
         return f"waits for its image on {where}, since {since}"
-    return f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
+    text = f"got {_many(run.slots, 'slot')} of {where} at {since}, and its container is being started there"
+    return f"{text}: {run.waits_for}" if run.waits_for else text
+
+
+def _where(run: RunFacts) -> str:
+    agents = ", ".join(dict.fromkeys(run.agents)) or "no agent"
+    return f"{agents} ({', '.join(run.nodes)})" if run.nodes else agents
 
 
 def out_of_reach(run: RunFacts) -> str:

@@ -62,6 +62,8 @@ class RunFacts(Facts):
     agents: list[str]
     away: list[str] = Field(default_factory=list[str])  # those of them that are out of reach
     missing: list[str] = Field(default_factory=list[str])  # containers for which the others wait
+    nodes: list[str] = Field(default_factory=list[str])  # of a cluster, where its containers run
+    waits_for: str = ""  # what a container of a cluster waits for before it starts, in the cluster's words
     started_at: datetime
     ready_at: datetime | None = None
     asked_to_leave_at: datetime | None = None

@@ -26,6 +26,8 @@ def upgrade() -> None:
     sa.Column('launcher', sa.String(length=40), nullable=False),
     sa.Column('labels', Document, nullable=False),
     sa.Column('devices', Document, nullable=False),
+    sa.Column('slots_per_pod', sa.Integer(), nullable=True),
+    sa.Column('nodes', Document, nullable=False),
     sa.Column('credential_hash', sa.String(length=64), nullable=True),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_agents')),
     sa.UniqueConstraint('credential_hash', name=op.f('uq_agents_credential_hash'))
@@ -721,6 +723,9 @@ def upgrade() -> None:
     sa.Column('rank', sa.Integer(), autoincrement=False, nullable=False),
     sa.Column('token_hash', sa.String(length=64), nullable=False),
     sa.Column('arrived_at', UtcTime(), nullable=True),
+    sa.Column('node', sa.String(length=255), nullable=False),
+    sa.Column('address', sa.String(length=255), nullable=False),
+    sa.Column('waits_for', sa.Text(), nullable=False),
     sa.ForeignKeyConstraint(['allocation_id'], ['allocations.id'], name=op.f('fk_allocation_containers_allocation_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('allocation_id', 'rank', name=op.f('pk_allocation_containers')),
     sa.UniqueConstraint('token_hash', name=op.f('uq_allocation_containers_token_hash'))
