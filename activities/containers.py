@@ -12,7 +12,15 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.attempts import Attempts
-from activities.launchers.base import RUNS_IN, ContainerExit, ContainerSpec, ExitCause, Launcher, LaunchError
+from activities.launchers.base import (
+    RUNS_IN,
+    ContainerExit,
+    ContainerSpec,
+    ExitCause,
+    Launcher,
+    LaunchError,
+    Place,
+)
 from database.types import utc_now
 from workflows.lifecycle.allocation import AllocationState, ContainerResult
 from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
@@ -32,8 +40,17 @@ class LaunchOrders(Protocol):
         """Everything about the container but what only this host knows. Issues a new token at each call."""
         ...
 
-    async def report(self, order: RunContainer, state: AllocationState) -> bool:
-        """Report how far the container is. False: the API could not be notified; retry later."""
+    async def report(
+        self, order: RunContainer, state: AllocationState, *, place: Place | None = None, waits_for: str = ""
+    ) -> bool:
+        """Report how far the container is. False: the API could not be notified; retry later.
+
+        Args:
+            order: Of the container.
+            state: How far it is.
+            place: Where it runs, of a cluster's.
+            waits_for: What it waits for, in the words of its cluster; empty: for nothing.
+        """
         ...
 
 
@@ -120,6 +137,7 @@ class Containers:
                 if order.container_id in self._unwanted:  # the kill came first, and found nothing to end
                     await self._launcher.kill(order.container_id, 0.0)
             activity.heartbeat("started")
+            await self._program_runs(order, beat)
             self._drain.follow(order)
             again = min(beat, _TOLD_AGAIN_S)
             is_told = await self._tell(order, again)
@@ -205,11 +223,37 @@ class Containers:
                 await asyncio.wait(telling, timeout=beat_s)
         return True
 
+    async def _program_runs(self, order: RunContainer, beat_s: float) -> None:
+        """Wait until a cluster has started the container, and say what that waits for.
+
+        Raises: LaunchError, when it never will; what is left of it is ended before.
+        """
+        telling: list[asyncio.Task[bool]] = []
+
+        def say(text: str) -> None:
+            self._drain.note(order, text)
+            telling.append(asyncio.create_task(self._orders.report(order, AllocationState.STARTING, waits_for=text)))
+
+        try:
+            started = asyncio.create_task(self._launcher.started(order.container_id, say))
+            try:
+                while not (await asyncio.wait({started}, timeout=beat_s))[0]:
+                    activity.heartbeat("started")
+                started.result()
+            finally:
+                started.cancel()
+            if telling:
+                await asyncio.wait(telling, timeout=beat_s)
+        except LaunchError:
+            await _beating(self._launcher.kill(order.container_id, 0.0), beat_s, "started")
+            raise
+
     async def _tell(self, order: RunContainer, limit_s: float) -> bool:
-        """Say that it runs; an API that hangs is asked again later."""
+        """Say that it runs, and where; an API that hangs is asked again later."""
         try:
             async with asyncio.timeout(limit_s):
-                return await self._orders.report(order, AllocationState.RUNNING)
+                place = await self._launcher.place(order.container_id)
+                return await self._orders.report(order, AllocationState.RUNNING, place=place)
         except TimeoutError:
             return False
 
@@ -236,12 +280,12 @@ class Containers:
         return ContainerEnd(result=result, ended_at=exit_.ended_at, is_drained=is_drained)
 
 
-async def _beating(work: Coroutine[Any, Any, T], beat_s: float) -> T:
+async def _beating(work: Coroutine[Any, Any, T], beat_s: float, *details: str) -> T:
     """Heartbeat while something takes its time. What was noted with an earlier heartbeat is gone."""
     task = asyncio.create_task(work)
     try:
         while not (await asyncio.wait({task}, timeout=beat_s))[0]:
-            activity.heartbeat()
+            activity.heartbeat(*details)
         return task.result()
     finally:
         task.cancel()

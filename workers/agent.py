@@ -18,8 +18,12 @@ from activities.containers import AgentPresence, Containers
 from activities.launchers.base import Launcher, LaunchError
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.host_policy import HostPolicy
+from activities.launchers.kubernetes.launcher import KubernetesLauncher
+from activities.launchers.kubernetes.manifest import PodSettings
+from activities.launchers.kubernetes.nodes import Nodes
+from activities.launchers.kubernetes.policy import PodPolicy
 from activities.launchers.process import ProcessLauncher
-from activities.launchers.specification import Host, spec_builder
+from activities.launchers.specification import Host, Policy, spec_builder
 from activities.log_shipper import LogShipper
 from activities.orphans import Orphans
 from activities.spool import SpoolDelivery
@@ -28,10 +32,15 @@ from determined.common.outgoing import Outgoing, configure
 from workers.agent_api import ApiClient
 from workers.connect import GivenUp, connect, mark_ready
 from workers.connect import run as run_process
-from workers.settings import AgentSettings
+from workers.settings import AgentSettings, parts_of
 from workflows import names
 
 log = structlog.get_logger()
+
+#: Pods that an agent of a cluster watches at most, where its operator set no other limit.
+_MOST_PODS = 5000
+#: At least so long between two reports of what a cluster offers.
+_OFFER_S = 2.0
 
 
 def host_of(settings: AgentSettings) -> Host:
@@ -39,15 +48,45 @@ def host_of(settings: AgentSettings) -> Host:
     return Host(
         agent_id=settings.agent_id,
         api_url=settings.container_api_url or settings.api_url,
-        policy=HostPolicy.of(settings.bind_mounts, settings.host_devices, settings.capabilities),
+        policy=_policy_of(settings),
         environment=settings.handed_on(os.environ),
         trial_python=settings.trial_python,
         memory_mib=settings.memory_mib,
     )
 
 
+def _policy_of(settings: AgentSettings) -> Policy:
+    if settings.launcher != "kubernetes":
+        return HostPolicy.of(settings.bind_mounts, settings.host_devices, settings.capabilities)
+    return PodPolicy(
+        volumes=list(settings.pod_volumes),
+        host_paths=[path for path in (settings.bind_mounts or "").split(":") if path],
+        capabilities=frozenset(parts_of(settings.capabilities.upper())),
+        service_accounts=frozenset(parts_of(settings.pod_service_accounts)),
+        priority_classes=frozenset(parts_of(settings.pod_priority_classes)),
+        secrets=frozenset(parts_of(settings.pod_secrets)),
+    )
+
+
+def _pods_of(settings: AgentSettings) -> PodSettings:
+    return PodSettings(
+        agent_id=settings.agent_id,
+        pool=settings.pool,
+        slot_resource=settings.slot_resource,
+        slot_cpu=settings.slot_cpu,
+        slot_memory_mib=settings.slot_memory_mib,
+        user=settings.pod_user,
+        volumes=settings.pod_volumes,
+        pod_spec=settings.pod_spec,
+        queue=settings.kueue_queue,
+    )
+
+
 def launcher_of(settings: AgentSettings) -> Launcher:
-    """What runs this host's containers."""
+    """What runs this agent's containers."""
+    if settings.launcher == "kubernetes":
+        where = settings.kubeconfig, settings.kube_context, settings.kube_namespace
+        return KubernetesLauncher(_pods_of(settings), kubeconfig=where[0], context=where[1], namespace=where[2])
     folder = Path(settings.folder)
     gpus = {slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"}
     if settings.launcher != "docker":
@@ -75,6 +114,9 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     if client is None:
         return
     api = ApiClient(settings)
+    nodes = await _nodes_of(settings) if settings.launcher == "kubernetes" else None
+    if nodes is not None:
+        api.offer(nodes.offer())
     shipper = LogShipper(launcher, api.send_logs, folder / "shipping")
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
@@ -89,7 +131,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
         client,
         task_queue=names.agent_queue(settings.agent_id),
         activities=[containers.run_container, containers.kill_container, containers.drain_container, presence.presence],
-        max_concurrent_activities=settings.slots + 200,
+        max_concurrent_activities=_MOST_PODS if settings.slots is None else settings.slots + 200,
         # a cancel reaches an activity only in the answer to a heartbeat: don't hold those back
         max_heartbeat_throttle_interval=timedelta(seconds=2),
         default_heartbeat_throttle_interval=timedelta(seconds=2),
@@ -102,6 +144,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     )
     await attempts.end_left(client)
     loops = [asyncio.create_task(shipper.run()), asyncio.create_task(orphans.run())]
+    if nodes is not None:
+        loops.append(asyncio.create_task(_offer_anew(api, nodes)))
     try:
         async with worker, storage:
             if await _greet(api, stop):
@@ -112,8 +156,48 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
         for loop in loops:
             loop.cancel()
         await asyncio.wait(loops)
+        if nodes is not None:
+            await nodes.close()
         await spools.close()
         await api.close()
+        await launcher.close()
+
+
+async def _nodes_of(settings: AgentSettings) -> Nodes:
+    """What a cluster's nodes offer, read once. Raises: GivenUp."""
+    try:
+        nodes = await Nodes.connect(
+            _pods_of(settings),
+            (settings.kubeconfig, settings.kube_context, settings.kube_namespace),
+            slots_per_pod=settings.slots_per_pod,
+            most=settings.slots,
+        )
+    except LaunchError as error:
+        raise GivenUp(f"this agent can't see what its cluster offers: {error}") from None
+    return nodes
+
+
+async def _offer_anew(api: ApiClient, nodes: Nodes) -> NoReturn:
+    """Say what the cluster offers whenever that has changed; a node that comes and goes is reported now and then."""
+    told = nodes.offer()
+    while True:
+        await nodes.changed()
+        await asyncio.sleep(_OFFER_S)
+        offer = nodes.offer()
+        if offer == told:
+            continue
+        api.offer(offer)
+        try:
+            await api.hello()
+            if not await api.present():
+                nodes.look_again()
+                continue
+        except httpx.HTTPError as error:
+            log.info("could not say what the cluster offers", error=str(error))
+            nodes.look_again()
+            continue
+        told = offer
+        log.info("the cluster offers", slots=offer.slots, nodes=len(offer.nodes))
 
 
 async def _first_end(stop: asyncio.Event, loops: Sequence[asyncio.Task[None]]) -> None:

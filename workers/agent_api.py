@@ -13,7 +13,7 @@ import httpx
 import structlog
 
 from activities.enrollment import message_of
-from activities.launchers.base import LaunchError
+from activities.launchers.base import LaunchError, Offer, Place
 from activities.launchers.devices import Device
 from activities.orphans import Unwanted
 from activities.spool import Answer
@@ -29,15 +29,27 @@ class Refused(GivenUp, Unwanted):
     """The API wants nothing of this agent, and says why: it was removed, or its settings are wrong."""
 
 
+#: Of what a container waits for: a scheduler's words grow with its cluster.
+_LONGEST_REASON = 1000
+
+
+def _devices(settings: AgentSettings) -> Sequence[Device]:
+    """One for each slot; of a cluster one for all, as its slots are alike."""
+    if settings.launcher == "kubernetes":
+        is_cpu = settings.slot_resource == "cpu"
+        return [Device(kind="cpu") if is_cpu else Device(kind="cuda", brand=settings.slot_resource)]
+    return settings.devices or [Device()] * (settings.slots or 0)
+
+
 class ApiClient:
     """The API as an agent sees it."""
 
     def __init__(self, settings: AgentSettings) -> None:
         token = settings.agent_token.get_secret_value()
         self._mine = f"/api/v1/undeterred/agents/{settings.agent_id}"
-        self._report = {
+        self._report: dict[str, Any] = {
             "pool": settings.pool,
-            "devices": [device.model_dump() for device in settings.devices or [Device()] * settings.slots],
+            "devices": [device.model_dump() for device in _devices(settings)],
             "address": settings.address or address_towards(settings.api_url),
             "labels": settings.labels,
             "version": version("undeterred"),
@@ -52,6 +64,21 @@ class ApiClient:
         )
         # without the agent's token: for what is sent in the name of a container
         self._anonymous = httpx.AsyncClient(base_url=settings.api_url, timeout=httpx.Timeout(60.0, connect=3.0))
+
+    def offer(self, offer: Offer) -> None:
+        """What a cluster offers from now on; `hello` and `present` report it."""
+        nodes = [
+            {
+                "name": node.name,
+                "slots": node.slots,
+                "foreign": node.foreign,
+                "address": node.address,
+                "isCordoned": node.is_cordoned,
+                "isOpen": node.is_open,
+            }
+            for node in offer.nodes
+        ]
+        self._report |= {"slots": offer.slots, "slotsPerPod": offer.slots_per_pod, "nodes": nodes}
 
     async def hello(self) -> Mapping[str, str]:
         """Say that this agent starts, and what it offers; returns what it must know of its cluster.
@@ -84,10 +111,16 @@ class ApiClient:
         response.raise_for_status()
         return response.json()
 
-    async def report(self, order: RunContainer, state: AllocationState) -> bool:
+    async def report(
+        self, order: RunContainer, state: AllocationState, *, place: Place | None = None, waits_for: str = ""
+    ) -> bool:
         """How far the container is. A courtesy for people: an API that is away does not hold the trial up."""
+        body: dict[str, Any] = {"rank": order.rank, "waitsFor": waits_for[:_LONGEST_REASON]}
+        if place is not None:
+            body |= {"node": place.node, "address": place.address}
+        path = f"/api/v1/undeterred/allocations/{order.allocation_id}/{state.lower()}"
         try:
-            response = await self._http.post(f"/api/v1/undeterred/allocations/{order.allocation_id}/{state.lower()}")
+            response = await self._http.post(path, json=body)
         except httpx.HTTPError as error:
             log.info("could not report on a container", container_id=order.container_id, state=state, error=str(error))
             return False

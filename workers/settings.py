@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from activities.launchers.devices import Device
 from api.settings import ClusterSettings, OutgoingSettings, checked_roots
@@ -48,7 +49,53 @@ class GatewaySettings(ClusterSettings):
     port: int = Field(default=8090, ge=1, le=65535, description="port to listen on")
 
 
-class AgentSettings(OutgoingSettings):
+class ClusterOptions(BaseModel):
+    """Of an agent that stands for a Kubernetes cluster: where it is, and what its pods have."""
+
+    kubeconfig: str = Field(default="", description="file that names the cluster; empty: the one that this pod is in")
+    kube_context: str = Field(default="", description="of that file; empty: its current one")
+    kube_namespace: str = Field(default="", description="where pods are made; empty: that of the context")
+    slot_resource: str = Field(
+        default="nvidia.com/gpu",
+        description="what a slot is to the cluster: a resource of its nodes; cpu: cores and memory",
+        pattern=r"^[a-z0-9]([a-z0-9./-]{0,250}[a-z0-9])?$",
+    )
+    slots_per_pod: int = Field(default=8, ge=1, le=1024, description="the most slots of one pod")
+    slot_cpu: float = Field(default=1.0, gt=0, le=1024, description="cores that a pod requests for each slot")
+    slot_memory_mib: int = Field(default=8192, gt=0, description="memory of a pod for each slot, in MiB")
+    pod_user: str = Field(
+        default="1000:1000",
+        description="uid:gid of pods whose user has none; empty: the image's",
+        pattern=r"^([0-9]{1,10}(:[0-9]{1,10})?)?$",
+    )
+    pod_volumes: dict[str, dict[str, Any]] = Field(
+        default_factory=dict[str, dict[str, Any]],
+        description="volumes in the place of hosts' folders, as JSON: "
+        '{"/checkpoints": {"persistentVolumeClaim": {"claimName": "checkpoints"}}}',
+    )
+    pod_spec: dict[str, Any] = Field(
+        default_factory=dict[str, Any],
+        description="the operator's own part of each pod, as JSON; a user's goes over it",
+    )
+    pod_service_accounts: str = Field(default="", description="service accounts that users' pods may have, with commas")
+    pod_priority_classes: str = Field(default="", description="priority classes that users' pods may have, with commas")
+    pod_secrets: str = Field(
+        default="*", description="Secrets that users' pods may read, with commas; *: all but those of tasks"
+    )
+    kueue_queue: str = Field(default="", description="Kueue's local queue that pods wait in; empty: none")
+
+    @field_validator("pod_volumes")
+    @classmethod
+    def _folders(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for folder, volume in value.items():
+            if not folder.startswith("/") or ".." in folder.split("/"):
+                raise ValueError(f"{folder!r}: expected absolute paths, without `..`, each with its volume")
+            if len(volume) != 1 or "name" in volume:
+                raise ValueError(f"{folder!r}: expected one volume, such as {{'persistentVolumeClaim': …}}")
+        return value
+
+
+class AgentSettings(OutgoingSettings, ClusterOptions):
     """What an agent needs to know."""
 
     model_config = ConfigDict(extra="forbid")
@@ -58,7 +105,9 @@ class AgentSettings(OutgoingSettings):
     address: str = Field(
         default="", description="address of this host for containers of other hosts; empty: the one towards the API"
     )
-    slots: int = Field(ge=0, description="slots that it offers")
+    slots: int | None = Field(
+        default=None, ge=0, description="slots that it offers; of a cluster's, the most; unset there: all"
+    )
     devices: list[Device] = Field(default_factory=list[Device], description="what they are, as JSON; empty: cores")
     temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
     temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
@@ -70,7 +119,9 @@ class AgentSettings(OutgoingSettings):
     agent_token: SecretStr = Field(description="the cluster's agent token, or this agent's own credential")
     labels: dict[str, str] = Field(default_factory=dict, description="what people should know of this host, as JSON")
     folder: str = Field(description="where containers' files and log positions are kept")
-    launcher: str = Field(default="process", description="process or docker", pattern="^(process|docker)$")
+    launcher: str = Field(
+        default="process", description="process, docker or kubernetes", pattern="^(process|docker|kubernetes)$"
+    )
     trial_python: str | None = Field(default=None, description="interpreter of process containers; default: this one")
     memory_mib: int | None = Field(default=None, gt=0, description="memory limit of a Docker container, in MiB a slot")
     pids_limit: int = Field(default=16384, gt=0, description="most processes and threads of a Docker container")
@@ -78,7 +129,9 @@ class AgentSettings(OutgoingSettings):
         default=None, gt=0, description="most that a Docker container may write into its own file system, in MiB"
     )
     bind_mounts: str | None = Field(
-        default=None, description="folders, separated by colons, that experiments may mount from below; unset: all"
+        default=None,
+        description="folders, separated by colons, that experiments may mount from below; unset: all, and of the nodes "
+        "of a cluster none",
     )
     storage_roots: str | None = Field(
         default=None,
@@ -115,7 +168,7 @@ class AgentSettings(OutgoingSettings):
     @field_validator("trial_environment")
     @classmethod
     def _names(cls, value: str) -> str:
-        for name in _parts(value):
+        for name in parts_of(value):
             if not _PATTERN.fullmatch(name):
                 raise ValueError(f"{name!r}: expected names of variables, with commas; * at the end of one for many")
             if _RESERVED.fullmatch(name.removesuffix("*")):
@@ -124,7 +177,7 @@ class AgentSettings(OutgoingSettings):
 
     def handed_on(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The part of the agent's environment that its trials get."""
-        patterns = _parts(self.trial_environment)
+        patterns = parts_of(self.trial_environment)
         return {
             name: value
             for name, value in environment.items()
@@ -133,10 +186,17 @@ class AgentSettings(OutgoingSettings):
 
     @model_validator(mode="after")
     def _a_device_each(self) -> AgentSettings:
+        if self.launcher == "kubernetes":
+            if self.devices:
+                raise ValueError("devices: a cluster's are those of its nodes: expected none")
+            return self
+        if self.slots is None:
+            raise ValueError("slots: expected how many slots this host offers")
         if self.devices and len(self.devices) != self.slots:
             raise ValueError(f"devices: {len(self.devices)} of them: expected one for each of the {self.slots} slots")
         return self
 
 
-def _parts(text: str) -> list[str]:
+def parts_of(text: str) -> list[str]:
+    """The words of a text with commas between them."""
     return [part.strip() for part in text.split(",") if part.strip()]

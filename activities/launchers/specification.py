@@ -8,15 +8,22 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from activities.launchers import entry
 from activities.launchers.base import RUNS_IN, ContainerSpec, HostDevice, Launcher, LaunchError, Mount
-from activities.launchers.host_policy import HostPolicy
 from activities.launchers.process import paths_of_host
 from workflows.lifecycle.ports import free_ports
 from workflows.messages import RunContainer
+
+
+class Policy(Protocol):
+    """What experiments may have of a host or of a cluster."""
+
+    def applied(self, spec: ContainerSpec) -> ContainerSpec:
+        """The specification as it is launched. Raises: LaunchError("bad_spec"), for what is not given."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Host:
 
     agent_id: str
     api_url: str
-    policy: HostPolicy
+    policy: Policy
     environment: Mapping[str, str]
     trial_python: str | None = None
     memory_mib: int | None = None
@@ -113,11 +120,15 @@ def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapp
             user=launch["user"],
             ports=ports,
             is_of_gang=launch["isOfGang"],
+            group=order.allocation_id,
+            rank=order.rank,
+            group_size=launch["gangSize"],
+            pod_spec=launch["podSpec"],
             labels=launch["labels"] | {RUNS_IN: python if launcher.sees_host else f"image {launch['image']}"},
         )
         if not launcher.sees_host:  # a process has what its user has, whatever is asked for
             spec = host.policy.applied(spec)
-        for mount in launch["mounts"]:
+        for mount in launch["mounts"] if launcher.runs_here else ():
             # a container that runs as another user may not be able to make it; a folder that only a user names is left
             # to that user
             if mount["isStorage"] and mount["isTrusted"] and (launcher.makes_storage or launch["user"]):

@@ -96,6 +96,8 @@ def launch_order(
         "dropCapabilities": environment.get("drop_capabilities") or [],
         "slotIds": _slot_ids(allocation, rank),
         "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
+        "gangSize": len(allocation.placements),
+        "podSpec": environment.get("pod_spec") or {},
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
         "labels": {**work.labels, "ai.undeterred.allocation": allocation_id},
@@ -219,7 +221,8 @@ def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
         insert(session, AllocationContainer)
         .values(allocation_id=allocation.id, rank=rank, token_hash=token_hash(token))
         .on_conflict_do_update(
-            index_elements=["allocation_id", "rank"], set_={"token_hash": token_hash(token), "arrived_at": None}
+            index_elements=["allocation_id", "rank"],
+            set_={"token_hash": token_hash(token), "arrived_at": None, "node": "", "address": "", "waits_for": ""},
         )
     )
     has_none = Allocation.id == allocation.id, Allocation.shared_secret == ""

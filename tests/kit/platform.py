@@ -211,6 +211,7 @@ async def platform(
     workflows: Sequence[type] = WORKFLOWS,
     has_orchestrator: bool = True,
     provider_folder: Path | None = None,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[Platform]:
     """Start API and orchestrator; agents are started by the tests. All ends with the block.
 
@@ -223,6 +224,7 @@ async def platform(
         allowed_networks="127.0.0.0/8",
         database_url=database_url,
         temporal_address=temporal_address,
+        host=host,
         port=port,
         proxy_port=proxy_port,
         admin_password=ADMIN_PASSWORD,  # pyright: ignore[reportArgumentType]

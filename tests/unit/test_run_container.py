@@ -15,7 +15,15 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.attempts import Attempts
 from activities.containers import Containers
-from activities.launchers.base import ContainerExit, ContainerSpec, ContainerStatus, ExitCause, Launcher, LaunchError
+from activities.launchers.base import (
+    ContainerExit,
+    ContainerSpec,
+    ContainerStatus,
+    ExitCause,
+    Launcher,
+    LaunchError,
+    Place,
+)
 from workflows.lifecycle.allocation import AllocationState
 from workflows.messages import ContainerEnd, KillContainer, RunContainer
 
@@ -65,8 +73,20 @@ class Host:
         if "refused" in self.slow:
             raise LaunchError("image_missing", "no such image")
 
-    async def report(self, order: RunContainer, state: AllocationState) -> bool:
-        await self._do(state.lower())
+    async def started(self, container_id: str, say: Callable[[str], None]) -> None:
+        if "node" in self.slow:
+            say("no node has room")
+            await asyncio.sleep(BEAT_S * 5)
+        if "hopeless" in self.slow:
+            raise LaunchError("image_missing", "no such image")
+
+    async def place(self, container_id: str) -> Place | None:
+        return Place("node-1", "10.0.0.7") if "node" in self.slow else None
+
+    async def report(
+        self, order: RunContainer, state: AllocationState, *, place: Place | None = None, waits_for: str = ""
+    ) -> bool:
+        await self._do(" ".join(filter(None, [state.lower(), place and place.node, waits_for])))
         return True
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
@@ -118,6 +138,23 @@ async def test_end_is_told_after_the_reports_and_the_output() -> None:
     end = await host.run()
     assert (end.result.cause, end.result.code, end.ended_at) == ("exited", 0, EXIT.ended_at)
     assert host.said == ["order", "start", "follow", "running", "reports", "drained"]
+
+
+async def test_what_a_cluster_waits_for_is_told_and_then_where_it_runs() -> None:
+    host = Host("node")
+    assert (await host.run()).result.cause == "exited"
+    assert host.said == [
+        "order", "start", "no node has room", "starting no node has room", "follow", "running node-1", "reports",
+        "drained",
+    ]  # fmt: skip
+    assert host.beats.count(("started",)) >= 3, "another attempt takes it up, and fetches no token"
+
+
+async def test_container_that_a_cluster_will_never_start_is_ended() -> None:
+    host = Host("hopeless")
+    end = await host.run()
+    assert (end.result.cause, end.result.reason) == ("launch_failed", "image_missing")
+    assert host.said == ["order", "start", "kill", "notes"]
 
 
 @pytest.mark.parametrize("slow", ["order", "pull", "start"])

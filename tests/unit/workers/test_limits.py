@@ -27,7 +27,7 @@ def settings(**more: Any) -> AgentSettings:
 def launch(**more: Any) -> dict[str, Any]:
     return {
         "env": {}, "image": "i", "forcePull": True, "registryAuth": {"username": "ada"}, "user": "", "mounts": [],
-        "devices": [], "addCapabilities": [], "dropCapabilities": ["KILL"], "slotIds": [0], "isOfGang": False,
+        "devices": [], "addCapabilities": [], "dropCapabilities": ["KILL"], "slotIds": [0], "isOfGang": False, "gangSize": 1, "podSpec": {},
         "shmBytes": None, "labels": {}, "ports": {},
     } | more  # fmt: skip
 
@@ -107,6 +107,7 @@ class Elsewhere(DockerLauncher):
 
     name = "elsewhere"
     makes_storage = False
+    runs_here = False
     resources_type = "k8s-job"
 
 

@@ -1,0 +1,200 @@
+"""A pool whose agent stands for a cluster: trials, gangs, pauses, evictions and what users are told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_gang import TRAIN as TRAIN_IN_GANG
+from tests.kit.platform import Platform, platform
+from tests.kit.scripts import TRAIN, config
+from tests.kubernetes.test_launcher import BRIDGE, IMAGE
+
+#: 4 of the cores of the only node would be too many: each slot is a fifth of one.
+SLOT_CPU = 0.2
+IN_IMAGE: dict[str, Any] = {"environment": {"image": IMAGE}}
+
+
+def kubectl(*words: str) -> str:
+    """What the cluster answers its administrator."""
+    command = ["kubectl", "--kubeconfig", os.environ["KUBECONFIG"], *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+async def cluster(temporal_address: str, postgres_database: str, tmp_path: Path) -> AsyncIterator[Platform]:
+    """A platform with one agent, which stands for the cluster."""
+    (tmp_path / "checkpoints").mkdir()
+    for folder in (*tmp_path.parents, tmp_path, tmp_path / "checkpoints"):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o777)  # pods run as a user of their own
+    async with platform(
+        temporal_address=temporal_address,
+        database_url=postgres_database,
+        folder=tmp_path,
+        pool="gke",
+        host=f"127.0.0.1,{BRIDGE}",
+    ) as running:
+        try:
+            await start_agent(running)
+            yield running
+        finally:
+            kubectl("delete", "jobs", "--all", "--wait=false")
+            kubectl("uncordon", "node-1")
+
+
+async def start_agent(running: Platform, **more: Any) -> str:
+    """An agent of the cluster, whose slots are counted on its nodes."""
+    wanted: dict[str, Any] = {
+        "slots": None,
+        "launcher": "kubernetes",
+        "kubeconfig": os.environ["KUBECONFIG"],
+        "slot_resource": "cpu",
+        "slot_cpu": SLOT_CPU,
+        "slot_memory_mib": 512,
+        "slots_per_pod": 2,
+        "container_api_url": f"http://{BRIDGE}:{running.port}",
+    }
+    return await running.start_agent("one", **(wanted | more))
+
+
+async def pods(trial_id: int) -> list[dict[str, Any]]:
+    """Of a trial."""
+    text = await asyncio.to_thread(kubectl, "get", "pods", "-o", "json", "-l", f"determined.ai/trial_id={trial_id}")
+    return json.loads(text)["items"]
+
+
+async def test_search_runs_on_the_slots_that_the_nodes_have(cluster: Platform) -> None:
+    """As many as its processors have room for; each trial is a pod, and says on which node."""
+    described = await cluster.get("/api/v1/resource-pools")
+    [pool] = [pool for pool in described["resourcePools"] if pool["name"] == "gke"]
+    assert 2 <= pool["slotsAvailable"] <= 10, pool
+    experiment_id = await cluster.create(
+        config({"name": "random", "max_trials": 3, "max_length": 5}, **IN_IMAGE), {"train.py": TRAIN}
+    )
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    trials = await cluster.trials(experiment_id)
+    assert [(trial["state"], trial["restarts"], trial["totalBatchesProcessed"]) for trial in trials] == [
+        ("STATE_COMPLETED", 0, 5)
+    ] * 3
+    assert "step 5" in "\n".join(await cluster.logs(trials[0]["id"]))
+
+
+async def test_gang_of_two_pods_finds_itself_by_their_addresses(cluster: Platform) -> None:
+    experiment_id = await cluster.create(
+        config({"max_length": 4}, resources={"slots_per_trial": 4}, **IN_IMAGE), {"train.py": TRAIN_IN_GANG}
+    )
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    lines = await cluster.logs(trial["id"])
+    [told] = {line for line in lines if line.startswith("addresses")}
+    addresses = json.loads(told.split("slots")[0].removeprefix("addresses"))
+    assert len(set(addresses)) == 2
+    assert all(each.startswith("10.244.") for each in addresses), told
+    assert told.endswith("slots [2, 2]"), told
+    assert sum(line == "step 4 total 1" for line in lines) == 2
+
+
+async def test_paused_trial_leaves_its_pod_with_a_checkpoint(cluster: Platform) -> None:
+    experiment_id = await cluster.create(
+        config({"max_length": 300}, hyperparameters={"sleep": 0.1}, **IN_IMAGE), {"train.py": TRAIN}
+    )
+    trial_id = await cluster.until_reported(experiment_id)
+    await cluster.command(experiment_id, "pause")
+    await cluster.until_state(experiment_id, "PAUSED")
+
+    async def has_left() -> bool:
+        return any(line.startswith("preempted at") for line in await cluster.logs(trial_id))
+
+    await cluster.until(has_left, what="the trial has left with a checkpoint")
+    await cluster.command(experiment_id, "kill")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
+
+
+async def test_evicted_trial_goes_on_and_no_restart_is_counted(cluster: Platform) -> None:
+    """An eviction by the cluster, as when a node is drained, is nobody's failure."""
+    experiment_id = await cluster.create(
+        config({"max_length": 60}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": TRAIN}
+    )
+    trial_id = await cluster.until_reported(experiment_id)
+    [pod] = await pods(trial_id)
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+    path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
+    command = ["kubectl", "--kubeconfig", os.environ["KUBECONFIG"], "create", "--raw", path, "-f", "-"]
+    await asyncio.to_thread(subprocess.run, command, input=json.dumps(body), text=True, check=True, capture_output=True)
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 60)
+
+
+async def test_why_quotes_what_the_scheduler_says(cluster: Platform) -> None:
+    """A pod that asks for what no node has waits, and `det trial why` says for what, until it is killed."""
+    wanted = {"spec": {"nodeSelector": {"disk": "fast"}}}
+    experiment_id = await cluster.create(
+        config({"max_length": 5}, environment={"image": IMAGE, "pod_spec": wanted}), {"train.py": TRAIN}
+    )
+    found = ""
+
+    async def says() -> bool:
+        nonlocal found
+        trials = await cluster.trials(experiment_id)
+        if trials:
+            found = json.dumps(await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why"))
+        return "didn't match Pod's node affinity/selector" in found
+
+    await cluster.until(says, 40, what="the scheduler's words are told")
+    assert "Kubernetes has no node for it yet: 0/1 nodes are available" in found
+    await cluster.command(experiment_id, "kill")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
+
+
+async def test_pod_spec_that_is_not_the_users_to_give_ends_the_trial_with_its_name(cluster: Platform) -> None:
+    wanted = {"spec": {"hostNetwork": True}}
+    experiment_id = await cluster.create(
+        config({"max_length": 5}, max_restarts=0, environment={"image": IMAGE, "pod_spec": wanted}),
+        {"train.py": TRAIN},
+    )
+    assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_ERROR"
+    [trial] = await cluster.trials(experiment_id)
+    assert any("environment.pod_spec.spec.hostNetwork" in line for line in await cluster.logs(trial["id"]))
+
+
+async def test_nodes_are_shown_as_agents_and_a_cordon_is_seen(cluster: Platform) -> None:
+    agents = (await cluster.get("/api/v1/agents"))["agents"]
+    [node] = [agent for agent in agents if agent["id"] == "node-1"]
+    assert (node["enabled"], node["resourcePools"]) == (True, ["gke"])
+    assert len(node["slots"]) >= 2
+    kubectl("cordon", "node-1")
+
+    async def is_seen() -> bool:
+        return (await cluster.get("/api/v1/agents/node-1"))["agent"]["enabled"] is False
+
+    await cluster.until(is_seen, what="the cordon is seen")
+    experiment_id = await cluster.create(config({"max_length": 2}, **IN_IMAGE), {"train.py": TRAIN})
+    await asyncio.sleep(2)
+    assert (await cluster.experiment(experiment_id))["state"] in ("STATE_QUEUED", "STATE_ACTIVE")
+    kubectl("uncordon", "node-1")
+    assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_COMPLETED"
+
+
+async def test_agent_that_comes_back_takes_its_pods_up_again(cluster: Platform) -> None:
+    experiment_id = await cluster.create(
+        config({"max_length": 80}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": TRAIN}
+    )
+    trial_id = await cluster.until_reported(experiment_id)
+    [before] = await pods(trial_id)
+    [agent_id] = cluster.agents
+    await cluster.stop_agent(agent_id)
+    await start_agent(cluster)
+    assert (await cluster.finish(experiment_id, 90))["state"] == "STATE_COMPLETED"
+    [after] = await pods(trial_id)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    [trial] = await cluster.trials(experiment_id)
+    assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 80)
