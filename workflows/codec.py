@@ -56,13 +56,14 @@ def _inflated(data: bytes, most: int) -> tuple[Payload, int]:
     try:
         raw = inflater.decompress(data, most + 1)
         if len(raw) > most:
-            return _refused(f"it is larger than {MAX_BYTES} bytes once it is decompressed"), 0
+            return refused(f"it is larger than {MAX_BYTES} bytes once it is decompressed"), 0
         if not inflater.eof:
-            return _refused("its compressed bytes end early"), 0
+            return refused("its compressed bytes end early"), 0
         return Payload.FromString(raw), len(raw)
     except (zlib.error, DecodeError) as error:
-        return _refused(f"it is no compressed payload: {error}"), 0
+        return refused(f"it is no compressed payload: {error}"), 0
 
 
-def _refused(reason: str) -> Payload:
+def refused(reason: str) -> Payload:
+    """What stands for a payload that can't be brought back."""
     return Payload(metadata={"encoding": REFUSED}, data=reason.encode())

@@ -32,3 +32,10 @@ class LenientFailures(DefaultFailureConverter):
                     break
                 part = part.cause
             return super().from_failure(bare, payload_converter)
+
+
+class HiddenFailures(LenientFailures):
+    """The same; messages and stack traces go where a codec encrypts them."""
+
+    def __init__(self) -> None:
+        super().__init__(encode_common_attributes=True)
