@@ -98,6 +98,7 @@ from api.services.preemption import PreemptionWatch
 from api.services.unmanaged import watch as watch_unmanaged
 from api.settings import ApiSettings
 from api.temporal.commands import Commands
+from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
@@ -133,6 +134,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         loops = [
             asyncio.create_task(parts.metrics.run()),
             asyncio.create_task(parts.dispatcher.run()),
+            *([asyncio.create_task(parts.commands.follow_api_key())] if settings.temporal_api_key_file else []),
             asyncio.create_task(parts.preemption.run()),
             asyncio.create_task(_start_pools(parts)),
             asyncio.create_task(parts.log_retention.run()),
@@ -250,7 +252,8 @@ def _build(settings: ApiSettings) -> Parts:
     redactor = Redactor(secrets)
     log_ring = LogRing(redactor)
     log_ring.set_level(log_level)
-    commands = Commands(settings.temporal_address, settings.temporal_namespace, settings.timing)
+    connection = Connection(settings)
+    commands = Commands(connection, settings.timing)
     dispatcher = Dispatcher(database, commands)
     creator = Creator(database, settings)
     auth = Authenticator(

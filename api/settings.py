@@ -4,22 +4,78 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, Self, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field_validator, model_validator
 
 from determined.common.outgoing import Outgoing
 from workflows.messages import Timing
 
 
-class ClusterSettings(BaseModel):
+class TemporalSettings(BaseModel):
+    """How a process reaches Temporal. See `api.temporal.connection`."""
+
+    temporal_address: str = Field(
+        default="localhost:7233",
+        description="host:port of Temporal's frontend",
+        pattern=r"^([^\s:/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$",
+    )
+    temporal_namespace: str = Field(
+        default="default", description="namespace that holds our workflows", pattern=r"^\S{1,255}$"
+    )
+    temporal_tls: bool | None = Field(
+        default=None,
+        description="whether Temporal is reached by TLS; unset: if one of the settings of TLS, or an API key, is set",
+    )
+    temporal_ca_file: str | None = Field(
+        default=None,
+        description="file with the authorities (PEM) that sign Temporal's certificate; unset: the system's",
+    )
+    temporal_cert_file: str | None = Field(
+        default=None, description="file with the certificate (PEM) that this process shows to Temporal"
+    )
+    temporal_key_file: str | None = Field(
+        default=None, description="file with the private key (PEM) of that certificate"
+    )
+    temporal_server_name: str | None = Field(
+        default=None, description="name that Temporal's certificate must have; unset: the host of temporal_address"
+    )
+    temporal_api_key: SecretStr | None = Field(default=None, description="API key for Temporal, as of Temporal Cloud")
+    temporal_api_key_file: str | None = Field(
+        default=None, description="file with the API key for Temporal; a new key in it is taken within 10 seconds"
+    )
+    temporal_encryption_keys_file: str | None = Field(
+        default=None,
+        description="file with the keys that encrypt payloads, one a line: an id, a space, 32 bytes in base64; "
+        "the first one encrypts, all decrypt; unset: histories are not encrypted",
+    )
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether Temporal is reached by TLS."""
+        return bool(self._of_tls()) if self.temporal_tls is None else self.temporal_tls
+
+    def _of_tls(self) -> list[str]:
+        names = ("ca_file", "cert_file", "key_file", "server_name", "api_key", "api_key_file")
+        return [f"temporal_{name}" for name in names if getattr(self, f"temporal_{name}")]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if bool(self.temporal_cert_file) != bool(self.temporal_key_file):
+            raise ValueError("temporal_cert_file and temporal_key_file: expected both or neither of them")
+        if self.temporal_api_key is not None and self.temporal_api_key_file is not None:
+            raise ValueError("temporal_api_key and temporal_api_key_file: expected at most one of them")
+        if self.temporal_tls is False and (given := self._of_tls()):
+            raise ValueError(f"temporal_tls: false: expected true, as {given[0]} is set")
+        return self
+
+
+class ClusterSettings(TemporalSettings):
     """What every process of the control plane needs to know: where the records and the workflows are."""
 
     model_config = ConfigDict(extra="forbid")
 
     database_url: str = Field(description="sqlite:///… or postgresql+psycopg://…")
-    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
-    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
     storage_path: str | None = Field(default=None, description="host folder for checkpoints when a config names none")
     storage_roots: str = Field(
         default="",

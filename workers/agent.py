@@ -30,7 +30,7 @@ from activities.spool import SpoolDelivery
 from activities.storage import Storage
 from determined.common.outgoing import Outgoing, configure
 from workers.agent_api import ApiClient
-from workers.connect import GivenUp, connect, mark_ready
+from workers.connect import GivenUp, connect, connection_of, following, mark_ready
 from workers.connect import run as run_process
 from workers.settings import AgentSettings, parts_of
 from workflows import names
@@ -110,7 +110,8 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     except LaunchError as error:
         raise GivenUp(f"this agent can't launch containers ({settings.launcher}): {error}") from None
     credential = settings.agent_token.get_secret_value() if settings.is_behind_gateway else None
-    client = await connect(settings.temporal_address, settings.temporal_namespace, stop, credential=credential)
+    connection = connection_of(settings, credential)
+    client = await connect(connection, stop)
     if client is None:
         return
     api = ApiClient(settings)
@@ -147,7 +148,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     if nodes is not None:
         loops.append(asyncio.create_task(_offer_anew(api, nodes)))
     try:
-        async with worker, storage:
+        async with worker, storage, following(connection, client):
             if await _greet(api, stop):
                 mark_ready()
                 log.info("agent is ready", agent_id=settings.agent_id, slots=settings.slots, launcher=launcher.name)

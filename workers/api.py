@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.settings import ApiSettings
-from workers.connect import GivenUp
+from workers.connect import GivenUp, connection_of
 from workers.connect import run as run_process
 
 #: How long an idle connection stays open, in seconds. Clients give theirs up after 5 s or less: a request that is
@@ -48,6 +48,7 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     """Serve until asked to stop."""
     # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
     sys.setswitchinterval(0.0005)
+    connection_of(settings)  # a file that can't be used ends the process with a sentence, and not within its start
     server = server_of(create_app(settings))
     serving = asyncio.create_task(server.serve(listeners(settings)))
     stopping = asyncio.create_task(stop.wait())

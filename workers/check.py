@@ -12,13 +12,15 @@ import os
 import sys
 from pathlib import Path
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.launchers.environments import NoSuchPython, has_image, how_to_build, look_at
+from api.settings import TemporalSettings, from_environment
+from api.temporal.connection import CantConnect, Connection
 from database.migrate import is_current
 from database.session import Database
 from workers.embedded import ClusterState, home
@@ -40,9 +42,12 @@ async def check_temporal(state: ClusterState) -> Finding:
     """Whether Temporal answers a request, and not only its port."""
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
-            client = await Client.connect(state.temporal_address)
-            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
-    except (RuntimeError, RPCError, TimeoutError) as error:
+            found = from_environment(
+                TemporalSettings, {**os.environ, "UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
+            )
+            client = await Connection(found).client()
+            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    except (RuntimeError, RPCError, TimeoutError, CantConnect, ValidationError) as error:
         reason = str(error).splitlines()[0][:120] or f"no answer within {_ANSWERS_WITHIN_S:g} s"
         what = f"at {state.temporal_address} there is no Temporal: {reason}"
         fix = "start it with `det up`" if state.temporal_port else "check TEMPORAL_ADDRESS and that server"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,12 +17,13 @@ import structlog
 from pydantic import BaseModel, ValidationError
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from api.settings import from_environment
+from api.settings import TemporalSettings, from_environment
+from api.temporal.connection import CantConnect, Connection
 from workers.secret_environment import take
-from workflows.converter import CONVERTER
 from workflows.names import SEARCH_ATTRIBUTES
 
 log = structlog.get_logger()
@@ -31,23 +33,40 @@ _TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
 }
 
+#: What an error of the SDK's core has in it, and what it means.
+_TLS_SIGNS = {
+    "UnknownIssuer": "temporal_ca_file: expected the authority of Temporal's certificate",
+    "NotValidForName": "temporal_server_name: expected a name that Temporal's certificate has",
+    "connection closed": "temporal_cert_file: expected a certificate that this Temporal takes, if it asks for one",
+    "InvalidContentType": "temporal_tls: expected false, as this Temporal speaks no TLS",
+}
+
 
 class GivenUp(Exception):
     """A worker process can't do its work. The message says why, for the user who started it."""
 
 
-async def connect(address: str, namespace: str, stop: asyncio.Event, *, credential: str | None = None) -> Client | None:
+def connection_of(settings: TemporalSettings, credential: str | None = None) -> Connection:
+    """How this process reaches Temporal. Raises: GivenUp, if a file that its settings name can't be used."""
+    try:
+        return Connection(settings, credential)
+    except CantConnect as error:
+        raise GivenUp(str(error)) from None
+
+
+async def connect(connection: Connection, stop: asyncio.Event) -> Client | None:
     """The connected client, however long Temporal takes to answer; None if asked to stop before.
 
-    A credential is shown with every call, to a gateway: Temporal itself asks for none.
+    Raises: GivenUp, if Temporal answers that its namespace is not there, or not for us.
     """
-    metadata = {} if credential is None else {"authorization": f"Bearer {credential}"}
     pause = 0.05
     while not stop.is_set():
         try:
-            return await Client.connect(address, namespace=namespace, data_converter=CONVERTER, rpc_metadata=metadata)
-        except RuntimeError as error:
-            log.info("Temporal does not answer yet", address=address, error=str(error))
+            client = await connection.client()
+            await _check_namespace(connection, client)
+            return client
+        except (RuntimeError, RPCError) as error:
+            log.info("Temporal does not answer yet", address=connection.address, error=_reason(error))
         try:
             await asyncio.wait_for(stop.wait(), pause)
         except TimeoutError:
@@ -55,22 +74,77 @@ async def connect(address: str, namespace: str, stop: asyncio.Event, *, credenti
     return None
 
 
-async def ensure_search_attributes(client: Client) -> None:
-    """Register what operators filter by, where this Temporal lacks it (the embedded one is started with them)."""
-    listed = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
-    missing = {name: _TYPES[kind] for name, kind in SEARCH_ATTRIBUTES.items() if name not in listed.custom_attributes}
-    if not missing:
-        return
+async def _check_namespace(connection: Connection, client: Client) -> None:
+    where = f"temporal_namespace: {connection.namespace!r}"
     try:
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=connection.namespace))
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise GivenUp(
+                f"{where}: expected a namespace of the Temporal at {connection.address}, which has none of this name: "
+                f"`temporal operator namespace create -n {connection.namespace}` makes it"
+            ) from None
+        if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
+            raise GivenUp(
+                f"{where}: the Temporal at {connection.address} refuses this process: {error.message}: expected an API "
+                "key, a certificate or a credential that may use this namespace"
+            ) from None
+        raise
+
+
+def _reason(error: Exception) -> str:
+    """What a user can act upon of an error of the SDK's core, which begins with its own objects."""
+    text = str(error)
+    for sign, what in _TLS_SIGNS.items():
+        if sign in text:
+            return f"{what}: {text}"
+    return text
+
+
+async def ensure_search_attributes(client: Client) -> None:
+    """Register what operators filter by, where this Temporal lacks it (the embedded one is started with them).
+
+    Raises: GivenUp, if Temporal lacks them and this process may not register them.
+    """
+    missing: dict[str, str] = {}
+    try:
+        listed = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+        missing = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in listed.custom_attributes}
+        if not missing:
+            return
         await client.operator_service.add_search_attributes(
-            AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
+            AddSearchAttributesRequest(
+                namespace=client.namespace, search_attributes={name: _TYPES[kind] for name, kind in missing.items()}
+            )
         )
     except RPCError as error:
+        if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
+            raise GivenUp(_how_to_register(missing or SEARCH_ATTRIBUTES, client.namespace, error.message)) from None
         if error.status is not RPCStatusCode.ALREADY_EXISTS:
             raise
     log.info("search attributes registered", names=sorted(missing))
+
+
+def _how_to_register(missing: Mapping[str, str], namespace: str, reason: str) -> str:
+    options = " ".join(f"--name {name} --type {kind}" for name, kind in missing.items())
+    return (
+        f"search attributes are missing, and this process may not register them ({reason}). Who may, does so by "
+        f"`temporal operator search-attribute create -n {namespace} {options}`, or with rights of an operator by "
+        "`python -m workers.search_attributes`; on Temporal Cloud they are added on the page of the namespace"
+    )
+
+
+@contextlib.asynccontextmanager
+async def following(connection: Connection, client: Client) -> AsyncGenerator[None]:
+    """Within the block, the client shows the API key that its file holds."""
+    task = asyncio.create_task(connection.follow_api_key(client))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def run(

@@ -36,7 +36,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from activities.launchers.devices import NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
-from api.settings import ApiSettings
+from api.settings import ApiSettings, TemporalSettings
 from workers.processes import Process, holder_of_port
 from workers.secret_environment import take
 from workers.settings import host_limits
@@ -45,6 +45,8 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
+#: What all parts get from the environment of `det up`, if it is set.
+_TEMPORAL_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in TemporalSettings.model_fields]
 DEFAULT_IMAGE: str = ApiSettings.model_fields["trial_image"].default
 
 
@@ -267,7 +269,7 @@ class Cluster:
         database = os.environ.get("UNDETERRED_DATABASE_URL") or f"sqlite:///{self.folder / 'undeterred.db'}"
         base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
         base["PYTHONUNBUFFERED"] = "1"
-        temporal = {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
+        temporal = _given(*_TEMPORAL_SETTINGS) | {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
         records = {
             "UNDETERRED_DATABASE_URL": database,
             "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),

@@ -7,7 +7,6 @@ import contextlib
 from typing import NoReturn
 
 import structlog
-from grpc import aio
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, NoResultFound
 
@@ -15,7 +14,7 @@ from api.auth.authentication import Authenticator
 from api.temporal.gateway import OPTIONS, CantListen, Gateway, serve
 from database.models import Cluster
 from database.session import Database
-from workers.connect import GivenUp, mark_ready
+from workers.connect import GivenUp, connection_of, mark_ready
 from workers.connect import run as run_process
 from workers.settings import GatewaySettings
 
@@ -24,13 +23,14 @@ log = structlog.get_logger()
 
 async def main(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until asked to stop. Raises: GivenUp."""
+    connection = connection_of(settings)
     database = Database(settings.database_url)
     secret = await _secret(database, stop)
     if secret is None:
         return
     auth = Authenticator(database, agent_token="", session_days=1)
-    async with aio.insecure_channel(settings.temporal_address, options=OPTIONS) as upstream:
-        gateway = Gateway(upstream, settings.temporal_namespace, auth, secret)
+    async with connection.channel(OPTIONS) as upstream:
+        gateway = Gateway(upstream, connection, auth, secret)
         try:
             server = await serve(gateway, [f"{host.strip()}:{settings.port}" for host in settings.host.split(",")])
         except CantListen as error:

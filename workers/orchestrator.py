@@ -23,7 +23,7 @@ from activities.webhooks import Webhooks
 from database.migrate import is_current
 from database.session import Database
 from determined.common.outgoing import Outgoing
-from workers.connect import connect, ensure_search_attributes, mark_ready
+from workers.connect import connect, connection_of, ensure_search_attributes, following, mark_ready
 from workers.connect import run as run_process
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
@@ -134,7 +134,8 @@ def new_worker(
 
 async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
     """Work until asked to stop."""
-    client = await connect(settings.temporal_address, settings.temporal_namespace, stop)
+    connection = connection_of(settings)
+    client = await connect(connection, stop)
     if client is None:
         return
     await ensure_search_attributes(client)
@@ -153,7 +154,7 @@ async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
             # the sandbox has watched over this very code in the tests; here it would be a third of the work
             runner=UnsandboxedWorkflowRunner(),
         )
-        async with worker:
+        async with worker, following(connection, client):
             await take_over(client, build_id(), stop)
             mark_ready()
             log.info("orchestrator is ready", temporal=settings.temporal_address, version=build_id())

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from activities.launchers.devices import Device
-from api.settings import ClusterSettings, OutgoingSettings, checked_roots
+from api.settings import ClusterSettings, OutgoingSettings, TemporalSettings, checked_roots
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
 HOST_LIMITS = (
@@ -95,7 +95,7 @@ class ClusterOptions(BaseModel):
         return value
 
 
-class AgentSettings(OutgoingSettings, ClusterOptions):
+class AgentSettings(TemporalSettings, OutgoingSettings, ClusterOptions):
     """What an agent needs to know."""
 
     model_config = ConfigDict(extra="forbid")
@@ -109,8 +109,6 @@ class AgentSettings(OutgoingSettings, ClusterOptions):
         default=None, ge=0, description="slots that it offers; of a cluster's, the most; unset there: all"
     )
     devices: list[Device] = Field(default_factory=list[Device], description="what they are, as JSON; empty: cores")
-    temporal_address: str = Field(default="localhost:7233", description="host:port of Temporal's frontend")
-    temporal_namespace: str = Field(default="default", description="namespace that holds our workflows")
     is_behind_gateway: bool = Field(
         default=False, description="whether temporal_address is a gateway's, which gets the agent_token"
     )
@@ -194,6 +192,14 @@ class AgentSettings(OutgoingSettings, ClusterOptions):
             raise ValueError("slots: expected how many slots this host offers")
         if self.devices and len(self.devices) != self.slots:
             raise ValueError(f"devices: {len(self.devices)} of them: expected one for each of the {self.slots} slots")
+        return self
+
+    @model_validator(mode="after")
+    def _of_gateway(self) -> AgentSettings:
+        if self.is_behind_gateway:
+            for name in ("temporal_api_key", "temporal_api_key_file", "temporal_encryption_keys_file"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}: expected none behind a gateway, which has it in its own settings")
         return self
 
 

@@ -15,9 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from api.errors import FailedPrecondition, Unavailable
 from api.temporal.completions import Completions
+from api.temporal.connection import Connection
 from workflows import names
 from workflows.attributes import FIRST, ORDINARY, STEP_LIMIT, search_attributes, task_attributes
-from workflows.converter import CONVERTER
 from workflows.lifecycle.experiment import Command
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
@@ -57,9 +57,8 @@ class StillClosing(Unavailable):
 class Commands:
     """Starts workflows and sends them messages. Connects lazily: the API serves reads while Temporal is away."""
 
-    def __init__(self, address: str, namespace: str, timing: Timing) -> None:
-        self._address = address
-        self._namespace = namespace
+    def __init__(self, connection: Connection, timing: Timing) -> None:
+        self._connection = connection
         self._timing = timing
         self._client: Client | None = None
         self._lock = asyncio.Lock()
@@ -73,12 +72,17 @@ class Commands:
             async with self._lock:
                 if self._client is None:
                     try:
-                        self._client = await Client.connect(
-                            self._address, namespace=self._namespace, data_converter=CONVERTER
-                        )
+                        self._client = await self._connection.client()
                     except RuntimeError as error:
-                        raise Unavailable(f"Temporal at {self._address} does not answer: {error}") from None
+                        raise Unavailable(f"Temporal at {self._connection.address} does not answer: {error}") from None
         return self._client
+
+    async def follow_api_key(self) -> None:
+        """Show a new API key to Temporal as soon as it is in its file; never returns."""
+        while True:
+            with contextlib.suppress(Unavailable):
+                await self._connection.follow_api_key(await self.client())
+            await asyncio.sleep(1.0)
 
     async def start_experiment(self, run: ExperimentRun) -> None:
         """Start the workflow of a recorded experiment; nothing if it was started before.
@@ -150,8 +154,8 @@ class Commands:
         memo = await (await client.get_workflow_handle(workflow_id).describe()).memo()
         if memo.get("job_id") != run.job_id:
             raise FailedPrecondition(
-                f"Temporal's namespace {self._namespace!r} has a {workflow_id} of another cluster: give this cluster a "
-                "namespace of its own"
+                f"Temporal's namespace {self._connection.namespace!r} has a {workflow_id} of another cluster: "
+                "give this cluster a namespace of its own"
             )
 
     async def ensure_pool(self, run: PoolRun) -> None:

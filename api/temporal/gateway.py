@@ -31,6 +31,7 @@ from temporalio.api.workflowservice.v1 import (
 
 from api.auth.authentication import AgentPrincipal, Authenticator
 from api.errors import Unauthenticated
+from api.temporal.connection import Connection
 from workflows import names
 
 log = structlog.get_logger()
@@ -79,13 +80,14 @@ class Gateway(grpc.GenericRpcHandler):
 
     Args:
         upstream: A channel to Temporal's frontend.
-        namespace: The namespace of this cluster.
+        connection: The namespace of this cluster, and what Temporal knows us by.
         auth: Tells agents by their credentials.
         secret: What the tokens of tasks are sealed with; the same at all gateways of a cluster.
     """
 
-    def __init__(self, upstream: aio.Channel, namespace: str, auth: Authenticator, secret: str) -> None:
-        self._namespace = namespace
+    def __init__(self, upstream: aio.Channel, connection: Connection, auth: Authenticator, secret: str) -> None:
+        self._connection = connection
+        self._namespace = connection.namespace
         self._auth = auth
         self._secret = secret.encode()
         methods: dict[str, _Handler] = {
@@ -146,15 +148,16 @@ class Gateway(grpc.GenericRpcHandler):
         agent = await self._agent(context)
         told = _ANSWERS[name].FromString(request)
         self._check_namespace(told.namespace)
-        seal, token = told.task_token[:_SEAL_BYTES], told.task_token[_SEAL_BYTES:]
-        if not hmac.compare_digest(seal, self._seal(agent, token)):
+        shown, token = told.task_token[:_SEAL_BYTES], told.task_token[_SEAL_BYTES:]
+        if not hmac.compare_digest(shown, self._seal(agent, token)):
             raise _Refused(grpc.StatusCode.PERMISSION_DENIED, f"this task was not handed to agent {agent.agent_id!r}")
         told.task_token = token
         return await self._forward(name, told.SerializeToString(), context)
 
     async def _forward(self, name: str, request: bytes, context: _Context) -> bytes:
         left: Any = context.time_remaining()  # None without a deadline
-        return await self._calls[name](request, timeout=_DEADLINE_S if left is None else left)
+        deadline = _DEADLINE_S if left is None else left
+        return await self._calls[name](request, timeout=deadline, metadata=self._connection.metadata())
 
     async def _agent(self, context: _Context) -> _Agent:
         """Which agent calls, by its credential."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from sqlalchemy import select
 
+from api.settings import TemporalSettings
 from api.temporal.commands import Commands
+from api.temporal.connection import Connection
 from database.models import Trial as TrialRow
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import temporal_server
@@ -39,7 +41,7 @@ async def test_each_trial_gets_its_next_length_when_all_report_at_once(tmp_path:
                 return len(_open(running, experiment_id)) == TRIALS
 
             await running.until(all_there)
-            commands = Commands(address, "default", Timing())
+            commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing())
             while operations := _open(running, experiment_id):
                 reports = [OperationReport(request_id=r, length=n, metric=1.0) for r, n in operations]
                 await asyncio.gather(*(commands.complete_operation(experiment_id, each) for each in reports))

@@ -16,8 +16,9 @@ from sqlalchemy import func, select, update
 from api.app import create_app
 from api.errors import Unavailable
 from api.services import contexts
-from api.settings import ApiSettings
+from api.settings import ApiSettings, TemporalSettings
 from api.temporal.commands import Commands, StillClosing
+from api.temporal.connection import Connection
 from api.temporal.outbox import post, release_start
 from database.models import (
     Agent,
@@ -358,7 +359,7 @@ async def test_key_is_refused_when_it_can_not_be_kept(api: Served) -> None:
 
 async def test_unreachable_temporal_is_told_soon_when_its_port_is_closed() -> None:
     """The real client, against a port where nobody listens; create waits 5 s at most."""
-    commands = Commands(f"127.0.0.1:{free_port()}", "default", Timing())
+    commands = Commands(Connection(TemporalSettings(temporal_address=f"127.0.0.1:{free_port()}")), Timing())
     async with asyncio.timeout(15):
         with pytest.raises(Unavailable, match="does not answer"):
             await commands.client()

@@ -28,7 +28,7 @@ PUBLIC = {
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    settings: dict[str, Any] = {"database_url": "sqlite://", "agent_token": "x", "temporal_address": "x"}
+    settings: dict[str, Any] = {"database_url": "sqlite://", "agent_token": "x", "temporal_address": "x:1"}
     return create_app(ApiSettings(**settings)).openapi()
 
 
