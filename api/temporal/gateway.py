@@ -4,6 +4,8 @@ Temporal knows rights on a namespace at the finest. Through here an agent with a
 task queue and its pool's storage queue, and answers the tasks that it was handed: nothing else passes. The tokens of
 tasks are sealed on their way to the agent, since an agent that knew how they are made could answer for others.
 
+Where histories are encrypted, agents have no keys: the gateway decrypts what a task holds and encrypts their answers.
+
 It keeps nothing: any number of them may run side by side, and one that is gone costs what a broken cable costs.
 """
 
@@ -19,6 +21,7 @@ from typing import Any
 import grpc
 import structlog
 from grpc import aio
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     PollActivityTaskQueueRequest,
@@ -32,7 +35,9 @@ from temporalio.api.workflowservice.v1 import (
 from api.auth.authentication import AgentPrincipal, Authenticator
 from api.errors import Unauthenticated
 from api.temporal.connection import Connection
+from api.temporal.transcoding import messages_in, transcode
 from workflows import names
+from workflows.encryption import hide, opened, seal
 
 log = structlog.get_logger()
 
@@ -80,7 +85,7 @@ class Gateway(grpc.GenericRpcHandler):
 
     Args:
         upstream: A channel to Temporal's frontend.
-        connection: The namespace of this cluster, and what Temporal knows us by.
+        connection: The namespace of this cluster, what Temporal knows us by, and the keys of payloads.
         auth: Tells agents by their credentials.
         secret: What the tokens of tasks are sealed with; the same at all gateways of a cluster.
     """
@@ -141,6 +146,8 @@ class Gateway(grpc.GenericRpcHandler):
         task = PollActivityTaskQueueResponse.FromString(await self._forward(name, request, context))
         if task.task_token:
             await self._agent(context)  # it may have been removed while it waited
+            if self._connection.keys is not None:
+                transcode(task, self._connection.keys(), opened)
             task.task_token = self._seal(agent, task.task_token) + task.task_token
         return task.SerializeToString()
 
@@ -152,6 +159,10 @@ class Gateway(grpc.GenericRpcHandler):
         if not hmac.compare_digest(shown, self._seal(agent, token)):
             raise _Refused(grpc.StatusCode.PERMISSION_DENIED, f"this task was not handed to agent {agent.agent_id!r}")
         told.task_token = token
+        if self._connection.keys is not None:
+            for failure in messages_in(told, Failure):
+                hide(failure)
+            transcode(told, self._connection.keys(), seal)
         return await self._forward(name, told.SerializeToString(), context)
 
     async def _forward(self, name: str, request: bytes, context: _Context) -> bytes:

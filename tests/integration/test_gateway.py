@@ -39,6 +39,7 @@ async def a_gateway(cluster: Platform) -> AsyncIterator[None]:
         database_url=cluster.database.url,
         temporal_address=cluster.temporal.service_client.config.target_host,
         port=cluster.gateway_port,
+        **cluster.connection,
     )
     serving = asyncio.create_task(gateway.main(settings, stop))
     try:

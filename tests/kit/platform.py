@@ -17,17 +17,17 @@ from temporalio.client import Client
 from api.app import create_app
 from api.auth.authentication import client_hash
 from api.settings import ApiSettings
+from api.temporal.connection import Connection
 from database.session import Database
 from determined.common.outgoing import Outgoing
 from tests.kit.patience import PATIENCE
 from tests.kit.servers import free_port
 from workers.agent import main as agent_main
 from workers.api import listeners, server_of
-from workers.connect import configure_logging
+from workers.connect import configure_logging, ensure_search_attributes
 from workers.orchestrator import WORKFLOWS, new_worker
 from workers.settings import AgentSettings
 from workers.versioning import build_id, take_over
-from workflows.converter import CONVERTER
 from workflows.messages import Timing
 
 AGENT_TOKEN = "agent-token-of-the-tests"
@@ -53,6 +53,7 @@ class Platform:
     launcher: str = "process"
     gateway_port: int = 0
     proxy_port: int = 0
+    connection: Mapping[str, Any] = field(default_factory=dict[str, Any])  # further settings towards Temporal
 
     @property
     def pages(self) -> str:
@@ -80,6 +81,7 @@ class Platform:
             "reconnect_wait_s": 2.0,
             "launcher": self.launcher,
             "allowed_networks": "127.0.0.0/8",  # where the stores of tests are
+            **self.connection,
         }
         task = asyncio.create_task(agent_main(AgentSettings(**(wanted | settings)), stop))
         self.agents[agent_id] = (task, stop)
@@ -212,10 +214,11 @@ async def platform(
     has_orchestrator: bool = True,
     provider_folder: Path | None = None,
     host: str = "127.0.0.1",
+    connection: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Platform]:
     """Start API and orchestrator; agents are started by the tests. All ends with the block.
 
-    Without an orchestrator the test runs its own, in processes that can be killed.
+    `connection` has further settings of all processes towards Temporal. Without an orchestrator the test runs its own, in processes that can be killed.
     """
     configure_logging()
     port, gateway_port, proxy_port = free_port(), free_port(), free_port()
@@ -233,16 +236,18 @@ async def platform(
         storage_path=str(folder / "checkpoints"),
         storage_roots=str(folder),
         timing=timing,
+        **(connection or {}),
     )
     server = server_of(create_app(settings), port)
     serving = asyncio.create_task(server.serve(listeners(settings)))
     while not server.started:
         assert not serving.done(), "the API ended at its start"
         await asyncio.sleep(0.01)
-    client = await Client.connect(temporal_address, data_converter=CONVERTER)
+    client = await Connection(settings).client()
     database = Database(database_url)
     async with contextlib.AsyncExitStack() as stack:
         if has_orchestrator:
+            await ensure_search_attributes(client)
             threads = stack.enter_context(ThreadPoolExecutor(8))
             worker = new_worker(
                 client,
@@ -260,7 +265,17 @@ async def platform(
         login = {"username": "admin", "password": client_hash(ADMIN_PASSWORD), "isHashed": True}
         token = (await http.post("/api/v1/auth/login", json=login)).json()["token"]
         http.headers["Authorization"] = f"Bearer {token}"
-        running = Platform(folder, client, database, port, pool, http, gateway_port=gateway_port, proxy_port=proxy_port)
+        running = Platform(
+            folder,
+            client,
+            database,
+            port,
+            pool,
+            http,
+            gateway_port=gateway_port,
+            proxy_port=proxy_port,
+            connection=connection or {},
+        )
         try:
             yield running
         finally:
