@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Protocol
@@ -32,12 +33,21 @@ class Storage:
         removals: Where an order's contents are asked for.
         in_containers: Whether trials run in containers: a path of theirs is found where it is mounted from.
         roots: Folders that the operator of this host named; None: those that the cluster's operator named, all.
+        is_elsewhere: Whether trials run on other hosts than this: a folder that lacks here is no empty one.
     """
 
-    def __init__(self, removals: Removals, *, in_containers: bool, roots: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        removals: Removals,
+        *,
+        in_containers: bool,
+        roots: Sequence[str] | None = None,
+        is_elsewhere: bool = False,
+    ) -> None:
         self._removals = removals
         self._in_containers = in_containers
         self._roots = roots
+        self._is_elsewhere = is_elsewhere
 
     @activity.defn
     async def remove_files(self, order: RemoveFiles) -> RemovedFiles:
@@ -75,6 +85,11 @@ class Storage:
             folder = folder_of(section, mounts)
             if folder is not None and self._roots is not None and named_root(folder, self._roots) is None:
                 raise errors.StorageNotNamed(folder)
+            if folder is not None and self._is_elsewhere and not os.path.isdir(folder):
+                raise ApplicationError(
+                    f"this agent does not see {folder}, where pods of its cluster write: mount the same volume there",
+                    non_retryable=True,
+                )
             return hosted(section, wanted["roots"], mounts)
         except errors.StorageNotNamed as error:
             if section["type"] == "directory":  # it is the user's: the cluster never knew of the folder

@@ -126,7 +126,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     orphans = Orphans(launcher, api, shipper, spools)
     presence = AgentPresence(orphans)
     roots = None if settings.storage_roots is None else settings.storage_roots.split(":")
-    removals = Storage(api, in_containers=not launcher.sees_host, roots=roots)
+    removals = Storage(api, in_containers=not launcher.sees_host, roots=roots, is_elsewhere=not launcher.runs_here)
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,

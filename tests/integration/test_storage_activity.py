@@ -150,6 +150,19 @@ async def test_host_of_an_operator_who_names_other_folders_removes_nothing(tmp_p
         await ActivityEnvironment().run(service.remove_files, RemoveFiles(removal_id="r-1", uuids=[UUIDS[0]]))
 
 
+async def test_folder_that_an_agent_of_a_cluster_does_not_see_is_no_empty_one(tmp_path: Path) -> None:
+    """Pods write to a volume: if the agent has it not, nothing is removed, and nothing is said to be."""
+    section = {"type": "shared_fs", "host_path": str(tmp_path / "volume")}
+    wanted = {"storage": section, "mounts": [], "roots": [str(tmp_path / "volume")], "tensorboard": "", "files": {},
+              "claims": claims()}  # fmt: skip
+    service = Storage(Told(wanted), in_containers=True, is_elsewhere=True)
+    order = RemoveFiles(removal_id="r-1", uuids=[UUIDS[0]])
+    with pytest.raises(ApplicationError, match=r"volume, where pods of its cluster write: mount the same volume"):
+        await ActivityEnvironment().run(service.remove_files, order)
+    save(storage.PosixStorage(str(tmp_path / "volume")), tmp_path / "source")
+    assert (await ActivityEnvironment().run(service.remove_files, order)).uuids == [UUIDS[0]]
+
+
 async def test_no_link_is_followed_on_the_way(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "root"
     save(storage.PosixStorage(str(outside)), tmp_path / "source")
