@@ -23,6 +23,8 @@ _INDEX, _FIRST = "index.html", "app/main.js"
 _IMPORTS = re.compile(r'^import[^"]*"(\.[^"]+)"', re.MULTILINE)
 #: Types and comments of our modules are for who reads the source: a fifth of it.
 _COMMENTS = re.compile(r"[ \t]*/\*\*.*?\*/|^[ \t]*//[^\n]*\n", re.DOTALL | re.MULTILINE)
+#: Spaces before markup and closing brackets: no text of a page begins so.
+_INDENTS = re.compile(r"^[ ]+(?=[<$})\]])", re.MULTILINE)
 _DIGITS = 16
 
 
@@ -93,7 +95,7 @@ def _below(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
 
 def _file(path: str, content: bytes) -> File:
     if path.startswith("app/"):
-        content = _COMMENTS.sub("", content.decode()).encode()
+        content = _INDENTS.sub("", _COMMENTS.sub("", content.decode())).encode()
     suffix = f".{path.rpartition('.')[2]}"
     kind = _TYPES.get(suffix) or mimetypes.guess_type(path)[0] or "application/octet-stream"
     compressed = gzip.compress(content, 9, mtime=0)

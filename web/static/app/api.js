@@ -25,6 +25,11 @@ export function whenLoggedOut(handler) {
  * @returns {Promise<any>}
  */
 export async function call(method, path, body, options = {}) {
+  const ready = early.get(keyOf(method, path, body));
+  if (ready) {
+    early.delete(keyOf(method, path, body));
+    return ready;
+  }
   /** @type {Record<string, string>} */
   const headers = { ...options.headers };
   if (method !== "GET") headers["content-type"] = "application/json";
@@ -46,6 +51,26 @@ export async function call(method, path, body, options = {}) {
   const message = said(text) || `${response.status} ${response.statusText}`;
   if (response.status === 401 && !path.endsWith("/login")) onLoggedOut();
   throw new Problem(response.status, message);
+}
+
+/** What was asked for before the part of the page that shows it was there; each answer serves once. @type {Map<string, Promise<any>>} */
+const early = new Map();
+const EARLY_MS = 5000;
+/** @param {string} method @param {string} path @param {unknown} [body] */
+const keyOf = (method, path, body) => `${method} ${path} ${body === undefined ? "" : JSON.stringify(body)}`;
+
+/**
+ * Ask now for what the page reads first, while the session and its modules are still on their way.
+ * @param {string} path below /api/v1 @param {unknown} [body] of a search that is a POST
+ */
+export function ahead(path, body) {
+  const asked = /** @type {const} */ ([body === undefined ? "GET" : "POST", `/api/v1/${path}`, body]);
+  const key = keyOf(...asked);
+  const drop = () => void early.delete(key);
+  const answer = call(...asked);
+  early.set(key, answer);
+  answer.catch(drop); // the page that needs it asks again, and shows what it is answered
+  setTimeout(drop, EARLY_MS); // older than that it is no longer what the page would read
 }
 
 /** @param {string} text */

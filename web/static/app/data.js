@@ -32,7 +32,7 @@ export function useGet(path, topics = [], body = "") {
     const abort = (running.current = new AbortController());
     last.current = Date.now();
     try {
-      const data = await call(body ? "POST" : "GET", `/api/v1/${path}`, body && JSON.parse(body), { signal: abort.signal });
+      const data = await call(body ? "POST" : "GET", `/api/v1/${path}`, body ? JSON.parse(body) : undefined, { signal: abort.signal });
       if (own === turn.current) setState({ path: what, data, error: null });
     } catch (error) {
       if (abort.signal.aborted || own !== turn.current) return;

@@ -1,6 +1,6 @@
 // Experiments in lists, and what can be done with them.
 import { html } from "./html.js";
-import { post, remove } from "./api.js";
+import { post, query, remove } from "./api.js";
 import { lasted, metric, stateOf } from "./format.js";
 import { Progress, State, Table, When } from "./ui.js";
 
@@ -26,6 +26,13 @@ export const COLUMNS = [
 /** @param {{rows: any[], label: string, columns?: string[], [other: string]: any}} props */
 export const ExperimentTable = ({ rows, label, columns, ...others }) =>
   html`<${Table} rows=${rows} id=${(/** @type {any} */ e) => e.id} label=${label} columns=${COLUMNS.filter((c) => !columns || columns.includes(c.key))} ...${others} />`;
+
+export const TRIALS_LIMIT = 100;
+/** The list of trials that an address stands for. @param {number | string} id of the experiment @param {URLSearchParams} now */
+export function trialsPath(id, now) {
+  const sort = now.get("sort") ?? "SORT_BY_ID";
+  return `experiments/${id}/trials${query({ limit: TRIALS_LIMIT, offset: Number(now.get("offset") ?? 0), sortBy: sort.replace("-", ""), orderBy: sort.startsWith("-") ? "ORDER_BY_DESC" : "ORDER_BY_ASC" })}`;
+}
 
 /** What can be done with experiments, and with which. @type {[string, string, (e: any) => boolean][]} */
 export const COMMANDS = [

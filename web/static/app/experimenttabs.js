@@ -1,10 +1,11 @@
 // Tabs of an experiment that its first picture does not need: trials, hyperparameters, checkpoints, logs, notes.
 import { html, useMemo, useState } from "./html.js";
-import { patch, query } from "./api.js";
+import { patch } from "./api.js";
 import { useGet } from "./data.js";
 import { bytes, hparam, lasted, many, metric, stateOf } from "./format.js";
 import { setQuery, useLocation } from "./router.js";
 import { Do, Empty, Load, Pages, State, Table } from "./ui.js";
+import { TRIALS_LIMIT, trialsPath } from "./experiments.js";
 import { lazy } from "./lazy.js";
 import { mayChange } from "./session.js";
 
@@ -18,7 +19,7 @@ export function Trials({ e }) {
   const sort = now.get("sort") ?? "SORT_BY_ID";
   const offset = Number(now.get("offset") ?? 0);
   const [chosen, setChosen] = useState(/** @type {Set<number>} */ (new Set()));
-  const list = useGet(`experiments/${e.id}/trials${query({ limit: LIMIT, offset, sortBy: sort.replace("-", ""), orderBy: sort.startsWith("-") ? "ORDER_BY_DESC" : "ORDER_BY_ASC" })}`, [`experiment:${e.id}`]);
+  const list = useGet(trialsPath(e.id, now), [`experiment:${e.id}`]);
   const names = Object.keys(e.hyperparameters ?? {}).filter((name) => e.hyperparameters[name]?.type !== "const").slice(0, 8);
   return html`<${Load} of=${list}>${(/** @type {any} */ { trials, pagination }) => html`<div class="stack">
     ${chosen.size > 1 && html`<div class="row card"><strong>${many(chosen.size, "trial")} chosen</strong><a class="button" href="/det/compare?trials=${[...chosen].join(",")}">Compare</a><button class="quiet" onClick=${() => setChosen(new Set())}>Clear</button></div>`}
@@ -34,7 +35,7 @@ export function Trials({ e }) {
       { key: "duration", title: "Duration", num: true, cell: (/** @type {any} */ t) => lasted(t.startTime, t.endTime) },
       { key: "why", title: "Last word", wrap: true, cell: (/** @type {any} */ t) => t.message },
     ]} empty=${html`<${Empty} title="No trial yet"><p>The search makes its first trials when it starts.</p></${Empty}>`} />
-    <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} /></div>`}</${Load}>`;
+    <${Pages} total=${pagination.total} offset=${offset} limit=${TRIALS_LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} /></div>`}</${Load}>`;
 }
 
 /** @param {{e: any}} props */

@@ -12,8 +12,12 @@ const loaded = new Map();
  * @param {() => Promise<any>} load
  */
 export function lazy(name, load) {
+  /** Load it, and ask for what its module says that it reads first (`early`). @param {any} params of the address */
+  Lazy.start = (params) => load().then((module) => module.early?.(params), () => {}); // what fails here fails again below, where it is shown
+  return Lazy;
+
   /** @param {any} props */
-  return function Lazy(props) {
+  function Lazy(props) {
     const [found, setFound] = useState(() => loaded.get(name));
     const [error, setError] = useState(/** @type {any} */ (null));
     useEffect(() => {
@@ -28,5 +32,5 @@ export function lazy(name, load) {
     }, []);
     if (error) return html`<${Failed} error=${error} again=${() => location.reload()} />`;
     return found ? html`<${found} ...${props} />` : null;
-  };
+  }
 }

@@ -1,21 +1,17 @@
 // A log of any length: a window onto it, read by the ids of its lines; follows its end.
 import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
-import { get, query } from "./api.js";
+import { get } from "./api.js";
 import { clock, exact } from "./format.js";
 import { watch } from "./live.js";
 import { Band, Choice, Search, sentence } from "./ui.js";
 import { lazy } from "./lazy.js";
+import { LEVELS, from, windowPath } from "./logwindow.js";
 import { useQuery } from "./router.js";
 
 const LogHistogram = lazy("LogHistogram", () => import("./loghistogram.js"));
 
-const LEVELS = ["", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
-const PIECE = 200;
 const MOST_KEPT = 2000;
 const NEAR_PX = 200;
-
-/** A level and those that are worse. @param {string} level */
-const from = (level) => (level ? LEVELS.slice(LEVELS.indexOf(level)) : []);
 
 /** @param {{of: string, taskIds: string[]}} props `of`: `tasks/<id>` or `trials/<number>`; `taskIds`: whose lines arrive */
 export function LogView({ of, taskIds }) {
@@ -34,7 +30,7 @@ export function LogView({ of, taskIds }) {
 
   const read = useCallback(
     async (/** @type {Record<string, any>} */ where) => {
-      return get(`undeterred/${of}/log-window${query({ ...where, search, levels: from(level), limit: PIECE })}`);
+      return get(windowPath(of, where, search, level));
     },
     [of, search, level],
   );

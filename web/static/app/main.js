@@ -1,7 +1,7 @@
 // Starts the pages: who is logged in, the frame around every page, and which one an address shows.
 import { html, render, useEffect, useState } from "./html.js";
 import { whenLoggedOut } from "./api.js";
-import { go, match, onClick, useLocation } from "./router.js";
+import { go, match, onClick, placeOf, useLocation } from "./router.js";
 import { load, logout, session, isAdmin } from "./session.js";
 import { useConnection } from "./live.js";
 import { Band, Empty, Failed, Head, Toasts } from "./ui.js";
@@ -129,6 +129,9 @@ function Frame({ path, children }) {
     </div>`;
 }
 
+// The page's module and its first answers come while the session is asked for.
+const first = match(placeOf(), PAGES);
+first?.page.start(first.params);
 applyTheme(themeName());
 document.addEventListener("click", onClick);
 const root = document.getElementById("app");

@@ -33,6 +33,9 @@ export function safe(address) {
   }
 }
 
+/** The address below `/det`. */
+export const placeOf = () => location.pathname.replace(/^\/det/, "").replace(/\/+$/, "") || "/";
+
 /** Where the browser is; the component is drawn again when that changes. */
 export function useLocation() {
   const [, draw] = useState(0);
@@ -41,7 +44,7 @@ export function useLocation() {
     watchers.add(watch);
     return () => void watchers.delete(watch);
   }, []);
-  return { path: location.pathname.replace(/^\/det/, "").replace(/\/+$/, "") || "/", query: new URLSearchParams(location.search) };
+  return { path: placeOf(), query: new URLSearchParams(location.search) };
 }
 
 /**

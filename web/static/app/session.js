@@ -23,10 +23,10 @@ export const isAdmin = () => Boolean(known?.user?.admin);
 /**
  * Whether a role allows it in a workspace; what would be refused is not offered.
  * @param {string} permission without its prefix
- * @param {number} workspaceId
+ * @param {number | undefined} workspaceId undefined while it is not known yet
  */
 export function may(permission, workspaceId) {
-  if (!known) return false;
+  if (!known || workspaceId === undefined) return false;
   if (isAdmin()) return true;
   const { assignments, roles } = known.roles;
   return assignments.some((/** @type {any} */ each) =>

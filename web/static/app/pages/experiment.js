@@ -1,11 +1,11 @@
 // An experiment: how it goes, why, and what to do about it.
 import { html, useState } from "../html.js";
-import { post } from "../api.js";
+import { ahead, post } from "../api.js";
 import { useGet, useTick } from "../data.js";
 import { bytes, lasted, many, metric } from "../format.js";
 import { go } from "../router.js";
 import { Confirm, Do, Head, Load, Progress, State, Tabs, When } from "../ui.js";
-import { COMMANDS, command, isOver } from "../experiments.js";
+import { COMMANDS, command, isOver, trialsPath } from "../experiments.js";
 import { lazy } from "../lazy.js";
 import { may, mayChange } from "../session.js";
 import { MetricCharts } from "../metrics.js";
@@ -18,6 +18,12 @@ const History = lazy("History", () => import("../history.js"));
 const Code = lazy("Code", () => import("../code.js"));
 const [Fork, Continue, Edit] = ["Fork", "Continue", "Edit"].map((name) => lazy(name, () => import("../experimentdialogs.js")));
 const More = lazy("More", () => import("../experimentmore.js"));
+
+/** What an experiment's page reads first. @param {{id: string, tab?: string}} params */
+export function early({ id, tab = "overview" }) {
+  ahead(`experiments/${id}`);
+  if (tab === "trials") ahead(trialsPath(id, new URLSearchParams(location.search)));
+}
 
 /** @param {{id: string, tab?: string}} props */
 export function Experiment({ id, tab = "overview" }) {

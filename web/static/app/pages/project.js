@@ -1,6 +1,6 @@
 // A project: its experiments as a grid, its notes.
-import { html, useState } from "../html.js";
-import { post, put } from "../api.js";
+import { html, useEffect, useState } from "../html.js";
+import { ahead, post, put } from "../api.js";
 import { useGet } from "../data.js";
 import { many, metric } from "../format.js";
 import { MOST_COLUMNS, MOST_PINNED, NUMBERS, conditions, extraColumn, heatOf, listOf, readGroup, requestFilter, requestSort, textOf, toApi, told } from "../grid.js";
@@ -16,18 +16,34 @@ const Fork = lazy("Fork", () => import("../experimentdialogs.js"));
 const LIMIT = 50;
 const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
 
+/** What a project's page reads first. @param {{id: string, tab?: string}} params */
+export function early({ id, tab = "experiments" }) {
+  if (tab === "notes") ahead(`projects/${id}`);
+  else ahead("experiments-search", searchOf(id, new URLSearchParams(location.search)));
+}
+
+/** The search that an address stands for. @param {string} project @param {URLSearchParams} now */
+function searchOf(project, now) {
+  const [name, state, label, archived] = ["name", "state", "label", "archived"].map((each) => now.get(each) ?? "");
+  const filter = requestFilter({ name, state, label, archived }, readGroup(now.get("filter") ?? "") ?? { and: [] });
+  return { projectId: Number(project), limit: LIMIT, offset: Number(now.get("offset") ?? 0), sort: requestSort(now.get("sort") ?? "-id"), filter };
+}
+
 /** @param {{id: string, tab?: string}} props */
 export function Project({ id, tab = "experiments" }) {
-  const project = useGet(`projects/${id}`, ["experiments"]);
-  return html`<${Load} of=${project} page>${(/** @type {any} */ { project: p }) => html`<div>
+  const [isListed, setListed] = useState(false);
+  // The list does not wait for what stands above it: its counts go over all trials of the project.
+  const project = useGet(isListed || tab === "notes" ? `projects/${id}` : null, ["experiments"]);
+  return html`<div><${Load} of=${project} page>${(/** @type {any} */ { project: p }) => html`<div>
     <${Head} title=${p.name} crumbs=${[["Workspaces", "/det/workspaces"], [p.workspaceName, `/det/workspaces/${p.workspaceId}`]]} below=${p.description && html`<p class="muted">${p.description}</p>`}>
       ${may("CREATE_EXPERIMENT", p.workspaceId) && html`<a class="button" href="/det/launch?project=${p.id}">New experiment</a>`}</${Head}>
     <${Tabs} base="/det/projects/${id}" now=${tab} tabs=${[["experiments", "Experiments", p.numExperiments], ["notes", "Notes", p.notes?.length || null]]} />
-    ${tab === "notes" ? html`<${Notes} project=${p} reload=${project.reload} />` : html`<${Grid} project=${id} workspaceId=${p.workspaceId} />`}</div>`}</${Load}>`;
+    ${tab === "notes" && html`<${Notes} project=${p} reload=${project.reload} />`}</div>`}</${Load}>
+    ${tab !== "notes" && (project.data || !project.error) && html`<${Grid} project=${id} workspaceId=${project.data?.project.workspaceId} onListed=${() => setListed(true)} />`}</div>`;
 }
 
-/** @param {{project: string, workspaceId: number}} props */
-export function Grid({ project, workspaceId }) {
+/** `onListed`: its list has come, or was refused. @param {{project: string, workspaceId: number | undefined, onListed: () => void}} props */
+export function Grid({ project, workspaceId, onListed }) {
   const { query: now } = useLocation();
   const [name] = useQuery("name");
   const [state] = useQuery("state");
@@ -44,7 +60,10 @@ export function Grid({ project, workspaceId }) {
   const heat = new Set(listOf(now.get("heat") ?? "", MOST_COLUMNS));
   const group = readGroup(filter);
   const search = (/** @type {any} */ what) => JSON.stringify({ projectId: Number(project), ...what });
-  const list = useGet("experiments-search", ["experiments"], search({ limit: LIMIT, offset, sort: requestSort(sort), filter: requestFilter({ name, state, label, archived }, group ?? { and: [] }) }));
+  const list = useGet("experiments-search", ["experiments"], JSON.stringify(searchOf(project, now)));
+  useEffect(() => {
+    if (!list.isLoading) onListed();
+  }, [list.isLoading]);
   const top = useGet(pinned.length ? "experiments-search" : null, ["experiments"], search({ limit: MOST_PINNED, sort: requestSort(sort), filter: JSON.stringify({ filterGroup: toApi({ or: pinned.map((id) => ["id", "=", id]) }) }) }));
   const isNarrowed = Boolean(name || state || label || filter);
   const clear = () => setQuery({ name: "", state: "", label: "", archived: "", filter: "", offset: "" });
@@ -67,7 +86,7 @@ export function Grid({ project, workspaceId }) {
       const again = () => { list.reload(); top.reload(); };
       return html`${chosen.size > 0 && html`<${Batch} project=${project} chosen=${rows.filter((/** @type {any} */ e) => chosen.has(e.id))} clear=${() => setChosen(new Set())} reload=${again} />`}
       <${Heated} rows=${rows} pinned=${pinned} hidden=${hidden} extra=${extra} heat=${heat} sort=${sort} chosen=${chosen} setChosen=${setChosen} canLaunch=${may("CREATE_EXPERIMENT", workspaceId)}
-        empty=${isNarrowed ? html`<${Empty} title="No experiment matches"><button onClick=${clear}>Clear the filters</button></${Empty}>`
+        empty=${workspaceId === undefined ? html`<div class="skeleton"></div>` : isNarrowed ? html`<${Empty} title="No experiment matches"><button onClick=${clear}>Clear the filters</button></${Empty}>`
           : html`<${Empty} title="No experiments here yet"><code>det experiment create config.yaml . --project_id ${project}</code><a class="button" href="/det/launch?project=${project}">New experiment</a></${Empty}>`} />
       <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`;
     }}</${Load}></div>`;

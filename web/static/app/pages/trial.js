@@ -1,17 +1,28 @@
 // A trial: its curves, its runs and their causes, its checkpoints and log.
 import { html } from "../html.js";
-import { post, put } from "../api.js";
+import { ahead, post, put } from "../api.js";
 import { useGet, useTick } from "../data.js";
 import { exact, hparam, lasted, metric, stateOf } from "../format.js";
 import { Confirm, Empty, Head, Load, State, Table, Tabs, When } from "../ui.js";
 import { Charts, metricNames } from "../metrics.js";
 import { lazy } from "../lazy.js";
+import { windowPath } from "../logwindow.js";
 import { mayChange } from "../session.js";
 
 const CheckpointTable = lazy("CheckpointTable", () => import("../checkpoints.js"));
 const SystemCharts = lazy("SystemCharts", () => import("../system.js"));
 const FormButton = lazy("FormButton", () => import("../form.js"));
 const LogView = lazy("LogView", () => import("../logview.js"));
+
+/** What a trial's page reads first. @param {{id: string, tab?: string, experiment?: string}} params */
+export function early({ id, tab = "overview", experiment }) {
+  ahead(`trials/${id}`);
+  if (experiment) ahead(`experiments/${experiment}`);
+  if (tab === "logs") {
+    const now = new URLSearchParams(location.search);
+    ahead(windowPath(`trials/${id}`, {}, now.get("search") ?? "", now.get("level") ?? ""));
+  }
+}
 
 /** @param {{id: string, tab?: string}} props */
 export function Trial({ id, tab = "overview" }) {
