@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -16,7 +16,11 @@ class Experiment(Base):
     """An experiment. `config` is complete and defaulted; `original_config` is the text that was sent."""
 
     __tablename__ = "experiments"
-    __table_args__ = {"sqlite_autoincrement": True}  # the number of a deleted one names closed workflows
+    __table_args__ = (
+        # What counts over a project reads this index alone: how many a list has, and when the latest began.
+        Index("ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at"),
+        {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(String(36), unique=True)
@@ -43,7 +47,7 @@ class Experiment(Base):
     slots_per_trial: Mapped[int] = mapped_column(default=1)
     queue_position: Mapped[int | None] = mapped_column(BigInteger)  # where it was moved to; None: by its start
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
-    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("experiments.id"))
     forked_at: Mapped[int | None]  # the parent's decision up to which this experiment shares its history
     inherited: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # trials taken over from the parent

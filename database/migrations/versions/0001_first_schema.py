@@ -426,8 +426,8 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('experiments', schema=None) as batch_op:
+        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
-        batch_op.create_index(batch_op.f('ix_experiments_project_id'), ['project_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
     op.create_table('project_visits',
@@ -860,8 +860,8 @@ def downgrade() -> None:
     op.drop_table('project_visits')
     with op.batch_alter_table('experiments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_experiments_state'))
-        batch_op.drop_index(batch_op.f('ix_experiments_project_id'))
         batch_op.drop_index(batch_op.f('ix_experiments_owner_id'))
+        batch_op.drop_index('ix_experiments_of_project')
 
     op.drop_table('experiments')
     with op.batch_alter_table('workspace_pins', schema=None) as batch_op:
