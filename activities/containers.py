@@ -53,6 +53,10 @@ class LaunchOrders(Protocol):
         """
         ...
 
+    async def killed(self, container_id: str) -> bool:
+        """Report that the container is about to be ended. False: the API could not be notified."""
+        ...
+
 
 class SpecBuilder(Protocol):
     """Completes a launch order with what this host knows: addresses, folders, interpreter."""
@@ -193,6 +197,9 @@ class Containers:
         self._unwanted.add(order.container_id)
         if preparation := self._preparations.get(order.container_id):
             preparation.cancel()
+        if not self._launcher.runs_here:
+            # a pod can't tell a kill from an eviction, upon which it saves: the API answers it which of them it is
+            await self._orders.killed(order.container_id)
         await self._launcher.kill(order.container_id, order.grace_s)
 
     async def _launched(self, order: RunContainer, beat_s: float) -> bool:

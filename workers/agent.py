@@ -79,6 +79,7 @@ def _pods_of(settings: AgentSettings) -> PodSettings:
         volumes=settings.pod_volumes,
         pod_spec=settings.pod_spec,
         queue=settings.kueue_queue,
+        grace_s=settings.pod_grace_s,
     )
 
 

@@ -31,6 +31,8 @@ class Refused(GivenUp, Unwanted):
 
 #: Of what a container waits for: a scheduler's words grow with its cluster.
 _LONGEST_REASON = 1000
+#: The longest that a kill waits for the API.
+_KILL_S = 2.0
 
 
 def _devices(settings: AgentSettings) -> Sequence[Device]:
@@ -125,6 +127,16 @@ class ApiClient:
             log.info("could not report on a container", container_id=order.container_id, state=state, error=str(error))
             return False
         return response.status_code < 500
+
+    async def killed(self, container_id: str) -> bool:
+        """A container of a cluster is about to be ended. An API that is away holds no kill up."""
+        allocation_id, _, rank = container_id.rpartition("-")
+        path = f"/api/v1/undeterred/allocations/{allocation_id}/containers/{rank}/killed"
+        try:
+            return (await self._http.post(path, timeout=_KILL_S)).status_code == 200
+        except httpx.HTTPError as error:
+            log.info("could not say that a container is ended", container_id=container_id, error=str(error))
+            return False
 
     async def send_logs(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Deliver lines; raises if the API did not take them. What it can't take at once it gets in halves."""

@@ -82,6 +82,12 @@ class ClusterOptions(BaseModel):
     pod_secrets: str = Field(
         default="*", description="Secrets that users' pods may read, with commas; *: all but those of tasks"
     )
+    pod_grace_s: int = Field(
+        default=120,
+        ge=30,
+        le=3600,
+        description="how long a pod that its cluster evicts may take to leave with a checkpoint, in seconds",
+    )
     kueue_queue: str = Field(default="", description="Kueue's local queue that pods wait in; empty: none")
 
     @field_validator("pod_volumes")

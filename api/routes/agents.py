@@ -23,6 +23,7 @@ from api.services.checkpoint_files import removal_order
 from api.services.launches import launch_order
 from database.log_lines import STARTED, note_line
 from database.models import Allocation, AllocationContainer, Task
+from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.allocation import AllocationState, before
 from workflows.messages import AgentRun, AgentSeen
@@ -72,6 +73,20 @@ async def launch(allocation_id: AllocationId, rank: int, parts: PartsDep, agent:
             )
 
     return answer(await run_in_threadpool(order))
+
+
+@router.post("/api/v1/undeterred/allocations/{allocation_id}/containers/{rank}/killed")
+async def killed(allocation_id: AllocationId, rank: int, parts: PartsDep, agent: AgentDep) -> Response:
+    """A cluster is about to end a container by order of its workflow: it need not save anything."""
+
+    def note() -> None:
+        with parts.database.write() as session:
+            _own_container(session, agent, allocation_id, rank)
+            mine = AllocationContainer.allocation_id == allocation_id, AllocationContainer.rank == rank
+            session.execute(update(AllocationContainer).where(*mine).values(killed_at=utc_now()))
+
+    await run_in_threadpool(note)
+    return answer()
 
 
 @router.post("/api/v1/undeterred/allocations/{allocation_id}/{progress}")

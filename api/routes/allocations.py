@@ -23,7 +23,7 @@ from api.schemas.parameters import AllocationId
 from api.schemas.streaming import while_there
 from api.services import rendezvous as meeting
 from database.log_lines import READY, note_line
-from database.models import Allocation, Task
+from database.models import Allocation, AllocationContainer, Task
 from database.types import utc_now
 from workflows.lifecycle.task import INTERACTIVE
 from workflows.messages import AllocationNotice
@@ -59,10 +59,22 @@ async def ack_preemption(allocation_id: AllocationId, parts: PartsDep, caller: P
 
 @router.post("/api/v1/allocations/{allocation_id}/signals/pending_preemption")
 async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
-    """The container's host notified it that it has to stop soon; it requests to be preempted."""
+    """The container's host notified it that it has to stop soon; it requests to be preempted.
+
+    Answers with `isKilled` if it is its own workflow that ends it: then there is nothing to save, and it is not asked.
+    """
     allocation = own_allocation(caller, allocation_id)
-    await parts.commands.signal(allocation.workflow_id, "preempted", AllocationNotice(allocation_id=allocation_id))
-    return answer()
+
+    def is_killed() -> bool:
+        with parts.database.read() as session:
+            row = session.get(AllocationContainer, (allocation_id, allocation.rank))
+            return row is not None and row.killed_at is not None
+
+    if await run_in_threadpool(is_killed):
+        return answer({"isKilled": True})
+    notice = AllocationNotice(allocation_id=allocation_id, reason="the cluster ends its pod")
+    await parts.commands.signal(allocation.workflow_id, "preempted", notice)
+    return answer({"isKilled": False})
 
 
 @router.post("/api/v1/allocations/{allocation_id}/ready")

@@ -222,7 +222,14 @@ def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
         .values(allocation_id=allocation.id, rank=rank, token_hash=token_hash(token))
         .on_conflict_do_update(
             index_elements=["allocation_id", "rank"],
-            set_={"token_hash": token_hash(token), "arrived_at": None, "node": "", "address": "", "waits_for": ""},
+            set_={
+                "token_hash": token_hash(token),
+                "arrived_at": None,
+                "node": "",
+                "address": "",
+                "waits_for": "",
+                "killed_at": None,
+            },
         )
     )
     has_none = Allocation.id == allocation.id, Allocation.shared_secret == ""

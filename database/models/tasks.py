@@ -120,3 +120,4 @@ class AllocationContainer(Base):
     node: Mapped[str] = mapped_column(String(255), default="")  # where it runs
     address: Mapped[str] = mapped_column(String(255), default="")  # where the others of its gang reach it
     waits_for: Mapped[str] = mapped_column(Text, default="")  # what it waits for, in its cluster's words
+    killed_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when its agent began to end it

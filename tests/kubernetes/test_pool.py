@@ -118,20 +118,41 @@ async def test_paused_trial_leaves_its_pod_with_a_checkpoint(cluster: Platform) 
     assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
 
 
-async def test_evicted_trial_goes_on_and_no_restart_is_counted(cluster: Platform) -> None:
-    """An eviction by the cluster, as when a node is drained, is nobody's failure."""
+async def evict(pod: dict[str, Any]) -> None:
+    """As a node that is drained does, or a queue that wants its room."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+    path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
+    command = ["kubectl", "--kubeconfig", os.environ["KUBECONFIG"], "create", "--raw", path, "-f", "-"]
+    await asyncio.to_thread(subprocess.run, command, input=json.dumps(body), text=True, check=True, capture_output=True)
+
+
+async def test_evicted_trial_saves_before_it_leaves_and_goes_on(cluster: Platform) -> None:
+    """An eviction by the cluster costs no step, and is nobody's failure."""
     experiment_id = await cluster.create(
         config({"max_length": 60}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": TRAIN}
     )
     trial_id = await cluster.until_reported(experiment_id)
     [pod] = await pods(trial_id)
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
-    path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
-    command = ["kubectl", "--kubeconfig", os.environ["KUBECONFIG"], "create", "--raw", path, "-f", "-"]
-    await asyncio.to_thread(subprocess.run, command, input=json.dumps(body), text=True, check=True, capture_output=True)
+    await evict(pod)
     assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
     [trial] = await cluster.trials(experiment_id)
     assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 60)
+    lines = await cluster.logs(trial_id)
+    assert any(line.startswith("preempted at") for line in lines), lines
+    [left] = [line.rpartition(" ")[2] for line in lines if line.startswith("preempted at")]
+    assert f"resumed at {left}" in lines
+    steps = [int(line.removeprefix("step ")) for line in lines if line.startswith("step ")]
+    assert steps == list(range(1, 61)), "no step is lost, and none is done twice"
+
+
+async def test_killed_trial_is_not_asked_to_save(cluster: Platform) -> None:
+    experiment_id = await cluster.create(
+        config({"max_length": 300}, hyperparameters={"sleep": 0.1}, **IN_IMAGE), {"train.py": TRAIN}
+    )
+    trial_id = await cluster.until_reported(experiment_id)
+    await cluster.command(experiment_id, "kill")
+    assert (await cluster.finish(experiment_id, 30))["state"] == "STATE_CANCELED"
+    assert not any(line.startswith("preempted at") for line in await cluster.logs(trial_id))
 
 
 async def test_why_quotes_what_the_scheduler_says(cluster: Platform) -> None:

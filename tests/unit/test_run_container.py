@@ -35,6 +35,7 @@ BEAT_S = 0.05
 class Host:
     """An agent's parts. `slow` names what takes its time; `said` is what happened, in order."""
 
+    runs_here = True
     folder: Path  # for its attempts
 
     def __init__(self, *slow: str, known: bool = False) -> None:
@@ -118,6 +119,10 @@ class Host:
     async def kill(self, container_id: str, grace_s: float) -> None:
         self.said.append("kill")
 
+    async def killed(self, container_id: str) -> bool:
+        self.said.append("kill is told")
+        return False
+
     def containers(self) -> Containers:
         def build(order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec:
             return ContainerSpec(container_id=order.container_id, argv=["true"], env={})
@@ -148,6 +153,14 @@ async def test_what_a_cluster_waits_for_is_told_and_then_where_it_runs() -> None
         "drained",
     ]  # fmt: skip
     assert host.beats.count(("started",)) >= 3, "another attempt takes it up, and fetches no token"
+
+
+@pytest.mark.parametrize("runs_here", [True, False])
+async def test_kill_in_a_cluster_is_told_before_as_a_pod_cannot_tell_it_from_an_eviction(runs_here: bool) -> None:
+    host = Host()
+    host.runs_here = runs_here
+    await host.activity.run(host.containers().kill_container, KillContainer(container_id="c1"))
+    assert host.said == ["kill"] if runs_here else ["kill is told", "kill"]
 
 
 async def test_container_that_a_cluster_will_never_start_is_ended() -> None:

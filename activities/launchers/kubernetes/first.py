@@ -4,8 +4,10 @@ Run as `python -c <this file> FOLDER` by the interpreter of the image, so it kee
 mounted Secret: `common` has what all containers of the allocation have in common, and a file named after the index of
 the pod in its Job has the rest. It is here, and not in the Job, because there are tokens in it.
 
-SIGTERM is passed on: from our own agent, from a node that is drained, or from a queue that wants the room. After
-`grace_s` all that still runs in the container is killed.
+SIGTERM comes from our own agent, from a node that is drained, or from a queue that wants the room. The master says
+which it is. For all but the agent the program is asked to leave first, as if it were preempted by its pool, and has
+`leave_s` for a checkpoint. Then SIGTERM is passed on, and after `grace_s` all that still runs in the container is
+killed.
 
 What the harness could not deliver before its end waits on the pod's disk, which goes with the pod. So it is delivered
 from here, however long the API is away; only a pod that is to end waits no longer than `grace_s`.
@@ -19,11 +21,14 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+#: The longest that the master may take to answer.
+_ASK_S = 3.0
 _SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
@@ -45,7 +50,7 @@ def main(folder: str) -> int:
     except OSError as error:
         sys.stderr.write(f"ERROR: undeterred: {order['argv'][0]} can't be executed: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
-    code, is_leaving = _follow(child.pid, order)
+    code, is_leaving = _follow(child.pid, order, env)
     if os.getpid() == 1:
         _end_all_others()
     _deliver(env, order["grace_s"] if is_leaving else None)
@@ -61,8 +66,9 @@ def _order(folder: str) -> Any:
     return order
 
 
-def _follow(pid: int, order: Any) -> tuple[int, bool]:
+def _follow(pid: int, order: Any, env: dict[str, str]) -> tuple[int, bool]:
     """Wait for the program; returns its exit code, 128+n if signal n ended it, and whether it was asked to leave."""
+    end_at: float | None = None
     kill_at: float | None = None
     is_leaving = False
     while True:
@@ -70,14 +76,43 @@ def _follow(pid: int, order: Any) -> tuple[int, bool]:
         if found is not None:
             return found, is_leaving
         now = time.monotonic()
+        if end_at is not None and now >= end_at:
+            _signal_all(pid, signal.SIGTERM)
+            end_at, kill_at = None, now + order["grace_s"]
         if kill_at is not None and now >= kill_at:
             _signal_all(pid, signal.SIGKILL)
             kill_at = None
-        got = signal.sigtimedwait(_SIGNALS, 3600.0 if kill_at is None else max(0.0, kill_at - now))
+        times = [at for at in (end_at, kill_at) if at is not None]
+        got = signal.sigtimedwait(_SIGNALS, max(0.0, min(times) - now) if times else 3600.0)
         if got is not None and got.si_signo == signal.SIGTERM and not is_leaving:
             is_leaving = True
-            _signal_all(pid, signal.SIGTERM)
-            kill_at = time.monotonic() + order["grace_s"]
+            end_at = time.monotonic() + (order["leave_s"] if _is_asked_to_leave(env) else 0.0)
+
+
+def _is_asked_to_leave(env: dict[str, str]) -> bool:
+    """Have the master ask the program to leave. False: it is killed, or the master can't be reached."""
+    master, allocation = env.get("DET_MASTER", ""), env.get("DET_ALLOCATION_ID", "")
+    if not master or env.get("DET_TASK_TYPE") != "TRIAL":
+        return False
+    request = urllib.request.Request(
+        f"{master}/api/v1/allocations/{allocation}/signals/pending_preemption",
+        data=b"{}",
+        headers={
+            "Grpc-Metadata-x-allocation-token": f"Bearer {env.get('DET_SESSION_TOKEN', '')}",
+            "Content-Type": "application/json",
+        },
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
+            is_asked = json.load(answer).get("isKilled") is False
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"WARNING: undeterred: this pod has to leave, and the master can't be told: {error}\n")
+        return False
+    if is_asked:
+        sys.stderr.write("INFO: undeterred: the cluster ends this pod; its program is asked to leave\n")
+        sys.stderr.flush()
+    return is_asked
 
 
 def _reap(pid: int) -> int | None:

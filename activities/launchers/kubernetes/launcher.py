@@ -343,7 +343,7 @@ class KubernetesLauncher(Launcher):
             if _is_launched(made):
                 jobs.put(made)
                 return
-        await _put(cluster, cluster.path("v1", "secrets"), manifest.secret(made, specs))
+        await _put(cluster, cluster.path("v1", "secrets"), manifest.secret(made, specs, self._settings))
         if len(specs) > 1:
             await _put(cluster, cluster.path("v1", "services"), manifest.service(made))
         change = _annotated({manifest.LAUNCHED: "yes"})

@@ -37,6 +37,9 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 GRACE_S = 10
 """Between SIGTERM and SIGKILL of a container that is killed."""
 
+LEAST_GRACE_S = 3 * GRACE_S
+"""Of a pod that the cluster ends: for a checkpoint, then SIGTERM, then what waits on disk."""
+
 #: The most that a Secret holds, less what surrounds it.
 _SECRET_BYTES = 1_000_000
 _TIDY = re.compile(r"[^a-z0-9]+")
@@ -57,6 +60,7 @@ class PodSettings:
         volumes: Folder of a host to the volume of the cluster that stands for it, as in a pod's `volumes`.
         pod_spec: The operator's own part of each pod; a user's goes over it.
         queue: Kueue's local queue that Jobs wait in; empty: none.
+        grace_s: How long a pod may take to leave that the cluster ends: at least `LEAST_GRACE_S`.
     """
 
     agent_id: str
@@ -68,6 +72,7 @@ class PodSettings:
     volumes: Mapping[str, Json] = field(default_factory=dict[str, Json])
     pod_spec: Json = field(default_factory=dict[str, Any])
     queue: str = ""
+    grace_s: int = 120
 
 
 def job_name(agent_id: str, group: str) -> str:
@@ -80,16 +85,17 @@ def job_name(agent_id: str, group: str) -> str:
     return f"det-{readable}-{digest}" if readable else f"det-{digest}"
 
 
-def secret(job: Json, specs: Sequence[ContainerSpec]) -> Json:
+def secret(job: Json, specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
     """What the containers are started with; it goes when the Job goes.
 
     Args:
         job: As the cluster has it: with its uid.
         specs: By rank.
+        settings: Of the agent.
 
     Raises: LaunchError, if that is more than a Secret holds.
     """
-    orders = [_order(spec) for spec in specs]
+    orders = [_order(spec, settings) for spec in specs]
     same = set(orders[0]["env"].items()).intersection(*(order["env"].items() for order in orders[1:]))
     data = {"common": {**orders[0], "env": dict(sorted(same))}}
     for index, order in enumerate(orders):
@@ -196,7 +202,7 @@ def _template(specs: Sequence[ContainerSpec], name: str, settings: PodSettings) 
     spec: Json = {
         **theirs,
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 3 * GRACE_S,
+        "terminationGracePeriodSeconds": max(settings.grace_s, LEAST_GRACE_S),
         "subdomain": name,
         "enableServiceLinks": False,
         "automountServiceAccountToken": theirs.get("automountServiceAccountToken", False),
@@ -316,13 +322,14 @@ def _pod_security(user: str) -> Json:
     return found if uid == "0" else found | {"runAsNonRoot": True}
 
 
-def _order(spec: ContainerSpec) -> Json:
+def _order(spec: ContainerSpec, settings: PodSettings) -> Json:
     return {
         "argv": list(spec.argv),
         "env": {name: value.replace("{container_dir}", RUN_DIR) for name, value in spec.env.items()},
         "workdir": spec.workdir.replace("{container_dir}", RUN_DIR) or WORK_DIR,
         "folders": [WORK_DIR],
         "grace_s": GRACE_S,
+        "leave_s": max(settings.grace_s, LEAST_GRACE_S) - 2 * GRACE_S,
     }
 
 

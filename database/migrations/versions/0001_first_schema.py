@@ -726,6 +726,7 @@ def upgrade() -> None:
     sa.Column('node', sa.String(length=255), nullable=False),
     sa.Column('address', sa.String(length=255), nullable=False),
     sa.Column('waits_for', sa.Text(), nullable=False),
+    sa.Column('killed_at', UtcTime(), nullable=True),
     sa.ForeignKeyConstraint(['allocation_id'], ['allocations.id'], name=op.f('fk_allocation_containers_allocation_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('allocation_id', 'rank', name=op.f('pk_allocation_containers')),
     sa.UniqueConstraint('token_hash', name=op.f('uq_allocation_containers_token_hash'))

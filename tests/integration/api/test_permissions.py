@@ -453,6 +453,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     # agents
     ("POST", "/api/v1/undeterred/allocations/{spare_id}/containers/{rank}/launch", None, AGENT),
     ("POST", "/api/v1/undeterred/allocations/{allocation_id}/{progress}", None, AGENT),
+    ("POST", "/api/v1/undeterred/allocations/{spare_id}/containers/{rank}/killed", None, AGENT),
     ("POST", "/api/v1/undeterred/agents/{agent_id}/reconcile", {"allocations": []}, AGENT),
     ("POST", "/api/v1/undeterred/agents/{agent_id}/hello", {"pool": "default", "devices": []},
      AGENT.replace("200", "503")),

@@ -90,11 +90,11 @@ def test_secret_says_once_what_all_containers_have() -> None:
     specs = [spec(rank, 2) for rank in range(2)]
     job = manifest.job(specs, SETTINGS)
     job["metadata"]["uid"] = "u"
-    texts = manifest.secret(job, specs)["stringData"]
+    texts = manifest.secret(job, specs, SETTINGS)["stringData"]
     assert json.loads(texts["common"])["env"] == {"DET_TASK_ID": "7.a", "DET_USER": "vera@lab"}
     assert [json.loads(texts[str(rank)])["env"] for rank in range(2)] == [{"RANK": "0"}, {"RANK": "1"}]
     with pytest.raises(LaunchError, match=r"1000\d+ bytes.*environment_variables"):
-        manifest.secret(job, [spec(env={"X": "y" * 1_000_000})])
+        manifest.secret(job, [spec(env={"X": "y" * 1_000_000})], SETTINGS)
 
 
 @pytest.mark.parametrize(
