@@ -34,6 +34,11 @@ def gateway() -> None:
     _run("gateway")
 
 
+def migrate() -> None:
+    """Run `undeterred-migrate`."""
+    _run("migrate")
+
+
 def _run(name: str) -> None:
     try:
         module = importlib.import_module(f"workers.{name}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -115,6 +117,33 @@ def test_difference_is_seen_when_a_column_is_missing(database: Database) -> None
     with database.write() as session:
         session.execute(text("ALTER TABLE trials DROP COLUMN runner_state"))
     assert "runner_state" in str(schema_differences(database))
+
+
+def migration(url: str) -> subprocess.CompletedProcess[str]:
+    """What `undeterred-migrate` does to a database."""
+    return subprocess.run(
+        [sys.executable, "-m", "workers.migrate"],
+        env={"UNDETERRED_DATABASE_URL": url, "PATH": "", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_schema_is_current_when_the_command_ran_once_or_twice(empty: Database, database_url: str) -> None:
+    for _ in range(2):
+        ended = migration(database_url)
+        assert ended.returncode == 0, ended.stderr
+        assert newest_revision() in ended.stderr
+        assert is_current(empty)
+
+
+def test_the_command_says_why_when_there_is_no_database() -> None:
+    ended = migration("postgresql+psycopg://nobody@127.0.0.1:9/none")
+    assert ended.returncode == 1
+    assert "the database was not migrated" in ended.stderr
+    assert "127.0.0.1" in ended.stderr
 
 
 def test_nothing_is_left_behind_when_the_migration_is_killed_half_way(
