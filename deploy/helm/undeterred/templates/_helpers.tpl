@@ -1,0 +1,149 @@
+{{- define "undeterred.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Takes (list . "component"), as most of what follows. */}}
+{{- define "undeterred.selector" -}}
+{{- $top := index . 0 -}}
+app.kubernetes.io/name: {{ default $top.Chart.Name $top.Values.nameOverride }}
+app.kubernetes.io/instance: {{ $top.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "undeterred.labels" -}}
+{{- $top := index . 0 -}}
+{{ include "undeterred.selector" . }}
+app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $top.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
+{{- end -}}
+
+{{- define "undeterred.image" -}}
+{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
+{{- printf "%s%s%s" .Values.image.repository (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
+{{- end -}}
+
+{{/* What Pod Security Admission's profile `restricted` asks of a pod. */}}
+{{- define "undeterred.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.podSecurityContext.runAsUser | int64 }}
+runAsGroup: {{ .Values.podSecurityContext.runAsGroup | int64 }}
+fsGroup: {{ .Values.podSecurityContext.fsGroup | int64 }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "undeterred.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* The beginning of a pod's spec. A Service named `undeterred` would give pods a variable UNDETERRED_PORT=tcp://…: no links. */}}
+{{- define "undeterred.pod" -}}
+{{- $top := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $values := index $top.Values $component -}}
+enableServiceLinks: false
+serviceAccountName: {{ include "undeterred.fullname" $top }}-{{ $component }}
+automountServiceAccountToken: {{ eq $component "agent" }}
+terminationGracePeriodSeconds: 30
+securityContext:
+  {{- include "undeterred.podSecurity" $top | nindent 2 }}
+{{- with $top.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if $values.replicas }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "undeterred.selector" . | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{/* Variables that a component's value `env` has. One that the chart sets as well is left to the user's: the last one counts. */}}
+{{- define "undeterred.env" -}}
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.databaseUrl" -}}
+- name: UNDETERRED_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.database.existingSecret }}
+      key: {{ .Values.database.key }}
+{{- end -}}
+
+{{- define "undeterred.temporal" -}}
+- name: UNDETERRED_TEMPORAL_ADDRESS
+  value: {{ .Values.temporal.address | quote }}
+- name: UNDETERRED_TEMPORAL_NAMESPACE
+  value: {{ .Values.temporal.namespace | quote }}
+{{- end -}}
+
+{{- define "undeterred.storage" -}}
+{{- if .Values.checkpoints.existingClaim }}
+- name: UNDETERRED_STORAGE_PATH
+  value: {{ .Values.checkpoints.path | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.outgoing" -}}
+{{- with .Values.outgoing.allowedNetworks }}
+- name: UNDETERRED_ALLOWED_NETWORKS
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- with .Values.outgoing.ownBuckets }}
+- name: UNDETERRED_OWN_BUCKETS
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.agentToken" -}}
+- name: UNDETERRED_AGENT_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ default (include "undeterred.fullname" .) .Values.agentToken.existingSecret }}
+      key: {{ ternary .Values.agentToken.key "agent-token" (ne .Values.agentToken.existingSecret "") }}
+{{- end -}}
+
+{{/* Where users' pods are: apart from this release, as a pod may read the Secrets of its namespace. */}}
+{{- define "undeterred.podsNamespace" -}}
+{{- default (printf "%s-pods" (.Release.Namespace | trunc 58 | trimSuffix "-")) .Values.agent.pods.namespace -}}
+{{- end -}}
+
+{{- define "undeterred.agentId" -}}
+{{- default .Release.Name .Values.agent.id -}}
+{{- end -}}
+
+{{- define "undeterred.apiUrl" -}}
+http://{{ include "undeterred.fullname" . }}-api.{{ .Release.Namespace }}.svc:{{ .Values.api.service.port | int64 }}
+{{- end -}}
