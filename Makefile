@@ -9,7 +9,7 @@ UV := $(VENV)/bin/uv
 # Of the commits since 72 characters were agreed upon. The time of day belongs there: Git takes that of now otherwise.
 LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | grep -E '.{73}'
 
-.PHONY: demo test test-kubernetes test-temporal soak soak-versions check bench bench-data install install-dev format docs site changelog clean
+.PHONY: demo test test-deploy test-kubernetes test-temporal soak soak-versions check bench bench-data install install-dev format docs site changelog clean
 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
@@ -17,7 +17,12 @@ demo: install
 # Two at a time, as tests/streams.py parts them.
 test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
 	@$(VENV)/bin/python -m tests.prepare
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --ignore tests/kubernetes --ignore tests/temporal
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
+
+# The Helm chart and the units of systemd. Helm is compiled the first time.
+test-deploy: install-dev
+	@$(VENV)/bin/python -m tests.deploy.programs
+	@$(VENV)/bin/python -m pytest tests/deploy
 
 # Pods of a real kubelet. KUBECONFIG names a cluster with a node on this machine that has the image undeterred/trial:dev.
 test-kubernetes: install-dev

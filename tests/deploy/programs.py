@@ -1,0 +1,68 @@
+"""What checks the chart: Helm, compiled from its Go module, and the JSON Schemas of Kubernetes' objects.
+
+Both are kept in ~/.cache/undeterred/bin: the first time takes three minutes, most of it Go's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "deploy" / "helm" / "undeterred"
+HELM = "v3.20.2"
+SCHEMAS = "1.37.0"
+#: The oldest cluster that the chart takes, and the one that tests of pods run on. Helm that is built from its module says 1.20.
+KUBERNETES = ("1.30.0", "1.33.0")
+
+_CACHE = Path.home() / ".cache" / "undeterred" / "bin"
+
+
+def helm() -> Path:
+    """Path of Helm. Raises: subprocess.CalledProcessError, if Go can't build it."""
+
+    def build(folder: Path) -> None:
+        module = f"helm.sh/helm/v3/cmd/helm@{HELM}"
+        subprocess.run(["go", "install", module], env={**os.environ, "GOBIN": str(folder)}, check=True)
+
+    return _kept(f"helm-{HELM}", build) / "helm"
+
+
+def schemas() -> Path:
+    """Folder of the Python package kubernetes-validate. Raises: subprocess.CalledProcessError."""
+
+    def install(folder: Path) -> None:
+        wanted = f"kubernetes-validate=={SCHEMAS}"
+        uv = REPOSITORY / ".venv" / "bin" / "uv"
+        subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, wanted], check=True)
+
+    return _kept(f"kubernetes-validate-{SCHEMAS}", install)
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    folder = _CACHE / name
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".complete").exists():
+            make(folder)
+            (folder / ".complete").touch()
+    return folder
+
+
+def render(
+    *arguments: str, values: str = "smallest", namespace: str = "undeterred"
+) -> subprocess.CompletedProcess[str]:
+    """What `helm template` makes of the chart with `ci/<values>-values.yaml`, for a release `det`. It may have failed."""
+    line = [helm(), "template", "det", CHART, "--namespace", namespace, "--kube-version", KUBERNETES[-1]]
+    line += ["--values", CHART / "ci" / f"{values}-values.yaml", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+if __name__ == "__main__":
+    for get in (helm, schemas):
+        print(f"{get()}", file=sys.stderr)
