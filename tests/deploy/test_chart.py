@@ -122,6 +122,12 @@ def test_values_reach_the_process() -> None:
     assert api.own_buckets == "s3://checkpoints"
     assert api.gateway == "gateway.example.org:8090"
     assert api.session_days == 3, "a value of api.env"
+    assert api.temporal_key_file == "/etc/undeterred/temporal/tls.key"
+    agent = from_environment(AgentSettings, environment(objects(values="full"), "agent"))
+    assert agent.slots == 64
+    assert agent.has_tls
+    assert agent.pod_volumes.keys() == {"/datasets", "/checkpoints"}
+    assert agent.pod_secrets == "wandb"
 
 
 def test_commands_are_those_of_the_distribution() -> None:
@@ -216,6 +222,7 @@ def test_users_pods_do_not_reach_blocked_networks() -> None:
         ("podSecurityContext.runAsUser=0", "/podSecurityContext/runAsUser"),
         ("ingress.enabled=true", "/ingress/host"),
         ("networkPolicy.blockedForPods={169.254.169.254}", "/networkPolicy/blockedForPods/0"),
+        ("temporal.files.ca=ca.crt", "temporal.files.ca"),
         ("surprise=1", "additional properties 'surprise'"),
         ("api.minAvailable=2", "api.minAvailable: 2 of 2 replicas"),
     ],

@@ -107,6 +107,38 @@ topologySpreadConstraints:
   value: {{ .Values.temporal.address | quote }}
 - name: UNDETERRED_TEMPORAL_NAMESPACE
   value: {{ .Values.temporal.namespace | quote }}
+{{- if not (kindIs "invalid" .Values.temporal.tls) }}
+- name: UNDETERRED_TEMPORAL_TLS
+  value: {{ .Values.temporal.tls | quote }}
+{{- end }}
+{{- with .Values.temporal.serverName }}
+- name: UNDETERRED_TEMPORAL_SERVER_NAME
+  value: {{ . | quote }}
+{{- end }}
+{{- $settings := dict "ca" "CA_FILE" "cert" "CERT_FILE" "key" "KEY_FILE" "apiKey" "API_KEY_FILE" "encryptionKeys" "ENCRYPTION_KEYS_FILE" }}
+{{- range $file, $key := .Values.temporal.files }}
+{{- if $key }}
+{{- if not $.Values.temporal.existingSecret }}
+{{- fail (printf "temporal.files.%s: %q, without temporal.existingSecret: expected the name of the Secret that has it" $file $key) }}
+{{- end }}
+- name: UNDETERRED_TEMPORAL_{{ index $settings $file }}
+  value: /etc/undeterred/temporal/{{ $key }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.temporalMount" -}}
+{{- if .Values.temporal.existingSecret }}
+- {name: temporal, mountPath: /etc/undeterred/temporal, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{/* A whole Secret, and no single files of it: a key that is renewed there reaches the pod. */}}
+{{- define "undeterred.temporalVolume" -}}
+{{- with .Values.temporal.existingSecret }}
+- name: temporal
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
 {{- end -}}
 
 {{- define "undeterred.storage" -}}
