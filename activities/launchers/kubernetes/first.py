@@ -38,7 +38,9 @@ def main(folder: str) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     for folder in order["folders"]:
         os.makedirs(folder, exist_ok=True)
-    env = {**os.environ, **order["env"], "DET_AGENT_ID": os.environ.get("DET_KUBERNETES_NODE", "")}
+    env = {**os.environ, **order["env"]}
+    if "DET_AGENT_ID" in env:  # to the harness, an agent is a node
+        env["DET_AGENT_ID"] = os.environ["DET_KUBERNETES_NODE"]
     try:
         child = subprocess.Popen(
             order["argv"],
