@@ -219,3 +219,39 @@ async def test_agent_that_comes_back_takes_its_pods_up_again(cluster: Platform) 
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     [trial] = await cluster.trials(experiment_id)
     assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 80)
+
+
+async def test_command_runs_as_a_pod_and_its_output_is_kept(cluster: Platform) -> None:
+    """A task without slots: it takes room of a node, and none of its slots."""
+    text = "import os; print('from', os.environ['DET_AGENT_ID'], os.environ['DET_RESOURCES_TYPE'])"
+    body = {
+        "config": {
+            "entrypoint": ["python3", "-c", text],
+            "resources": {"slots": 0, "resource_pool": cluster.pool},
+            **IN_IMAGE,
+        }
+    }
+    command_id = (await cluster.post("/api/v1/commands", body))["command"]["id"]
+
+    async def has_ended() -> bool:
+        return (await cluster.get(f"/api/v1/tasks/{command_id}"))["task"]["endTime"] is not None
+
+    await cluster.until(has_ended, 60, what="the command has ended")
+    response = await cluster.http.get(f"/api/v1/tasks/{command_id}/logs")
+    assert "from node-1 k8s-job" in response.text
+
+
+async def test_what_is_no_longer_wanted_leaves_no_object_in_the_cluster(cluster: Platform) -> None:
+    """Job, Secret and Service of an allocation go when its end is recorded and its output is delivered."""
+    experiment_id = await cluster.create(
+        config({"max_length": 2}, resources={"slots_per_trial": 4}, **IN_IMAGE), {"train.py": TRAIN_IN_GANG}
+    )
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+
+    def left() -> str:
+        return kubectl("get", "jobs,secrets,services,pods", "-l", "undeterred.ai/agent=gke-one", "-o", "name")
+
+    async def is_empty() -> bool:
+        return await asyncio.to_thread(left) == ""
+
+    await cluster.until(is_empty, 90, what=f"all is gone: {left()}")
