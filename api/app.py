@@ -93,6 +93,7 @@ from api.services.experiments import Creator
 from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
+from api.services.monitoring import Monitoring
 from api.services.pools import run_of
 from api.services.preemption import PreemptionWatch
 from api.services.unmanaged import watch as watch_unmanaged
@@ -165,6 +166,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         generate_unique_id_function=operation_id,
         strict_content_type=False,
     )
+    app.state.monitoring = Monitoring()
     modules = (
         cluster,
         agent_slots,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any, Literal, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field_validator, model_validator
@@ -129,7 +130,30 @@ class OutgoingSettings(BaseModel):
         return value
 
 
-class ApiSettings(ClusterSettings, OutgoingSettings):
+class MetricsSettings(BaseModel):
+    """Where a process serves its metrics to Prometheus. See `workers.monitoring`."""
+
+    metrics_host: str = Field(default="127.0.0.1", description="IP address at which metrics_port listens")
+    metrics_port: int | None = Field(
+        default=None, ge=1, le=65535, description="port that Prometheus reads metrics from; unset: none is opened"
+    )
+
+    @property
+    def metrics_address(self) -> str:
+        """The address and the port, as one text."""
+        host = f"[{self.metrics_host}]" if ":" in self.metrics_host else self.metrics_host
+        return f"{host}:{self.metrics_port}"
+
+    @field_validator("metrics_host")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        try:
+            return str(ip_address(value))
+        except ValueError:
+            raise ValueError(f"{value!r}: expected an IP address, such as 127.0.0.1 or 0.0.0.0") from None
+
+
+class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     """What the API needs to know."""
 
     host: str = Field(default="127.0.0.1", description="address to listen on")

@@ -17,6 +17,7 @@ from api.app import create_app
 from api.settings import ApiSettings
 from workers.connect import GivenUp, connection_of
 from workers.connect import run as run_process
+from workers.monitoring import served
 
 #: How long an idle connection stays open, in seconds. Clients give theirs up after 5 s or less: a request that is
 #: sent in the moment when the server closes the connection is lost, so it must never be the server that closes first.
@@ -49,13 +50,15 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
     sys.setswitchinterval(0.0005)
     connection_of(settings)  # a file that can't be used ends the process with a sentence, and not within its start
-    server = server_of(create_app(settings))
-    serving = asyncio.create_task(server.serve(listeners(settings)))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await serving
-    stopping.cancel()
+    app = create_app(settings)
+    server = server_of(app)
+    with served(settings, app.state.monitoring.registry):
+        serving = asyncio.create_task(server.serve(listeners(settings)))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
+        stopping.cancel()
 
 
 def listeners(settings: ApiSettings) -> list[socket.socket]:

@@ -23,6 +23,7 @@ from api.ingest.metrics_writer import MetricsWriter
 from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
 from api.middleware.browsers import add_headers, check_origin
+from api.middleware.measured import Requests, note_route
 from api.proxy.serve import Proxy
 from api.schemas import metrics as wire
 from api.schemas.base import answer as empty_answer
@@ -34,6 +35,15 @@ log = structlog.get_logger()
 _PATH = re.compile(r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|training_metrics|validation_metrics)/*$")
 #: A trial that reports once a second is not looked up each time.
 _REMEMBERED_S = 30.0
+#: The paths of the routes that declare these reports, by the last part of a request's path.
+_ROUTES = {
+    "metrics": "/api/v1/trials/{trial_id}/metrics",
+    "metrics/batch": "/api/v1/trials/{trial_id}/metrics/batch",
+    "training_metrics": "/api/v1/trials/{trial_id}/{kind}_metrics",
+    "validation_metrics": "/api/v1/trials/{trial_id}/{kind}_metrics",
+}
+#: The label of what is passed on to services of tasks.
+_PROXIED = "proxied"
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -86,11 +96,19 @@ class ReportLane(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""
+        if scope["type"] == "http":
+            requests: Requests = self.state.monitoring.requests
+            await requests.serve(self._answer, scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await super().__call__(scope, receive, send)
             return
         proxy: Proxy = self.state.parts.proxy
         if proxy.takes(scope):
+            note_route(scope, _PROXIED)
             await proxy.serve(scope, receive, send)
             return
         if scope["type"] != "http":
@@ -118,6 +136,7 @@ class ReportLane(FastAPI):
         if found is None:
             await super().__call__(scope, receive, send)
             return
+        note_route(scope, _ROUTES[found[2]])
         request = Request(scope, receive)
         try:
             response = await self._serve(request, int(found[1]), found[2])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic.alias_generators import to_camel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.middleware.measured import note_route
+
 _PREFIX = "/api/v1/"
 
 
@@ -16,14 +18,18 @@ class LenientPaths:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, without trailing slashes and with query names in camelCase."""
+        passed = dict(scope)
         if scope["type"] == "http" and scope["path"].startswith(_PREFIX):
-            scope = dict(scope)
-            scope["path"] = scope["path"].rstrip("/")
+            passed["path"] = scope["path"].rstrip("/")
             if scope.get("raw_path"):
-                scope["raw_path"] = scope["raw_path"].rstrip(b"/")
+                passed["raw_path"] = scope["raw_path"].rstrip(b"/")
             if b"_" in scope["query_string"]:
-                scope["query_string"] = b"&".join(map(_camel, scope["query_string"].split(b"&")))
-        await self._app(scope, receive, send)
+                passed["query_string"] = b"&".join(map(_camel, scope["query_string"].split(b"&")))
+        try:
+            await self._app(passed, receive, send)
+        finally:
+            if (route := getattr(passed.get("route"), "path", None)) is not None:
+                note_route(scope, route)  # routing wrote it into the copy
 
 
 def _camel(pair: bytes) -> bytes:
