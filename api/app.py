@@ -126,11 +126,13 @@ TAGS = [
 
 def create_app(settings: ApiSettings) -> FastAPI:
     """Build the application. The database is brought to today's schema before the first request is served."""
+    monitoring = Monitoring()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         parts = await asyncio.to_thread(_build, settings)
         app.state.parts = parts
+        monitoring.follow(parts.database)
         parts.log_ring.install()
         loops = [
             asyncio.create_task(parts.metrics.run()),
@@ -148,6 +150,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         await asyncio.gather(*loops, return_exceptions=True)
         await parts.proxy.close()
         parts.importances.close()
+        await asyncio.to_thread(monitoring.close)
         await asyncio.to_thread(_tidy, parts)
         parts.log_ring.remove()
         parts.database.close()
@@ -166,7 +169,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         generate_unique_id_function=operation_id,
         strict_content_type=False,
     )
-    app.state.monitoring = Monitoring()
+    app.state.monitoring = monitoring
     modules = (
         cluster,
         agent_slots,

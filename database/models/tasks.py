@@ -31,7 +31,7 @@ class Task(Base):
     config: Mapped[dict[str, Any] | None] = mapped_column(Document)  # None: a trial's
     state: Mapped[str] = mapped_column(String(24))
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
-    ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcTime, index=True)
     # of a task that is no trial
     name: Mapped[str | None] = mapped_column(Text)
     pool: Mapped[str | None] = mapped_column(String(120))

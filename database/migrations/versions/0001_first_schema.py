@@ -638,6 +638,7 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('id', name=op.f('pk_tasks'))
     )
     with op.batch_alter_table('tasks', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_tasks_ended_at'), ['ended_at'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_job_id'), ['job_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_parent_id'), ['parent_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_trial_id'), ['trial_id'], unique=False)
@@ -826,6 +827,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_tasks_trial_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_parent_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_job_id'))
+        batch_op.drop_index(batch_op.f('ix_tasks_ended_at'))
 
     op.drop_table('tasks')
     with op.batch_alter_table('metrics', schema=None) as batch_op:
