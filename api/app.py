@@ -54,6 +54,7 @@ from api.routes import (
     metric_streams,
     model_files,
     models,
+    monitoring,
     notebooks,
     pages,
     pool_bindings,
@@ -126,13 +127,13 @@ TAGS = [
 
 def create_app(settings: ApiSettings) -> FastAPI:
     """Build the application. The database is brought to today's schema before the first request is served."""
-    monitoring = Monitoring()
+    metrics = Monitoring()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        parts = await asyncio.to_thread(_build, settings)
+        parts = await asyncio.to_thread(_build, settings, metrics)
         app.state.parts = parts
-        monitoring.follow(parts.database)
+        metrics.follow(parts.database)
         parts.log_ring.install()
         loops = [
             asyncio.create_task(parts.metrics.run()),
@@ -150,7 +151,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         await asyncio.gather(*loops, return_exceptions=True)
         await parts.proxy.close()
         parts.importances.close()
-        await asyncio.to_thread(monitoring.close)
+        await asyncio.to_thread(metrics.close)
         await asyncio.to_thread(_tidy, parts)
         parts.log_ring.remove()
         parts.database.close()
@@ -169,9 +170,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
         generate_unique_id_function=operation_id,
         strict_content_type=False,
     )
-    app.state.monitoring = monitoring
+    app.state.monitoring = metrics
     modules = (
         cluster,
+        monitoring,
         agent_slots,
         enrollment,
         pools,
@@ -243,7 +245,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     return app
 
 
-def _build(settings: ApiSettings) -> Parts:
+def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
     configure(Outgoing.of(settings.allowed_networks, settings.own_buckets))
     database = Database(settings.database_url)
     migrate(database)
@@ -287,6 +289,7 @@ def _build(settings: ApiSettings) -> Parts:
         log_retention=LogRetention(database, settings.log_retention_days),
         redactor=redactor,
         log_ring=log_ring,
+        monitoring=metrics_of_process,
         cluster_id=cluster_id,
         version=version("undeterred"),
     )

@@ -18,6 +18,7 @@ from api.services.importance import Importances
 from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
+from api.services.monitoring import Monitoring
 from api.services.preemption import PreemptionWatch
 from api.settings import ApiSettings
 from api.temporal.commands import Commands
@@ -46,6 +47,7 @@ class Parts:
     log_retention: LogRetention
     redactor: Redactor
     log_ring: LogRing
+    monitoring: Monitoring
     cluster_id: str
     version: str
     importances: Importances = field(default_factory=Importances)

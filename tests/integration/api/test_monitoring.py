@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import delete, event, select, update
 from sqlalchemy.exc import OperationalError
 
@@ -82,6 +83,18 @@ async def test_bug_counts_as_an_error_when_a_route_raises(api: Served, monkeypat
     monkeypatch.setattr("api.routes.cluster.answer", None)
     assert (await api.nobody.ask("GET", "/info")).status_code == 500
     assert requests(api, "GET", "/info", "5xx") == before + 1
+
+
+async def test_administrator_reads_the_metrics_at_the_port_of_the_api(api: Served) -> None:
+    admin = api.user(is_admin=True)
+    answer = await admin.ask("GET", "/debug/prom/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert [sample.value for sample in families["undeterred_database_up"].samples] == [1.0]
+    assert any(sample.labels.get("route") == "/info" for sample in families["undeterred_http_requests"].samples)
+    answer = await admin.ask("GET", "/debug/prom/metrics", headers={"accept": "application/openmetrics-text"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
 
 
 @pytest.fixture

@@ -210,6 +210,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("DELETE", "/api/v1/master/cluster_message", None, ADMINS),
     ("GET", "/api/v1/undeterred/audit", None, ADMINS),
     ("GET", "/api/v1/undeterred/audit/verify", None, ADMINS),
+    ("GET", "/debug/prom/metrics", None, ADMINS),
     # experiments
     ("GET", "/api/v1/experiments?orderBy=ORDER_BY_DESC", None, USERS),
     # a container acts for the owner of its experiment: the program of a custom search may run in a trial
