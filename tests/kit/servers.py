@@ -204,6 +204,11 @@ def ssh_program() -> str:
     return _program("ssh", "openssh-client")
 
 
+def systemd_analyze_program() -> str:
+    """What checks units of systemd; none needs to run."""
+    return _program("systemd-analyze", "systemd")
+
+
 def ip_program() -> str:
     """The program that makes networks for hosts of tests."""
     return _program("ip", "iproute2")
