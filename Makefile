@@ -19,7 +19,7 @@ test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
 	@$(VENV)/bin/python -m tests.prepare
 	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
 
-# The Helm chart and the units of systemd. Helm is compiled the first time.
+# The Helm chart, the units of systemd and the Compose file. Helm is compiled the first time.
 test-deploy: install-dev
 	@$(VENV)/bin/python -m tests.deploy.programs
 	@$(VENV)/bin/python -m pytest tests/deploy

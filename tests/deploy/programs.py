@@ -1,6 +1,6 @@
-"""What checks the chart: Helm, compiled from its Go module, and the JSON Schemas of Kubernetes' objects.
+"""What checks `deploy/`: Helm and Compose's own reader, from their Go modules, and the JSON Schemas of Kubernetes' objects.
 
-Both are kept in ~/.cache/undeterred/bin: the first time takes three minutes, most of it Go's.
+All are kept in ~/.cache/undeterred/bin: the first time takes three minutes, most of it Go's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "undeterred"
 HELM = "v3.20.2"
 SCHEMAS = "1.37.0"
+COMPOSE = "v2.16.2"
 #: The oldest cluster that the chart takes, and the one that tests of pods run on. Helm that is built from its module says 1.20.
 KUBERNETES = ("1.30.0", "1.33.0")
 
@@ -25,11 +26,12 @@ _CACHE = Path.home() / ".cache" / "undeterred" / "bin"
 def helm() -> Path:
     """Path of Helm. Raises: subprocess.CalledProcessError, if Go can't build it."""
 
-    def build(folder: Path) -> None:
-        module = f"helm.sh/helm/v3/cmd/helm@{HELM}"
-        subprocess.run(["go", "install", module], env={**os.environ, "GOBIN": str(folder)}, check=True)
+    return _built("helm", "helm.sh/helm/v3/cmd/helm", HELM)
 
-    return _kept(f"helm-{HELM}", build) / "helm"
+
+def compose_reader() -> Path:
+    """Path of the reader of Compose files that Docker uses. Raises: subprocess.CalledProcessError."""
+    return _built("cmd", "github.com/compose-spec/compose-go/v2/cmd", COMPOSE)
 
 
 def schemas() -> Path:
@@ -41,6 +43,14 @@ def schemas() -> Path:
         subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, wanted], check=True)
 
     return _kept(f"kubernetes-validate-{SCHEMAS}", install)
+
+
+def _built(program: str, module: str, version: str) -> Path:
+    def build(folder: Path) -> None:
+        env = {**os.environ, "GOBIN": str(folder)}
+        subprocess.run(["go", "install", f"{module}@{version}"], env=env, check=True)
+
+    return _kept(f"{module.split('/')[1]}-{version}", build) / program
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
@@ -64,5 +74,5 @@ def render(
 
 
 if __name__ == "__main__":
-    for get in (helm, schemas):
+    for get in (helm, compose_reader, schemas):
         print(f"{get()}", file=sys.stderr)
