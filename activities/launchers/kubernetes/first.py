@@ -109,7 +109,7 @@ def _is_asked_to_leave(env: dict[str, str]) -> bool:
         with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
             is_asked = json.load(answer).get("isKilled") is False
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"WARNING: undeterred: this pod has to leave, and the master can't be told: {error}\n")
+        sys.stderr.write(f"WARNING: undeterred: this pod has to leave, and the master does not answer: {error}\n")
         return False
     if is_asked:
         sys.stderr.write("INFO: undeterred: the cluster ends this pod; its program is asked to leave\n")
