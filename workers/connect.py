@@ -19,6 +19,7 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.settings import TemporalSettings, from_environment
@@ -46,10 +47,12 @@ class GivenUp(Exception):
     """A worker process can't do its work. The message says why, for the user who started it."""
 
 
-def connection_of(settings: TemporalSettings, credential: str | None = None) -> Connection:
+def connection_of(
+    settings: TemporalSettings, credential: str | None = None, runtime: Runtime | None = None
+) -> Connection:
     """How this process reaches Temporal. Raises: GivenUp, if a file that its settings name can't be used."""
     try:
-        return Connection(settings, credential)
+        return Connection(settings, credential, runtime)
     except CantConnect as error:
         raise GivenUp(str(error)) from None
 

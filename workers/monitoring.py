@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import structlog
 from prometheus_client import CollectorRegistry, start_http_server
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from api.settings import MetricsSettings
 from workers.connect import GivenUp
@@ -31,6 +32,25 @@ def served(settings: MetricsSettings, registry: CollectorRegistry) -> Generator[
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def runtime_of(settings: MetricsSettings) -> Runtime | None:
+    """What a worker's client runs in, and serves the metrics of Temporal's SDK; None if the settings name no port.
+
+    Raises: GivenUp.
+    """
+    if settings.metrics_port is None:
+        return None
+    # names and units as Prometheus has them: _total, _seconds
+    metrics = PrometheusConfig(
+        settings.metrics_address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True
+    )
+    try:
+        runtime = Runtime(telemetry=TelemetryConfig(metrics=metrics))
+    except (RuntimeError, ValueError) as error:
+        raise _unusable(settings, str(error)) from None
+    log.info("metrics are served", address=settings.metrics_address)
+    return runtime
 
 
 def _unusable(settings: MetricsSettings, reason: str | None) -> GivenUp:

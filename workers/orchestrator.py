@@ -25,6 +25,7 @@ from database.session import Database
 from determined.common.outgoing import Outgoing
 from workers.connect import connect, connection_of, ensure_search_attributes, following, mark_ready
 from workers.connect import run as run_process
+from workers.monitoring import runtime_of
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
 from workflows.agent import Agent
@@ -134,7 +135,7 @@ def new_worker(
 
 async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
     """Work until asked to stop."""
-    connection = connection_of(settings)
+    connection = connection_of(settings, runtime=runtime_of(settings))
     client = await connect(connection, stop)
     if client is None:
         return

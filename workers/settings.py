@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from activities.launchers.devices import Device
-from api.settings import ClusterSettings, OutgoingSettings, TemporalSettings, checked_roots
+from api.settings import ClusterSettings, MetricsSettings, OutgoingSettings, TemporalSettings, checked_roots
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
 HOST_LIMITS = (
@@ -27,7 +27,7 @@ def host_limits() -> dict[str, str]:
     return {name: os.environ[key] for name in HOST_LIMITS if (key := f"UNDETERRED_{name.upper()}") in os.environ}
 
 
-class OrchestratorSettings(ClusterSettings, OutgoingSettings):
+class OrchestratorSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     """What an orchestrator worker needs to know."""
 
     running_experiments: str = Field(

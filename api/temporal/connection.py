@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from grpc import aio
 from temporalio.client import Client
 from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime
 from temporalio.service import TLSConfig
 
 from api.settings import TemporalSettings
@@ -37,15 +38,19 @@ class Connection:
     Args:
         settings: Where Temporal is, and how it knows us.
         credential: Shown with every call to a gateway, which is not Temporal itself.
+        runtime: What its clients run in, if it is not the one of all.
 
     Raises:
         CantConnect: A file of the settings can't be used.
     """
 
-    def __init__(self, settings: TemporalSettings, credential: str | None = None) -> None:
+    def __init__(
+        self, settings: TemporalSettings, credential: str | None = None, runtime: Runtime | None = None
+    ) -> None:
         self.address = settings.temporal_address
         self.namespace = settings.temporal_namespace
         self._credential = credential
+        self._runtime = runtime
         self._settings = settings
         self._tls = _tls(settings)
         self._api_key: Callable[[], str] | None = None
@@ -73,6 +78,7 @@ class Connection:
             rpc_metadata=metadata,
             tls=self._tls or False,
             api_key=None if self._api_key is None else self._api_key(),
+            runtime=self._runtime,
         )
 
     async def follow_api_key(self, client: Client) -> None:

@@ -13,7 +13,7 @@ from api.services.monitoring import Monitoring
 from api.settings import MetricsSettings
 from tests.kit.servers import free_port
 from workers.connect import GivenUp
-from workers.monitoring import served
+from workers.monitoring import runtime_of, served
 
 
 def test_metrics_are_served_within_the_block_when_a_port_is_set() -> None:
@@ -42,6 +42,8 @@ def test_process_ends_with_a_sentence_when_the_port_is_taken() -> None:
         told = f"metrics_port: {port}: expected a port that is free at 127.0.0.1"
         with pytest.raises(GivenUp, match=told), served(MetricsSettings(metrics_port=port), Monitoring().registry):
             pass
+        with pytest.raises(GivenUp, match=told):
+            runtime_of(MetricsSettings(metrics_port=port))
 
 
 @pytest.mark.parametrize(

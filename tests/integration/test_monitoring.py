@@ -1,0 +1,57 @@
+"""The metrics of a cluster that runs an experiment: what the alert rules and the dashboard ask for is exported."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from tests.kit.platform import platform
+from tests.kit.servers import free_port
+from workers.orchestrator import main as orchestrator_main
+from workers.settings import OrchestratorSettings
+
+SCRIPT = """
+import determined as det
+with det.core.init() as core:
+    core.train.report_validation_metrics(steps_completed=1, metrics={"loss": 1.0})
+"""
+CONFIG = {
+    "entrypoint": "python3 train.py",
+    "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}},
+    "max_restarts": 0,
+}
+
+
+async def scrape(address: str) -> str:
+    async with httpx.AsyncClient() as http:
+        return (await http.get(f"http://{address}/metrics")).text
+
+
+async def test_orchestrator_serves_the_metrics_of_its_worker_when_it_has_a_port(
+    temporal_address: str, tmp_path: Path, database_url: str
+) -> None:
+    async with platform(
+        temporal_address=temporal_address,
+        database_url=database_url,
+        folder=tmp_path,
+        pool="monitored",
+        has_orchestrator=False,
+    ) as cluster:
+        settings = OrchestratorSettings(
+            database_url=database_url,
+            temporal_address=temporal_address,
+            metrics_port=free_port(),
+            allowed_networks="127.0.0.0/8",
+            storage_roots=str(tmp_path),
+        )
+        stop = asyncio.Event()
+        orchestrator = asyncio.create_task(orchestrator_main(settings, stop))
+        await cluster.start_agent()
+        assert (await cluster.finish(await cluster.create(CONFIG, {"train.py": SCRIPT})))["state"] == "STATE_COMPLETED"
+        found = await scrape(settings.metrics_address)
+        assert "temporal_workflow_task_execution_latency_seconds_bucket{" in found
+        assert 'task_queue="orchestrator"' in found
+        stop.set()
+        await orchestrator
