@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,15 @@ CONFIG = {
     "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}},
     "max_restarts": 0,
 }
+
+
+_FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
+_ASKED = re.compile(r"\b(?:undeterred|temporal|process)_[a-z0-9_]+")
+
+
+def names(text: str) -> set[str]:
+    """Of all families in Prometheus' text format."""
+    return {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
 
 
 async def scrape(address: str) -> str:
@@ -53,5 +63,10 @@ async def test_orchestrator_serves_the_metrics_of_its_worker_when_it_has_a_port(
         found = await scrape(settings.metrics_address)
         assert "temporal_workflow_task_execution_latency_seconds_bucket{" in found
         assert 'task_queue="orchestrator"' in found
+        exported = names(found) | names((await cluster.http.get("/debug/prom/metrics")).text)
+        for file in ("alerts.yaml", "dashboard.json"):
+            used = _ASKED.findall((_FOLDER / file).read_text())
+            assert len(set(used)) > 10, "or it proves little"
+            assert {name for name in used if name.removesuffix("_bucket") not in exported} == set(), file
         stop.set()
         await orchestrator
