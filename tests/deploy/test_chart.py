@@ -128,6 +128,7 @@ def test_values_reach_the_process() -> None:
     assert agent.has_tls
     assert agent.pod_volumes.keys() == {"/datasets", "/checkpoints"}
     assert agent.pod_secrets == "wandb"
+    assert agent.pod_grace_s == 600
 
 
 def test_commands_are_those_of_the_distribution() -> None:
@@ -216,6 +217,7 @@ def test_users_pods_do_not_reach_blocked_networks() -> None:
         ("agent.slots=many", "/agent/slots"),
         ("agent.pods.podSecurity=none", "/agent/pods/podSecurity"),
         ("agent.pods.slotCpu=0", "/agent/pods/slotCpu"),
+        ("agent.pods.graceSeconds=5", "/agent/pods/graceSeconds"),
         ("agent.pods.user=root", "/agent/pods/user"),
         ("checkpoints.path=checkpoints", "/checkpoints/path"),
         ("outgoing.ownBuckets={checkpoints}", "/outgoing/ownBuckets/0"),
