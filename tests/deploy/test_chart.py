@@ -121,6 +121,7 @@ def test_values_reach_the_process() -> None:
     assert api.storage_path == "/checkpoints"
     assert api.own_buckets == "s3://checkpoints"
     assert api.gateway == "gateway.example.org:8090"
+    assert api.metrics_address == "0.0.0.0:9464"
     assert api.session_days == 3, "a value of api.env"
     assert api.temporal_key_file == "/etc/undeterred/temporal/tls.key"
     agent = from_environment(AgentSettings, environment(objects(values="full"), "agent"))
@@ -225,6 +226,7 @@ def test_users_pods_do_not_reach_blocked_networks() -> None:
         ("ingress.enabled=true", "/ingress/host"),
         ("networkPolicy.blockedForPods={169.254.169.254}", "/networkPolicy/blockedForPods/0"),
         ("temporal.files.ca=ca.crt", "temporal.files.ca"),
+        ("metrics.port=80", "/metrics/port"),
         ("surprise=1", "additional properties 'surprise'"),
         ("api.minAvailable=2", "api.minAvailable: 2 of 2 replicas"),
     ],

@@ -159,6 +159,20 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{- define "undeterred.metrics" -}}
+{{- if .Values.metrics.enabled }}
+- {name: UNDETERRED_METRICS_HOST, value: 0.0.0.0}
+- name: UNDETERRED_METRICS_PORT
+  value: {{ .Values.metrics.port | int64 | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.metricsPort" -}}
+{{- if .Values.metrics.enabled }}
+- {name: metrics, containerPort: {{ .Values.metrics.port | int64 }}}
+{{- end }}
+{{- end -}}
+
 {{- define "undeterred.agentToken" -}}
 - name: UNDETERRED_AGENT_TOKEN
   valueFrom:
