@@ -23,10 +23,10 @@ export const isAdmin = () => Boolean(known?.user?.admin);
 /**
  * Whether a role allows it in a workspace; what would be refused is not offered.
  * @param {string} permission without its prefix
- * @param {number | undefined} workspaceId undefined while it is not known yet
+ * @param {number | undefined} workspaceId undefined while it is not known, or of what is in none: a role of the whole cluster allows it there
  */
 export function may(permission, workspaceId) {
-  if (!known || workspaceId === undefined) return false;
+  if (!known) return false;
   if (isAdmin()) return true;
   const { assignments, roles } = known.roles;
   return assignments.some((/** @type {any} */ each) =>
