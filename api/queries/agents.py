@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,9 +116,10 @@ def slot_of(row: Agent, slot_id: str) -> int:
 
 def holders(session: Session, user: UserPrincipal) -> Holders:
     """Who holds what at present, as far as the user may know."""
-    by_slot = _of_others(session)
+    hosts = set(session.scalars(select(Agent.id)))
+    by_slot = _of_others(session, hosts)
     without_slots: dict[str, list[Holder]] = {}
-    nodes, taken = _nodes(session), Counter[str]()
+    nodes, taken = _nodes(session, hosts), Counter[str]()
     statement = (
         with_trials(
             select(Allocation, AllocationContainer.token_hash, readable_tasks(user)).join(
@@ -147,25 +148,30 @@ def holders(session: Session, user: UserPrincipal) -> Holders:
     return Holders(by_slot, without_slots)
 
 
-def _nodes(session: Session) -> dict[tuple[str, int], str]:
-    """The nodes of containers of open allocations, by allocation and rank."""
+def _nodes(session: Session, hosts: Collection[str]) -> dict[tuple[str, int], str]:
+    """The nodes of containers of open allocations, by allocation and rank; none that has the name of a host.
+
+    An agent says itself which nodes it has: it must not show as used what another agent has.
+    """
     container = AllocationContainer
     statement = (
         select(container.allocation_id, container.rank, container.node)
         .join(Allocation, Allocation.id == container.allocation_id)
         .where(Allocation.ended_at.is_(None), container.node != "")
     )
-    return {(allocation_id, rank): node for allocation_id, rank, node in session.execute(statement).tuples()}
+    rows = session.execute(statement).tuples()
+    return {(allocation_id, rank): node for allocation_id, rank, node in rows if node not in hosts}
 
 
-def _of_others(session: Session) -> dict[tuple[str, int], Holder]:
-    """Slots of nodes that pods of others use: the last ones of each."""
+def _of_others(session: Session, hosts: Collection[str]) -> dict[tuple[str, int], Holder]:
+    """Slots of nodes that pods of others use: the last ones of each. None of what has the name of a host."""
     holder = Holder("pods-of-others", "", "RUNNING", is_hidden=True)
     rows = session.scalars(select(Agent).where(Agent.slots_per_pod.is_not(None)))
     return {
         (node["name"], slot): holder
         for row in rows
         for node in row.nodes
+        if node["name"] not in hosts
         for slot in range(node["slots"] - node["foreign"], node["slots"])
     }
 

@@ -77,6 +77,20 @@ async def test_container_is_shown_on_the_node_that_it_runs_on(api: Served) -> No
     assert (await admin.get(f"/api/v1/agents/{name}-gpu-1/slots/0"))["slot"]["container"]["id"] == run.allocation_id
 
 
+async def test_agent_says_nothing_of_a_host_whose_name_it_gives_a_node(api: Served) -> None:
+    admin = api.user(is_admin=True)
+    slots = AgentSlots(agent_id="victim", slot_ids=(0, 1))
+    api.an_agent(RecordAgent(agent_id="victim", revision=1, pool="default", slots=slots, is_connected=True))
+    name = a_cluster(api, "liar")
+    with api.database.write() as session:
+        session.get_one(Agent, name).nodes = [NODES[0] | {"name": "victim", "slots": 2, "foreign": 2}]
+    run = await in_pods(api, name)
+    await report(api, run, "running", rank=1, node="victim", address="10.244.0.8")
+    shown = (await admin.get("/api/v1/agents/victim"))["agent"]
+    assert [slot["container"] for slot in shown["slots"].values()] == [None, None]
+    assert (await admin.post("/api/v1/agents/victim/disable", {}))["agent"]["id"] == "victim"
+
+
 async def test_rendezvous_waits_for_the_address_of_each_pod(api: Served) -> None:
     run = await in_pods(api, a_cluster(api, "gang"))
     ranks = [await api.launch(run.allocation_id, rank) for rank in range(2)]
