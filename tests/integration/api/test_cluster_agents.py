@@ -21,7 +21,7 @@ NODES: list[dict[str, Any]] = [
 def a_cluster(api: Served, name: str) -> str:
     """A connected agent with two nodes, named after it."""
     slots = AgentSlots(agent_id=name, slot_ids=tuple(range(7)), slots_per_pod=4)
-    api.an_agent(RecordAgent(agent_id=name, revision=1, pool="default", slots=slots, is_connected=True))
+    api.an_agent(RecordAgent(agent_id=name, revision=1, pool=f"pool-of-{name}", slots=slots, is_connected=True))
     with api.database.write() as session:
         row = session.get_one(Agent, name)
         row.slots_per_pod = 4
@@ -80,7 +80,7 @@ async def test_container_is_shown_on_the_node_that_it_runs_on(api: Served) -> No
 async def test_agent_says_nothing_of_a_host_whose_name_it_gives_a_node(api: Served) -> None:
     admin = api.user(is_admin=True)
     slots = AgentSlots(agent_id="victim", slot_ids=(0, 1))
-    api.an_agent(RecordAgent(agent_id="victim", revision=1, pool="default", slots=slots, is_connected=True))
+    api.an_agent(RecordAgent(agent_id="victim", revision=1, pool="pool-of-victim", slots=slots, is_connected=True))
     name = a_cluster(api, "liar")
     with api.database.write() as session:
         session.get_one(Agent, name).nodes = [NODES[0] | {"name": "victim", "slots": 2, "foreign": 2}]
