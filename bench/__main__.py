@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker|kubernetes …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -6,7 +6,6 @@ Each writes its part of docs/benchmarks.md.
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import re
 import sys
@@ -19,7 +18,6 @@ from bench import (
     hosts,
     interactive,
     killed_rank,
-    kubernetes,
     lifecycle,
     pages,
     proxy,
@@ -56,12 +54,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "hosts": hosts.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
-    "kubernetes": kubernetes.figures,
 }
-
-
-#: Left out where `KUBECONFIG` names none.
-_NEED_A_CLUSTER = {"kubernetes"}
 
 
 def _in_docker() -> Iterator[Figure]:
@@ -74,7 +67,7 @@ def _in_docker() -> Iterator[Figure]:
 
 def main() -> int:
     """Run the named benches, or all, and write their part of the page; returns 1 if a goal is missed."""
-    names = sys.argv[1:] or [name for name in BENCHES if name not in _NEED_A_CLUSTER or "KUBECONFIG" in os.environ]
+    names = sys.argv[1:] or list(BENCHES)
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
         print(f"no bench {unknown[0]!r}: there are {', '.join(BENCHES)}", file=sys.stderr)
