@@ -242,13 +242,7 @@ class Containers:
             telling.append(asyncio.create_task(self._orders.report(order, AllocationState.STARTING, waits_for=text)))
 
         try:
-            started = asyncio.create_task(self._launcher.started(order.container_id, say))
-            try:
-                while not (await asyncio.wait({started}, timeout=beat_s))[0]:
-                    activity.heartbeat("started")
-                started.result()
-            finally:
-                started.cancel()
+            await _beating(self._launcher.started(order.container_id, say), beat_s, "started")
             if telling:
                 await asyncio.wait(telling, timeout=beat_s)
         except LaunchError:

@@ -56,12 +56,13 @@ def host_of(settings: AgentSettings) -> Host:
 
 
 def _policy_of(settings: AgentSettings) -> Policy:
+    of_host = HostPolicy.of(settings.bind_mounts, settings.host_devices, settings.capabilities)
     if settings.launcher != "kubernetes":
-        return HostPolicy.of(settings.bind_mounts, settings.host_devices, settings.capabilities)
+        return of_host
     return PodPolicy(
         volumes=list(settings.pod_volumes),
-        host_paths=[path for path in (settings.bind_mounts or "").split(":") if path],
-        capabilities=frozenset(parts_of(settings.capabilities.upper())),
+        host_paths=[str(path) for path in of_host.bind_mounts or ()],
+        capabilities=of_host.capabilities,
         service_accounts=frozenset(parts_of(settings.pod_service_accounts)),
         priority_classes=frozenset(parts_of(settings.pod_priority_classes)),
         secrets=frozenset(parts_of(settings.pod_secrets)),

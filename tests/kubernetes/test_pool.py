@@ -1,4 +1,4 @@
-"""A pool whose agent stands for a cluster: trials, gangs, pauses, evictions and what users are told of them."""
+"""A pool whose agent stands for a cluster: trials, gangs, pauses, evictions, and how users can see why."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_why_quotes_what_the_scheduler_says(cluster: Platform) -> None:
             found = json.dumps(await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why"))
         return "didn't match Pod's node affinity/selector" in found
 
-    await cluster.until(says, 40, what="the scheduler's words are told")
+    await cluster.until(says, 40, what="`why` quotes the scheduler")
     assert "Kubernetes has no node for it yet: 0/1 nodes are available" in found
     await cluster.command(experiment_id, "kill")
     assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"

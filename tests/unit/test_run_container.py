@@ -120,7 +120,7 @@ class Host:
         self.said.append("kill")
 
     async def killed(self, container_id: str) -> bool:
-        self.said.append("kill is told")
+        self.said.append("kill reported")
         return False
 
     def containers(self) -> Containers:
@@ -160,7 +160,7 @@ async def test_kill_in_a_cluster_is_told_before_as_a_pod_cannot_tell_it_from_an_
     host = Host()
     host.runs_here = runs_here
     await host.activity.run(host.containers().kill_container, KillContainer(container_id="c1"))
-    assert host.said == ["kill"] if runs_here else ["kill is told", "kill"]
+    assert host.said == ["kill"] if runs_here else ["kill reported", "kill"]
 
 
 async def test_container_that_a_cluster_will_never_start_is_ended() -> None:

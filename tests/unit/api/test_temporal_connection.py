@@ -1,4 +1,4 @@
-"""What a process is told of the connection to Temporal: wrong files and values are named, and files are read again."""
+"""The settings of the connection to Temporal: errors name wrong files and values, and files are read again."""
 
 import os
 from pathlib import Path
