@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from api.auth.authentication import AllocationPrincipal
 from api.errors import BadRequest, Unavailable
-from api.queries.allocations import arrived_ranks, containers_of, missing_ones
+from api.queries.allocations import containers_of, missing_ones
 from database.models import Agent, Allocation, AllocationContainer
 from database.session import Database
 from database.types import utc_now
@@ -68,15 +68,15 @@ def _look(database: Database, allocation_id: str) -> tuple[list[dict[str, Any]],
         places = sorted(session.get_one(Allocation, allocation_id).placements, key=lambda place: place["rank"])
         if len(places) == 1:
             return places, [], ["127.0.0.1"]
-        missing = missing_ones(places, arrived_ranks(session, allocation_id))
-        hosts = [place["agent_id"] for place in places]
-        known = dict(session.execute(select(Agent.id, Agent.address).where(Agent.id.in_(hosts))).tuples().all())
         own = containers_of(session, allocation_id)
-        clusters = set(session.scalars(select(Agent.id).where(Agent.id.in_(hosts), Agent.slots_per_pod.is_not(None))))
+        rows = session.scalars(select(Agent).where(Agent.id.in_([place["agent_id"] for place in places])))
+        agents = {row.id: row for row in rows}
+    missing = missing_ones(places, {rank for rank, each in own.items() if each.arrived_at is not None})
     addresses: list[str] = []
-    for place, host in zip(places, hosts, strict=True):
-        there = own.get(place["rank"])
-        if host in clusters and not (there is not None and there.address):
-            missing = [*missing, f"rank {place['rank']} on {host}, whose pod's address is not known yet"]
-        addresses.append((there.address if there is not None else "") or known.get(host) or "127.0.0.1")
+    for place in places:
+        rank, agent = place["rank"], agents.get(place["agent_id"])
+        address = own[rank].address if rank in own else ""
+        if agent is not None and agent.slots_per_pod is not None and not address:
+            missing.append(f"rank {rank} on {agent.id}, whose pod's address is not known yet")
+        addresses.append(address or (agent.address if agent is not None else "") or "127.0.0.1")
     return places, missing, addresses
