@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import select
 
+from api.settings import TemporalSettings
 from api.temporal import outbox
+from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
 from database.migrate import migrate, seed
 from database.models import Outbox
@@ -24,7 +26,7 @@ class _Heard(TemporalAway):
     """Notes when each signal arrived."""
 
     def __init__(self) -> None:
-        super().__init__("nowhere", "default", Timing())
+        super().__init__(Connection(TemporalSettings()), Timing())
         self.at: dict[str, float] = {}
 
     async def signal(self, workflow_id: str, name: str, payload: object) -> None:
