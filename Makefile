@@ -44,6 +44,7 @@ check: install-dev $(TYPESCRIPT)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
+	$(VENV)/bin/ty check --quiet --python $(VENV) tests bench
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/node $(TYPESCRIPT)/bin/tsc -p web/tsconfig.json
 	$(VENV)/bin/python -m web.vendor --check

@@ -100,7 +100,7 @@ class InstantContainers:
             return float(session.get_one(Trial, trial_id).hparams["quality"])
 
     async def _until(self, condition: Callable[[str], bool], allocation_id: str) -> None:
-        what = f"{condition.__name__} for {allocation_id}"
+        what = f"{getattr(condition, '__name__', condition)} for {allocation_id}"
         await self._platform.until(lambda: asyncio.to_thread(condition, allocation_id), 170, what=what)
 
     def _is_alone(self, allocation_id: str) -> bool:

@@ -62,7 +62,7 @@ def test_signatures_agree_when_stub_and_implementation_are_compared(registered: 
 
 @pytest.mark.parametrize("name", STUBS)
 def test_stub_bears_the_name_of_its_activity_and_one_message_when_called(name: str) -> None:
-    assert STUBS[name].__name__ == name
+    assert getattr(STUBS[name], "__name__", None) == name
     arguments, _, _ = shape(STUBS[name])
     assert len(arguments) == 1
 
