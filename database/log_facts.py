@@ -9,7 +9,7 @@ from typing import TypedDict, cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.models import Allocation, LogPolicyMatch, TaskLog, Trial
+from database.models import Allocation, AllocationContainer, LogPolicyMatch, TaskLog, Trial
 
 #: How Python's traceback begins, and its last line: a class, and mostly words (not so of a bare `MemoryError`).
 _TRACEBACK = "Traceback (most recent call last):"
@@ -82,7 +82,7 @@ class LogActions(TypedDict):
     """What log policies want done with a trial, and which of them because of which line."""
 
     retries_canceled: str | None
-    excluded: dict[str, str]  # agents
+    excluded: dict[str, str]  # agents, or nodes of those that stand for a cluster
 
 
 def actions_of_log_policies(session: Session, trial_id: int) -> LogActions:
@@ -111,8 +111,17 @@ def actions_of_log_policies(session: Session, trial_id: int) -> LogActions:
         agents = [cast("str", place["agent_id"]) for place in placements]
         # the agent that sent the line, if it says so; otherwise it may have been any
         for agent_id in [match.agent_id] if match.agent_id in agents else agents:
-            excluded.setdefault(agent_id, reason)
+            # of a cluster, where a container was: its nodes are machines, and its agent is none
+            for machine in _nodes(session, match.allocation_id, placements, agent_id) or [agent_id]:
+                excluded.setdefault(machine, reason)
     return {"retries_canceled": canceled, "excluded": excluded}
+
+
+def _nodes(session: Session, allocation_id: str, placements: Sequence[dict[str, object]], agent_id: str) -> list[str]:
+    ranks = [place["rank"] for place in placements if place["agent_id"] == agent_id]
+    container = AllocationContainer
+    mine = container.allocation_id == allocation_id, container.rank.in_(ranks), container.node != ""
+    return list(session.scalars(select(container.node).where(*mine).order_by(container.rank)))
 
 
 def describe_match(match: LogPolicyMatch) -> str:

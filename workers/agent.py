@@ -133,7 +133,13 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     worker = Worker(
         client,
         task_queue=names.agent_queue(settings.agent_id),
-        activities=[containers.run_container, containers.kill_container, containers.drain_container, presence.presence],
+        activities=[
+            containers.run_container,
+            containers.kill_container,
+            containers.drain_container,
+            presence.presence,
+            *([nodes.serve_node] if nodes is not None else []),
+        ],
         max_concurrent_activities=_MOST_PODS if settings.slots is None else settings.slots + 200,
         # a cancel reaches an activity only in the answer to a heartbeat: don't hold those back
         max_heartbeat_throttle_interval=timedelta(seconds=2),

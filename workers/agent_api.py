@@ -76,6 +76,7 @@ class ApiClient:
                 "foreign": node.foreign,
                 "address": node.address,
                 "isCordoned": node.is_cordoned,
+                "service": node.service,
                 "isOpen": node.is_open,
             }
             for node in offer.nodes

@@ -7,14 +7,16 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, VersioningBehavior
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import calls, names
-from workflows.messages import AgentRun, AgentSeen, Presence, RecordAgent
+from workflows.messages import AgentRun, AgentSeen, ErrorType, NodeServed, NodeService, Presence, RecordAgent
 from workflows.options import on_agent, record, tell
 
 #: More than this late, and it was the server that was away, not the agent.
 _LATE = timedelta(seconds=5)
+#: For an agent and its cluster to answer: less than a client waits.
+_ANSWER = timedelta(seconds=8)
 
 
 @workflow.defn(name="Agent", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -22,6 +24,7 @@ class Agent:
     """Id `agent-<id>`. Closes when an operator removes the agent.
 
     Messages, signals from the API: `present` whenever the agent takes up the presence activity; `retire`.
+    Update from the API: `serve_node`.
     """
 
     @workflow.init
@@ -71,6 +74,31 @@ class Agent:
     def retire(self, agent: Presence) -> None:
         """An operator removed the agent: what it held goes elsewhere, and it is not waited for any more."""
         self._is_retired = True
+
+    @workflow.update
+    async def serve_node(self, order: NodeService) -> None:
+        """Have a node of the agent's cluster put in or out of service.
+
+        Raises: ApplicationError, which says why it could not be done.
+        """
+        agent = self._agent
+        try:
+            served: NodeServed = await on_agent(
+                calls.serve_node,
+                order,
+                task_queue=names.agent_queue(agent.agent_id),
+                schedule_to_close_timeout=_ANSWER,
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                summary=f"node {order.node}: {order.state}",
+            )
+        except ActivityError as error:
+            raise ApplicationError(
+                f"agent {agent.agent_id!r}, which stands for the cluster of node {order.node!r}, does not answer:"
+                f" {error.cause}",
+                type=ErrorType.COMMAND_REFUSED,
+            ) from error
+        if served.problem:
+            raise ApplicationError(f"node {order.node!r}: {served.problem}", type=ErrorType.COMMAND_REFUSED)
 
     async def _join(self) -> None:
         agent = self._agent

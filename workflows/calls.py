@@ -23,6 +23,8 @@ from workflows.messages import (
     JobsAsked,
     JobsEnded,
     KillContainer,
+    NodeServed,
+    NodeService,
     OpenAllocation,
     Presence,
     ProviderCall,
@@ -121,6 +123,12 @@ async def kill_container(order: KillContainer) -> None:
 @activity.defn
 async def drain_container(ref: ContainerRef) -> bool:
     """Wait until an ended container's output is delivered. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def serve_node(order: NodeService) -> NodeServed:
+    """Put a node of an agent's cluster in or out of service. Runs on the agent's own queue."""
     raise NotImplementedError
 
 

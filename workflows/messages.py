@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -388,6 +388,23 @@ class AgentRun(BaseModel):
     is_connected: bool = False
     is_lost: bool = False
     revision: int = 0
+
+
+NodeState = Literal["in", "drain", "out"]
+"""Of a node of an agent's cluster: `drain` keeps new containers of the agent away; with `out` the others leave, too."""
+
+
+class NodeService(BaseModel):
+    """What operators want of a node."""
+
+    node: str
+    state: NodeState
+
+
+class NodeServed(BaseModel):
+    """Why that could not be done; empty: it is."""
+
+    problem: str = ""
 
 
 class AgentSeen(BaseModel):

@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
+from workflows.messages import NodeState
+
 RUNS_IN = "ai.undeterred.runs-in"
 """The label of a container that says where its imports are looked for: the path of an interpreter, or `image NAME`."""
 
@@ -91,6 +93,7 @@ class ContainerSpec:
     rank: int = 0  # in it
     group_size: int = 1  # containers that the allocation has
     pod_spec: Mapping[str, Any] = field(default_factory=dict[str, Any])  # a user's, for launchers that make pods
+    excluded_nodes: Sequence[str] = ()  # of a cluster, by log policies
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,8 @@ class Node:
         foreign: Of them used by others than this agent.
         used: Of them held by this agent's containers.
         address: Within the cluster.
-        is_cordoned: An operator took it out of service.
+        is_cordoned: An operator of the cluster took it out of service, for all pods.
+        service: `in`; `drain`: this agent's containers may stay and none may come; `out`: they are to leave as well.
         is_open: New containers may be sent there.
     """
 
@@ -158,6 +162,7 @@ class Node:
     used: int = field(compare=False)
     address: str
     is_cordoned: bool
+    service: NodeState
     is_open: bool
 
 

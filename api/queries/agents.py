@@ -46,8 +46,8 @@ def find(session: Session, agent_id: str) -> Agent:
     cluster = _cluster_of(session, agent_id)
     if cluster is not None:
         raise BadRequest(
-            f"agent {agent_id!r} is a node of the cluster of agent {cluster.id!r}, which takes it"
-            f" out of service: `kubectl cordon {agent_id}`, or `kubectl drain {agent_id}` for what runs there as well"
+            f"agent {agent_id!r} is a node of the cluster of agent {cluster.id!r}: it can be disabled and enabled as a"
+            " whole only, and goes with its agent"
         )
     raise NotFound(f"agent {agent_id!r} not found")
 
@@ -59,6 +59,12 @@ def shown(session: Session, agent_id: str) -> Agent:
     if found is None:
         raise NotFound(f"agent {agent_id!r} not found")
     return found
+
+
+def node_of(session: Session, agent_id: str) -> tuple[Agent, dict[str, Any]] | None:
+    """The agent of the cluster that has a node of this name, and the node as it reported it; None: there is none."""
+    row = None if session.get(Agent, agent_id) is not None else _cluster_of(session, agent_id)
+    return None if row is None else (row, next(each for each in row.nodes if each["name"] == agent_id))
 
 
 def listed(rows: Iterable[Agent]) -> list[Agent]:
@@ -94,7 +100,7 @@ def _of_cluster(row: Agent) -> Iterator[Agent]:
             address=node["address"],
             slot_ids=list(range(node["slots"])),
             is_enabled=row.is_enabled and node["is_open"],
-            is_draining=node["is_cordoned"],
+            is_draining=node["is_cordoned"] or node.get("service") == "drain",
             labels={"cluster": row.id},
             devices=row.devices * node["slots"],
             **common,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
 from api.deps import AdminDep, PartsDep, UserDep
-from api.errors import BadRequest
+from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.parts import Parts
 from api.queries import agents
 from api.queries.paging import WindowDep, chosen
@@ -26,7 +26,7 @@ from api.temporal import outbox
 from database.models import Agent
 from database.types import utc_now
 from workflows import names
-from workflows.messages import AgentService
+from workflows.messages import AgentService, NodeService, NodeState
 
 router = APIRouter(route_class=Route, tags=["cluster"])
 
@@ -102,6 +102,10 @@ async def disable_agent(agent_id: AgentId, parts: PartsDep, admin: AdminDep, wan
     With `graceSeconds` as well it may stay that long, and is asked to leave then.
     """
     grace = _grace(wanted)
+    if await _is_node(parts, agent_id):
+        if grace is not None:
+            raise BadRequest(f"graceSeconds: {grace.total_seconds():g}: expected none, as {agent_id!r} is a node")
+        return await _node_changed(parts, admin, agent_id, "drain" if wanted.drain else "out")
 
     def change(row: Agent) -> None:
         row.is_enabled, row.is_draining = False, wanted.drain
@@ -113,6 +117,8 @@ async def disable_agent(agent_id: AgentId, parts: PartsDep, admin: AdminDep, wan
 @router.post("/api/v1/agents/{agent_id}/enable")
 async def enable_agent(agent_id: AgentId, parts: PartsDep, admin: AdminDep) -> Response:
     """Put an agent back into service, with all of its slots."""
+    if await _is_node(parts, agent_id):
+        return await _node_changed(parts, admin, agent_id, "in")
 
     def change(row: Agent) -> None:
         row.is_enabled, row.is_draining, row.leave_at, row.disabled_slots = True, False, None, []
@@ -182,6 +188,49 @@ async def _changed(
     shown = await run_in_threadpool(record)
     parts.dispatcher.poke()
     return answer(shown)
+
+
+async def _is_node(parts: Parts, agent_id: str) -> bool:
+    def look() -> bool:
+        with parts.database.read() as session:
+            return agents.node_of(session, agent_id) is not None
+
+    return await run_in_threadpool(look)
+
+
+async def _node_changed(parts: Parts, user: UserPrincipal, name: str, state: NodeState) -> Response:
+    """Have the agent of its cluster put a node in or out of service; answers with the node, as it is from then on."""
+
+    def cluster() -> str:
+        with parts.database.read() as session:
+            row, node = _node(session, name)
+            if state == "in" and node["is_cordoned"]:
+                raise FailedPrecondition(
+                    f"node {name!r} is out of service for all pods of its cluster: `kubectl uncordon {name}` ends that"
+                )
+            return row.id
+
+    def record() -> dict[str, Any]:
+        with parts.database.write() as session:
+            row, _ = _node(session, name)
+            session.refresh(row, with_for_update=True)
+            # the agent reports the same within seconds
+            row.nodes = [
+                each | {"service": state, "is_open": state == "in"} if each["name"] == name else each
+                for each in row.nodes
+            ]
+            session.flush()
+            return agents.agent(agents.shown(session, name), agents.holders(session, user), parts.version)
+
+    await parts.commands.serve_node(await run_in_threadpool(cluster), NodeService(node=name, state=state))
+    return answer({"agent": await run_in_threadpool(record)})
+
+
+def _node(session: Session, name: str) -> tuple[Agent, dict[str, Any]]:
+    found = agents.node_of(session, name)
+    if found is None:
+        raise NotFound(f"agent {name!r} not found")
+    return found
 
 
 def _tell_pool(session: Session, row: Agent) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StringConstraints
 
 from api.schemas.base import EXAMPLE_UUID, Timestamp, Wire, example
+from workflows.messages import NodeState
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 _Short = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -27,7 +28,8 @@ class ClusterNode(Wire):
     slots: int = Field(ge=0, le=1_000_000)
     foreign: int = Field(default=0, ge=0, le=1_000_000)  # of its slots used by others than this agent
     address: _Short = ""
-    is_cordoned: bool = False  # an operator of the cluster took it out of service
+    is_cordoned: bool = False  # an operator of the cluster took it out of service, for all pods
+    service: NodeState = "in"  # what operators want of it for this agent's containers
     is_open: bool = True  # new containers may be sent there
 
 

@@ -20,6 +20,7 @@ from api.errors import FailedPrecondition, NotFound
 from api.schemas.base import plain
 from api.services import tensorboards
 from database.checkpoints import newest_checkpoint
+from database.log_facts import actions_of_log_policies
 from database.models import (
     Agent,
     Allocation,
@@ -98,6 +99,7 @@ def launch_order(
         "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
         "gangSize": len(allocation.placements),
         "podSpec": environment.get("pod_spec") or {},
+        "excludedNodes": work.excluded_nodes,
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
         "labels": {**work.labels, "ai.undeterred.allocation": allocation_id},
@@ -115,6 +117,7 @@ class Work:
         log_fields: What each of its lines says.
         labels: Of its containers.
         reads: Folders of the host that it sees and does not change, as `bind_mounts` has them.
+        excluded_nodes: Of a cluster, on which its log policies want it no more.
     """
 
     config: dict[str, Any]
@@ -123,6 +126,7 @@ class Work:
     log_fields: dict[str, Any]
     labels: dict[str, str]
     reads: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    excluded_nodes: list[str] = field(default_factory=list[str])
 
 
 def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
@@ -147,6 +151,7 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
         env=env if start is None else env | {"DET_LATEST_CHECKPOINT": start},
         log_fields={"trial_id": trial.id},
         labels={"ai.undeterred.experiment": str(experiment.id), names.TRIAL_LABEL: str(trial.id)},
+        excluded_nodes=list(actions_of_log_policies(session, trial.id)["excluded"]),
     )
 
 

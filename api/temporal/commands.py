@@ -29,6 +29,7 @@ from workflows.messages import (
     ExperimentRun,
     FileRemovalOrder,
     JobMove,
+    NodeService,
     OperationAnswers,
     OperationReport,
     OperationReports,
@@ -266,6 +267,15 @@ class Commands:
                 await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
             )
         return None
+
+    async def serve_node(self, agent_id: str, order: NodeService) -> None:
+        """Have a node of an agent's cluster put in or out of service.
+
+        Raises: FailedPrecondition, which says why it could not be done; Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.agent_workflow(agent_id))
+        with _translated(f"agent {agent_id!r} does not answer: do Temporal and an orchestrator run?"):
+            await handle.execute_update("serve_node", order, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
 
     async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
         """Tell the search that an operation is complete; returns when its decisions are recorded.

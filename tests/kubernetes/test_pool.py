@@ -205,6 +205,67 @@ async def test_nodes_are_shown_as_agents_and_a_cordon_is_seen(cluster: Platform)
     assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_COMPLETED"
 
 
+async def test_node_that_is_disabled_is_left_after_a_checkpoint_and_comes_back(cluster: Platform) -> None:
+    """`det agent disable NODE`: nothing new goes there; without --drain, what is there saves and leaves."""
+    experiment_id = await cluster.create(
+        config({"max_length": 60}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": TRAIN}
+    )
+    trial_id = await cluster.until_reported(experiment_id)
+    drained = (await cluster.post("/api/v1/agents/node-1/disable", {"drain": True}))["agent"]
+    assert (drained["enabled"], drained["draining"]) == (False, True)
+    await asyncio.sleep(1)
+    assert not any(line.startswith("preempted at") for line in await cluster.logs(trial_id))
+    disabled = (await cluster.post("/api/v1/agents/node-1/disable", {}))["agent"]
+    assert (disabled["enabled"], disabled["draining"]) == (False, False)
+
+    async def has_left() -> bool:
+        return any(line.startswith("preempted at") for line in await cluster.logs(trial_id))
+
+    await cluster.until(has_left, what="the trial has left with a checkpoint")
+    await asyncio.sleep(3)  # the offer of no slots has come, and nothing goes back there
+    assert len(await pods(trial_id)) == 1
+    enabled = (await cluster.post("/api/v1/agents/node-1/enable"))["agent"]
+    assert enabled["enabled"] is True
+    assert (await cluster.finish(experiment_id, 90))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 60)
+    steps = [line for line in await cluster.logs(trial_id) if line.startswith("step ")]
+    assert steps == [f"step {number}" for number in range(1, 61)]
+
+
+async def test_node_that_is_cordoned_is_not_enabled_and_one_that_is_gone_is_named(cluster: Platform) -> None:
+    kubectl("cordon", "node-1")
+
+    async def is_seen() -> bool:
+        return (await cluster.get("/api/v1/agents/node-1"))["agent"]["enabled"] is False
+
+    await cluster.until(is_seen, what="the cordon is seen")
+    response = await cluster.http.post("/api/v1/agents/node-1/enable")
+    assert response.status_code == 400
+    assert "`kubectl uncordon node-1`" in response.text
+
+
+async def test_trial_never_goes_back_to_the_node_that_a_log_policy_excluded(cluster: Platform) -> None:
+    policies = [{"name": "bad", "pattern": "^NCCL fault", "action": "exclude_node"}]
+    train = "import sys\nprint('NCCL fault', flush=True)\nsys.exit(1)\n"
+    experiment_id = await cluster.create(
+        config({"max_length": 5}, max_restarts=1, log_policies=policies, **IN_IMAGE), {"train.py": train}
+    )
+    found = ""
+
+    async def says() -> bool:
+        nonlocal found
+        trials = await cluster.trials(experiment_id)
+        if trials:
+            found = json.dumps(await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why"))
+        return "Kubernetes has no node for it yet" in found
+
+    await cluster.until(says, 60, what="its second pod has no node left")
+    assert "never runs on node-1 again" in found
+    await cluster.command(experiment_id, "kill")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
+
+
 async def test_agent_that_comes_back_takes_its_pods_up_again(cluster: Platform) -> None:
     experiment_id = await cluster.create(
         config({"max_length": 80}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": TRAIN}

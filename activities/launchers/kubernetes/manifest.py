@@ -18,6 +18,7 @@ from activities.launchers.base import ContainerSpec, LaunchError
 from activities.launchers.docker_request import RUN_DIR, SHM_BYTES, WORK_DIR
 from activities.launchers.kubernetes import first
 from activities.launchers.kubernetes.cluster import Json
+from workflows.messages import NodeState
 
 _LAUNCH_DIR = "/run/undeterred/launch"
 MAIN = "determined-container"
@@ -83,6 +84,16 @@ def job_name(agent_id: str, group: str) -> str:
     digest = hashlib.sha256(f"{agent_id}\0{group}".encode()).hexdigest()[:10]
     readable = _TIDY.sub("-", group.lower()).strip("-")[:36].rstrip("-")
     return f"det-{readable}-{digest}" if readable else f"det-{digest}"
+
+
+def service_label(agent_id: str) -> str:
+    """Of a node that takes none of an agent's new pods; its value is one of `OUT_OF_SERVICE`."""
+    digest = hashlib.sha256(agent_id.encode()).hexdigest()[:10]
+    return f"undeterred.ai/service-{_UNFIT.sub('-', agent_id)[:40]}-{digest}"
+
+
+OUT_OF_SERVICE: Mapping[NodeState, str] = {"drain": "no-schedule", "out": "no-execute"}
+"""By the state of a node, as Determined's label has it. Source: spec kubernetes.md §6."""
 
 
 def secret(job: Json, specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
@@ -204,6 +215,7 @@ def _template(specs: Sequence[ContainerSpec], name: str, settings: PodSettings) 
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": max(settings.grace_s, LEAST_GRACE_S),
         "subdomain": name,
+        "affinity": _affinity(chief, settings, _mapping(theirs.get("affinity"), "spec.affinity")),
         "enableServiceLinks": False,
         "automountServiceAccountToken": theirs.get("automountServiceAccountToken", False),
         "securityContext": _pod_security(user) | _mapping(theirs.get("securityContext", {}), "spec.securityContext"),
@@ -223,6 +235,26 @@ def _template(specs: Sequence[ContainerSpec], name: str, settings: PodSettings) 
     metadata = _mapping(wanted.get("metadata", {}), "metadata")
     kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
     return {"metadata": json.loads(json.dumps(kept)), "spec": spec}
+
+
+def _affinity(spec: ContainerSpec, settings: PodSettings, theirs: Json) -> Json:
+    """No node that is out of service or excluded, whatever else a pod_spec wants: each of its terms is held to that."""
+    of_nodes = _mapping(theirs.get("nodeAffinity"), "spec.affinity.nodeAffinity")
+    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    where = f"spec.affinity.nodeAffinity.{kind}"
+    required = _mapping(of_nodes.get(kind), where)
+    terms = _listed(required.get("nodeSelectorTerms"), f"{where}.nodeSelectorTerms") or [Json()]
+    in_service: Json = {"key": service_label(settings.agent_id), "operator": "DoesNotExist"}
+    # one name each: that is all that the cluster takes
+    others: list[Json] = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in spec.excluded_nodes
+    ]
+    for term in terms:
+        at = f"{where}.nodeSelectorTerms"
+        term |= {"matchExpressions": [*_listed(term.get("matchExpressions"), f"{at}.matchExpressions"), in_service]}
+        if others:
+            term |= {"matchFields": [*_listed(term.get("matchFields"), f"{at}.matchFields"), *others]}
+    return {**theirs, "nodeAffinity": {**of_nodes, kind: {"nodeSelectorTerms": terms}}}
 
 
 def _mounts(spec: ContainerSpec, settings: PodSettings) -> tuple[list[Json], list[Json]]:

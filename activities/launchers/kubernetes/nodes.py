@@ -6,18 +6,30 @@ Source: Kubernetes API reference, v1 Node and PodSpec; spec kubernetes.md §6.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from typing import Any, cast
 
 from kubernetes.utils import quantity as _quantity
+from temporalio import activity
 
 from activities.launchers.base import LaunchError, Node, Offer
 from activities.launchers.kubernetes import manifest
-from activities.launchers.kubernetes.cluster import Cluster, Json, NoCluster, part, parts
+from activities.launchers.kubernetes.cluster import (
+    Cluster,
+    ClusterError,
+    ClusterGone,
+    Json,
+    NoCluster,
+    NotThere,
+    part,
+    parts,
+)
 from activities.launchers.kubernetes.manifest import PodSettings
 from activities.launchers.kubernetes.mirror import Mirror
+from workflows.messages import NodeServed, NodeService, NodeState
 
 _READ_S = 15.0
 _quantities: Any = _quantity  # without types
@@ -71,6 +83,51 @@ class Nodes:
                 raise LaunchError("engine_unavailable", f"{what}: {why}; its login has to list and watch them.")
         return nodes
 
+    @activity.defn
+    async def serve_node(self, order: NodeService) -> NodeServed:
+        """Put a node in or out of service; says why that can't be. Idempotent."""
+        try:
+            await self._serve(order.node, order.state)
+        except LaunchError as error:
+            return NodeServed(problem=str(error))
+        return NodeServed()
+
+    async def _serve(self, name: str, state: NodeState) -> None:
+        """Let this agent's pods go to a node, or keep them from it; with `out` those that are there are evicted.
+
+        They save before they leave, and go on elsewhere. Pods of others are not concerned.
+
+        Raises: LaunchError: `bad_spec` if there is no such node, `start_failed` if the login may not do this,
+            `engine_unavailable`.
+        """
+        label = manifest.service_label(self._settings.agent_id)
+        try:
+            change = {"metadata": {"labels": {label: manifest.OUT_OF_SERVICE.get(state)}}}
+            self._nodes.put(await self._cluster.patch(f"/api/v1/nodes/{name}", change))
+            if state == "out":
+                await asyncio.gather(
+                    *(self._evict(pod) for pod in self._pods.objects.values() if self._is_at(pod, name))
+                )
+        except NotThere:
+            raise LaunchError("bad_spec", f"the cluster has no node {name!r} any more") from None
+        except ClusterGone as error:
+            raise LaunchError("engine_unavailable", f"the cluster's API server does not answer: {error}") from None
+        except ClusterError as error:
+            raise LaunchError(
+                "start_failed",
+                f"the cluster refuses it: {error}; the agent's login has to patch nodes and to create pods/eviction",
+            ) from None
+
+    def _is_at(self, pod: Json, node: str) -> bool:
+        labels, spec = part(pod, "metadata", "labels"), part(pod, "spec")
+        return labels.get(manifest.AGENT) == self._settings.agent_id and spec.get("nodeName") == node
+
+    async def _evict(self, pod: Json) -> None:
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace")}
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
+        with contextlib.suppress(NotThere):
+            await self._cluster.create(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
+
     def look_again(self) -> None:
         """What was seen last was of no use: `changed` returns at once."""
         self._change.set()
@@ -112,6 +169,7 @@ def _node(found: Json, ours: Mapping[str, _Used], others: Mapping[str, _Used], s
     left = {resource: has[resource] - theirs.get(resource, Decimal(0)) for resource in unit}
     used = ours.get(name, {})
     addresses = parts(found, "status", "addresses")
+    service = _service_of(found, settings)
     return Node(
         name=name,
         slots=slots,
@@ -119,8 +177,17 @@ def _node(found: Json, ours: Mapping[str, _Used], others: Mapping[str, _Used], s
         used=int(used.get("slots", Decimal(0))),
         address=next((str(each["address"]) for each in addresses if each["type"] == "InternalIP"), ""),
         is_cordoned=bool(part(found, "spec").get("unschedulable")),
-        is_open=_is_open(found, settings.pod_spec),
+        service=service,
+        is_open=service == "in" and _is_open(found, settings.pod_spec),
     )
+
+
+def _service_of(node: Json, settings: PodSettings) -> NodeState:
+    """What operators want of a node; a value that is not ours keeps pods away as any does."""
+    value = part(node, "metadata", "labels").get(manifest.service_label(settings.agent_id))
+    if value is None:
+        return "in"
+    return "out" if value == manifest.OUT_OF_SERVICE["out"] else "drain"
 
 
 def unit_of(settings: PodSettings) -> dict[str, Decimal]:

@@ -118,12 +118,19 @@ async def test_why_says_what_a_pod_waits_for_and_where_it_runs(api: Served) -> N
     assert "Insufficient" not in told
 
 
-async def test_node_is_taken_out_of_service_by_its_cluster(api: Served) -> None:
+async def test_node_is_disabled_by_admins_as_a_whole_and_only_if_its_agent_answers(api: Served) -> None:
     admin = api.user(is_admin=True)
     name = a_cluster(api, "cordon")
+    node = f"/api/v1/agents/{name}-gpu-1"
     for verb in ("disable", "enable"):
-        said = await admin.refused(400, "POST", f"/api/v1/agents/{name}-gpu-1/{verb}", {})
-        assert f"`kubectl cordon {name}-gpu-1`" in said
+        await api.user().refused(403, "POST", f"{node}/{verb}", {})
+        await admin.refused(503, "POST", f"{node}/{verb}", {})
+        assert "as a whole only" in await admin.refused(400, "POST", f"{node}/slots/0/{verb}", {})
+    assert (await admin.get(node))["agent"]["enabled"] is True
+    said = await admin.refused(400, "POST", f"{node}/disable", {"drain": True, "graceSeconds": 9})
+    assert said.startswith("graceSeconds: 9: expected none")
+    said = await admin.refused(400, "POST", f"/api/v1/agents/{name}-gpu-2/enable", {})
+    assert f"`kubectl uncordon {name}-gpu-2`" in said
     assert (await admin.post(f"/api/v1/agents/{name}/disable", {}))["agent"]["enabled"] is False
     assert (await admin.get(f"/api/v1/agents/{name}-gpu-1"))["agent"]["enabled"] is False
 

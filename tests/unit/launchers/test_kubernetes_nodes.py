@@ -99,3 +99,20 @@ def test_slots_of_cores_are_bound_by_memory_too_and_pods_without_slots_take_some
     assert offered([node("a")], [system], settings) == (2, 7, {"a": (7, 5, True)})
     without = pod("a", ours=0, cpu="500m", memory="1Gi")
     assert offered([node("a")], [without, pod("a", ours=2, cpu="1", memory="2Gi")], settings)[0] == 6
+
+
+def test_node_that_an_operator_took_out_of_service_is_closed_to_this_agent_only() -> None:
+    def labelled(agent_id: str, value: str) -> dict[str, Any]:
+        found = node("a")
+        found["metadata"]["labels"][manifest.service_label(agent_id)] = value
+        return found
+
+    assert offered([labelled("gpu", "no-schedule")]) == (0, 4, {"a": (4, 0, False)})
+    assert offered([labelled("gpu", "no-execute")], [pod("a", ours=2)]) == (2, 4, {"a": (4, 0, False)})
+    assert offered([labelled("another", "no-execute")]) == (4, 4, {"a": (4, 0, True)})
+
+
+def test_label_of_a_node_has_a_name_that_kubernetes_takes_whatever_the_agent_is_called() -> None:
+    names = [manifest.service_label(each).partition("/")[2] for each in ("gke", "a" * 100, "a" * 99 + "b")]
+    assert all(len(name) <= 63 for name in names)
+    assert len(set(names)) == 3
