@@ -155,6 +155,7 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     loops = [asyncio.create_task(shipper.run()), asyncio.create_task(orphans.run())]
     if nodes is not None:
         loops.append(asyncio.create_task(_offer_anew(api, nodes)))
+        loops.append(asyncio.create_task(nodes.open_gangs(settings.gang_timeout_s)))
     try:
         async with worker, storage, following(connection, client):
             if await _greet(api, stop):

@@ -88,6 +88,12 @@ class ClusterOptions(BaseModel):
         le=3600,
         description="how long a pod that its cluster evicts may take to leave with a checkpoint, in seconds",
     )
+    gang_timeout_s: float = Field(
+        default=120.0,
+        ge=5,
+        le=3600,
+        description="seconds until a gang of which only a part has nodes gives them back",
+    )
     kueue_queue: str = Field(default="", description="Kueue's local queue that pods wait in; empty: none")
 
     @field_validator("pod_volumes")

@@ -33,6 +33,9 @@ REMOVED = "undeterred.ai/removed"
 SLOTS = "undeterred.ai/slots"
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name"
+GANG = "undeterred.ai/gang-size"
+GATE = "undeterred.ai/gang"
+"""A pod of a gang is not to be placed before there is room for all of it: see `gangs.py`."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 GRACE_S = 10
@@ -155,7 +158,9 @@ def job(specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
     }
     template = _template(specs, name, settings)
     metadata = template["metadata"]
-    metadata["labels"] = metadata.get("labels", {}) | labels
+    metadata["labels"] = metadata.get("labels", {}) | labels | {GANG: str(len(specs))}
+    if len(specs) > 1 and not settings.queue:  # Kueue admits all pods of a Job or none
+        template["spec"]["schedulingGates"] = [*template["spec"].get("schedulingGates", []), {"name": GATE}]
     of_queue = {QUEUE: settings.queue} if settings.queue else {}
     return {
         "apiVersion": "batch/v1",

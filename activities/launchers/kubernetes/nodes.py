@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import NoReturn
 
-from kubernetes.utils import quantity as _quantity
+import structlog
 from temporalio import activity
 
 from activities.launchers.base import LaunchError, Node, Offer
@@ -27,12 +28,19 @@ from activities.launchers.kubernetes.cluster import (
     part,
     parts,
 )
+from activities.launchers.kubernetes.gangs import gangs_of, is_half_placed, next_gang, unplaced
 from activities.launchers.kubernetes.manifest import PodSettings
 from activities.launchers.kubernetes.mirror import Mirror
+from activities.launchers.kubernetes.resources import amount, is_open
 from workflows.messages import NodeServed, NodeService, NodeState
 
+log = structlog.get_logger()
+
 _READ_S = 15.0
-_quantities: Any = _quantity  # without types
+#: Between looks for gangs that have room, where nothing says that there is more of it.
+_LOOK_S = 5.0
+#: Changes come together: pods of a Job, or their ends.
+_SETTLE_S = 0.1
 
 _Used = dict[str, Decimal]
 
@@ -54,8 +62,9 @@ class Nodes:
         self._most = most
         self._change = asyncio.Event()
         running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        self._nodes = Mirror(cluster, "/api/v1/nodes", {}, _name, self._change.set)
-        self._pods = Mirror(cluster, "/api/v1/pods", running, _uid, self._change.set)
+        self._moved = asyncio.Event()
+        self._nodes = Mirror(cluster, "/api/v1/nodes", {}, _name, self._note_change)
+        self._pods = Mirror(cluster, "/api/v1/pods", running, _uid, self._note_change)
 
     @staticmethod
     async def connect(
@@ -122,6 +131,46 @@ class Nodes:
         labels, spec = part(pod, "metadata", "labels"), part(pod, "spec")
         return labels.get(manifest.AGENT) == self._settings.agent_id and spec.get("nodeName") == node
 
+    async def open_gangs(self, timeout_s: float) -> NoReturn:
+        """Let one gang after the other be placed, when there is room for all of its pods.
+
+        Args:
+            timeout_s: A gang of which only a part has nodes for so long gives them back: its pods are evicted.
+        """
+        agent_id = self._settings.agent_id
+        since: dict[str, float] = {}
+        while True:
+            self._moved.clear()
+            pods = list(self._pods.objects.values())
+            nodes = [node for node in self._nodes.objects.values() if _service_of(node, self._settings) == "in"]
+            gangs = gangs_of(pods, agent_id)
+            since = {job: since.get(job, time.monotonic()) for job in unplaced(gangs)}
+            late = {job for job, at in since.items() if time.monotonic() - at > timeout_s}
+            try:
+                for pod in next_gang(nodes, pods, agent_id, late):
+                    await self._open(pod)
+                for job in late:
+                    if is_half_placed(gangs[job]):
+                        log.info("a gang gives its nodes back: there is no room for the rest of it", job=job)
+                        await asyncio.gather(*(self._evict(pod) for pod in gangs[job]))
+            except (ClusterGone, ClusterError) as error:
+                log.warning("could not have a gang placed", error=str(error))
+                await asyncio.sleep(_LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), _LOOK_S)
+            await asyncio.sleep(_SETTLE_S)
+
+    async def _open(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        others = [gate for gate in parts(pod, "spec", "schedulingGates") if gate["name"] != manifest.GATE]
+        with contextlib.suppress(NotThere):
+            self._pods.put(await self._cluster.patch(path, {"spec": {"schedulingGates": others or None}}))
+
+    def _note_change(self) -> None:
+        self._change.set()
+        self._moved.set()
+
     async def _evict(self, pod: Json) -> None:
         metadata = {key: pod["metadata"][key] for key in ("name", "namespace")}
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
@@ -163,7 +212,7 @@ class Nodes:
 def _node(found: Json, ours: Mapping[str, _Used], others: Mapping[str, _Used], settings: PodSettings) -> Node:
     name = str(found["metadata"]["name"])
     unit = unit_of(settings)
-    has = {resource: _amount(part(found, "status", "allocatable"), resource) for resource in unit}
+    has = {resource: amount(part(found, "status", "allocatable"), resource) for resource in unit}
     slots = _fitting(has, unit)
     theirs = others.get(name, {})
     left = {resource: has[resource] - theirs.get(resource, Decimal(0)) for resource in unit}
@@ -178,7 +227,7 @@ def _node(found: Json, ours: Mapping[str, _Used], others: Mapping[str, _Used], s
         address=next((str(each["address"]) for each in addresses if each["type"] == "InternalIP"), ""),
         is_cordoned=bool(part(found, "spec").get("unschedulable")),
         service=service,
-        is_open=service == "in" and _is_open(found, settings.pod_spec),
+        is_open=service == "in" and is_open(found, settings.pod_spec),
     )
 
 
@@ -219,36 +268,8 @@ def _used(pods: Mapping[Hashable, Json], settings: PodSettings) -> tuple[dict[st
             continue
         for container in parts(pod, "spec", "containers"):
             for resource in resources:
-                others[node][resource] += _amount(part(container, "resources", "requests"), resource)
+                others[node][resource] += amount(part(container, "resources", "requests"), resource)
     return ours, others
-
-
-def _amount(quantities: Json, resource: str) -> Decimal:
-    return cast("Decimal", _quantities.parse_quantity(quantities.get(resource) or 0))
-
-
-def _is_open(node: Json, pod_spec: Json) -> bool:
-    """Whether the scheduler may send pods there: what a pod_spec of the operator selects and tolerates counts."""
-    spec = part(pod_spec, "spec")
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in parts(node, "status", "conditions"))
-    ready = ready and not part(node, "spec").get("unschedulable")
-    labels = part(node, "metadata", "labels")
-    is_chosen = all(labels.get(key) == value for key, value in part(spec, "nodeSelector").items())
-    tolerations = parts(spec, "tolerations")
-    taints = [each for each in parts(node, "spec", "taints") if each.get("effect") in ("NoSchedule", "NoExecute")]
-    return ready and is_chosen and all(any(_tolerates(each, taint) for each in tolerations) for taint in taints)
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    """Source: Kubernetes documentation, "Taints and Tolerations"."""
-    if toleration.get("effect") not in (None, "", taint.get("effect")):
-        return False
-    key = toleration.get("key") or ""
-    if not key:
-        return toleration.get("operator") == "Exists"
-    if key != taint.get("key"):
-        return False
-    return toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def _name(node: Json) -> Hashable:
