@@ -26,12 +26,12 @@ _CACHE = Path.home() / ".cache" / "undeterred" / "bin"
 def helm() -> Path:
     """Path of Helm. Raises: subprocess.CalledProcessError, if Go can't build it."""
 
-    return _built("helm", "helm.sh/helm/v3/cmd/helm", HELM)
+    return built("helm", "helm.sh/helm/v3/cmd/helm", HELM)
 
 
 def compose_reader() -> Path:
     """Path of the reader of Compose files that Docker uses. Raises: subprocess.CalledProcessError."""
-    return _built("cmd", "github.com/compose-spec/compose-go/v2/cmd", COMPOSE)
+    return built("cmd", "github.com/compose-spec/compose-go/v2/cmd", COMPOSE)
 
 
 def schemas() -> Path:
@@ -42,18 +42,21 @@ def schemas() -> Path:
         uv = REPOSITORY / ".venv" / "bin" / "uv"
         subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, wanted], check=True)
 
-    return _kept(f"kubernetes-validate-{SCHEMAS}", install)
+    return kept(f"kubernetes-validate-{SCHEMAS}", install)
 
 
-def _built(program: str, module: str, version: str) -> Path:
+def built(program: str, module: str, version: str) -> Path:
+    """Path of a program, compiled from its Go module the first time. Raises: subprocess.CalledProcessError."""
+
     def build(folder: Path) -> None:
         env = {**os.environ, "GOBIN": str(folder)}
         subprocess.run(["go", "install", f"{module}@{version}"], env=env, check=True)
 
-    return _kept(f"{module.split('/')[1]}-{version}", build) / program
+    return kept(f"{module.split('/')[1]}-{version}", build) / program
 
 
-def _kept(name: str, make: Callable[[Path], None]) -> Path:
+def kept(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that is made once, for all processes of this user."""
     folder = _CACHE / name
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / f"{name}.lock").open("w") as lock:

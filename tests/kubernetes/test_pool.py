@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from tests.integration.test_gang import TRAIN as TRAIN_IN_GANG
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import TRAIN, config
+from tests.kubernetes.kueue import kubectl
 from tests.kubernetes.test_launcher import BRIDGE, IMAGE
 
 #: 4 of the cores of the only node would be too many: each slot is a fifth of one.
@@ -22,31 +23,34 @@ SLOT_CPU = 0.2
 IN_IMAGE: dict[str, Any] = {"environment": {"image": IMAGE}}
 
 
-def kubectl(*words: str) -> str:
-    """What the cluster answers its administrator."""
-    command = ["kubectl", "--kubeconfig", os.environ["KUBECONFIG"], *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+@contextlib.asynccontextmanager
+async def platform_of_cluster(temporal_address: str, database_url: str, folder: Path) -> AsyncIterator[Platform]:
+    """A platform that pods reach; what runs in the cluster goes with it."""
+    (folder / "checkpoints").mkdir()
+    for each in (*folder.parents, folder, folder / "checkpoints"):
+        if each.is_relative_to("/tmp") and each != Path("/tmp"):
+            each.chmod(0o777)  # pods run as a user of their own
+    async with platform(
+        temporal_address=temporal_address,
+        database_url=database_url,
+        folder=folder,
+        pool="gke",
+        host=f"127.0.0.1,{BRIDGE}",
+    ) as running:
+        try:
+            yield running
+        finally:
+            kubectl("delete", "jobs", "--all", "--wait=false")
 
 
 @pytest.fixture
 async def cluster(temporal_address: str, postgres_database: str, tmp_path: Path) -> AsyncIterator[Platform]:
     """A platform with one agent, which stands for the cluster."""
-    (tmp_path / "checkpoints").mkdir()
-    for folder in (*tmp_path.parents, tmp_path, tmp_path / "checkpoints"):
-        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o777)  # pods run as a user of their own
-    async with platform(
-        temporal_address=temporal_address,
-        database_url=postgres_database,
-        folder=tmp_path,
-        pool="gke",
-        host=f"127.0.0.1,{BRIDGE}",
-    ) as running:
+    async with platform_of_cluster(temporal_address, postgres_database, tmp_path) as running:
         try:
             await start_agent(running)
             yield running
         finally:
-            kubectl("delete", "jobs", "--all", "--wait=false")
             kubectl("uncordon", "node-1")
 
 
@@ -102,6 +106,69 @@ async def test_gang_of_two_pods_finds_itself_by_their_addresses(cluster: Platfor
     assert sum(line == "step 4 total 1" for line in lines) == 2
 
 
+def two_pods_that(**wanted: Any) -> dict[str, Any]:
+    """A gang of two pods, with a part of their own."""
+    return config(
+        {"max_length": 4},
+        resources={"slots_per_trial": 4},
+        environment={"image": IMAGE, "pod_spec": {"spec": wanted}},
+        max_restarts=0,
+    )
+
+
+async def until_why(cluster: Platform, experiment_id: int, wanted: str) -> None:
+    """Until `det trial why` says so of its first trial."""
+    found = ""
+
+    async def says() -> bool:
+        nonlocal found
+        trials = await cluster.trials(experiment_id)
+        if trials:
+            found = json.dumps(await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why"))
+        return wanted in found
+
+    await cluster.until(says, 60, what=f"`why` says: {wanted}")
+
+
+async def test_gang_takes_no_node_before_there_is_room_for_all_of_it(cluster: Platform) -> None:
+    """Two of its pods have no room beside each other: none starts, and what is smaller goes by."""
+    memory = json.loads(kubectl("get", "node", "node-1", "-o", "json"))["status"]["allocatable"]["memory"]
+    most = f"{int(memory.removesuffix('Ki')) * 6 // 10}Ki"
+    container = {"name": "determined-container", "resources": {"requests": {"memory": most}}}
+    large = await cluster.create(two_pods_that(containers=[container]), {"train.py": TRAIN_IN_GANG})
+    await until_why(cluster, large, "waits until all pods of its gang have room at once")
+    small = await cluster.create(config({"max_length": 3}, **IN_IMAGE), {"train.py": TRAIN})
+    assert (await cluster.finish(small, 60))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(large)
+    assert [pod["spec"].get("nodeName") for pod in await pods(trial["id"])] == [None, None]
+    await cluster.command(large, "kill")
+    assert (await cluster.finish(large))["state"] == "STATE_CANCELED"
+
+
+async def test_gang_that_gets_half_of_its_pods_gives_the_room_back(cluster: Platform) -> None:
+    """The scheduler places one only, for a reason that is not counted: nothing is held for ever, nothing fails."""
+    [agent_id] = cluster.agents
+    await cluster.stop_agent(agent_id)
+    await start_agent(cluster, gang_timeout_s=5, pod_grace_s=30)
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"apart": "yes"}}}
+    wanted = two_pods_that(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}})
+    wanted["environment"]["pod_spec"]["metadata"] = {"labels": {"apart": "yes"}}
+    experiment_id = await cluster.create(wanted, {"train.py": TRAIN_IN_GANG})
+    jobs = set[str]()
+
+    async def another_job() -> bool:
+        trials = await cluster.trials(experiment_id)
+        for pod in await pods(trials[0]["id"]) if trials else []:
+            jobs.add(pod["metadata"]["labels"]["batch.kubernetes.io/job-name"])
+        return len(jobs) > 1
+
+    await cluster.until(another_job, 200, what="it has given its node back, and waits anew")
+    [trial] = await cluster.trials(experiment_id)
+    assert trial["restarts"] == 0
+    await cluster.command(experiment_id, "kill")
+    assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_CANCELED"
+
+
 async def test_paused_trial_leaves_its_pod_with_a_checkpoint(cluster: Platform) -> None:
     experiment_id = await cluster.create(
         config({"max_length": 300}, hyperparameters={"sleep": 0.1}, **IN_IMAGE), {"train.py": TRAIN}
@@ -122,8 +189,7 @@ async def evict(pod: dict[str, Any]) -> None:
     """As a node that is drained does, or a queue that wants its room."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
     path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
-    command = ["kubectl", "--kubeconfig", os.environ["KUBECONFIG"], "create", "--raw", path, "-f", "-"]
-    await asyncio.to_thread(subprocess.run, command, input=json.dumps(body), text=True, check=True, capture_output=True)
+    await asyncio.to_thread(kubectl, "create", "--raw", path, "-f", "-", given=json.dumps(body))
 
 
 async def test_evicted_trial_saves_before_it_leaves_and_goes_on(cluster: Platform) -> None:
@@ -161,17 +227,8 @@ async def test_why_quotes_what_the_scheduler_says(cluster: Platform) -> None:
     experiment_id = await cluster.create(
         config({"max_length": 5}, environment={"image": IMAGE, "pod_spec": wanted}), {"train.py": TRAIN}
     )
-    found = ""
-
-    async def says() -> bool:
-        nonlocal found
-        trials = await cluster.trials(experiment_id)
-        if trials:
-            found = json.dumps(await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why"))
-        return "didn't match Pod's node affinity/selector" in found
-
-    await cluster.until(says, 40, what="`why` quotes the scheduler")
-    assert "Kubernetes has no node for it yet: 0/1 nodes are available" in found
+    await until_why(cluster, experiment_id, "Kubernetes has no node for it yet: 0/1 nodes are available")
+    await until_why(cluster, experiment_id, "didn't match Pod's node affinity/selector")
     await cluster.command(experiment_id, "kill")
     assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
 
@@ -251,17 +308,8 @@ async def test_trial_never_goes_back_to_the_node_that_a_log_policy_excluded(clus
     experiment_id = await cluster.create(
         config({"max_length": 5}, max_restarts=1, log_policies=policies, **IN_IMAGE), {"train.py": train}
     )
-    found = ""
-
-    async def says() -> bool:
-        nonlocal found
-        trials = await cluster.trials(experiment_id)
-        if trials:
-            found = json.dumps(await cluster.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/why"))
-        return "Kubernetes has no node for it yet" in found
-
-    await cluster.until(says, 60, what="its second pod has no node left")
-    assert "never runs on node-1 again" in found
+    await until_why(cluster, experiment_id, "Kubernetes has no node for it yet")
+    await until_why(cluster, experiment_id, "never runs on node-1 again")
     await cluster.command(experiment_id, "kill")
     assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
 
