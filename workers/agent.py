@@ -80,6 +80,7 @@ def _pods_of(settings: AgentSettings) -> PodSettings:
         volumes=settings.pod_volumes,
         pod_spec=settings.pod_spec,
         queue=settings.kueue_queue,
+        gates_gangs=not settings.kueue_queue,  # Kueue admits all pods of a Job or none
         grace_s=settings.pod_grace_s,
     )
 

@@ -55,6 +55,8 @@ _FORCE_S = 60.0
 #: A pod follows its Job within milliseconds; where a queue holds the Job, it never does.
 _POD_S = 2.0
 _ALREADY = "AlreadyExists"
+#: The longest between two looks whether an API server answers again.
+_ASK_S = 5.0
 _EVENTS_S = 5.0
 
 
@@ -128,9 +130,10 @@ class KubernetesLauncher(Launcher):
         if len(gang.specs) == spec.group_size:
             gang.whole.set()
         await gang.whole.wait()
+        await self._until_it_answers(say)
 
     async def start(self, spec: ContainerSpec) -> None:
-        """Make the Job, or find that it was made before. See `Launcher.start`."""
+        """Make the Job, or find that it was made before; however long the API server is away. See `Launcher.start`."""
         check_spec(spec)
         _, jobs, _ = await self._ready()
         group = spec.group or spec.container_id
@@ -139,10 +142,13 @@ class KubernetesLauncher(Launcher):
         try:
             async with gang.lock:
                 known = jobs.objects.get(manifest.job_name(self._settings.agent_id, group))
-                if known is None or not _is_launched(known):
-                    await self._launch([gang.specs[rank] for rank in sorted(gang.specs)])
-        except ClusterGone as error:
-            raise _unavailable(error) from None
+                while known is None or not _is_launched(known):
+                    try:
+                        await self._launch([gang.specs[rank] for rank in sorted(gang.specs)])
+                        break
+                    except ClusterGone as error:  # each step is done again, and finds what was done
+                        log.info("waits for the cluster", container_id=spec.container_id, error=str(error))
+                        await self._until_it_answers(lambda _: None)
         except ClusterError as error:
             raise _refusal(spec, error) from None
         finally:
@@ -323,6 +329,20 @@ class KubernetesLauncher(Launcher):
                     " Jobs, and to see pods and their logs.",
                 )
         return self._cluster, self._jobs, self._pods
+
+    async def _until_it_answers(self, say: Callable[[str], None]) -> None:
+        """Wait for the API server: what it does not answer is no failure of a container."""
+        cluster, _, _ = await self._ready()
+        pause = 0.0
+        while True:
+            try:
+                await cluster.get("/version")
+                return
+            except ClusterGone:
+                if not pause:
+                    say("the cluster's API server does not answer; its container waits for it")
+            pause = min(_ASK_S, pause + 1.0)
+            await asyncio.sleep(pause)
 
     async def _launch(self, specs: Sequence[ContainerSpec]) -> None:
         """Make the Job suspended, then what its pods start with, then let it run. Each step may have been done before.

@@ -64,6 +64,7 @@ class PodSettings:
         volumes: Folder of a host to the volume of the cluster that stands for it, as in a pod's `volumes`.
         pod_spec: The operator's own part of each pod; a user's goes over it.
         queue: Kueue's local queue that Jobs wait in; empty: none.
+        gates_gangs: Pods of a gang wait until `Nodes.open_gangs` lets all of them through.
         grace_s: How long a pod may take to leave that the cluster ends: at least `LEAST_GRACE_S`.
     """
 
@@ -76,6 +77,7 @@ class PodSettings:
     volumes: Mapping[str, Json] = field(default_factory=dict[str, Json])
     pod_spec: Json = field(default_factory=dict[str, Any])
     queue: str = ""
+    gates_gangs: bool = False
     grace_s: int = 120
 
 
@@ -159,7 +161,7 @@ def job(specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
     template = _template(specs, name, settings)
     metadata = template["metadata"]
     metadata["labels"] = metadata.get("labels", {}) | labels | {GANG: str(len(specs))}
-    if len(specs) > 1 and not settings.queue:  # Kueue admits all pods of a Job or none
+    if len(specs) > 1 and settings.gates_gangs:
         template["spec"]["schedulingGates"] = [*template["spec"].get("schedulingGates", []), {"name": GATE}]
     of_queue = {QUEUE: settings.queue} if settings.queue else {}
     return {
