@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker|kubernetes …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -18,6 +18,7 @@ from bench import (
     hosts,
     interactive,
     killed_rank,
+    kubernetes,
     lifecycle,
     pages,
     proxy,
@@ -55,6 +56,8 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
 }
+#: By name only: they want a cluster.
+OF_CLUSTERS: dict[str, Callable[[], Iterator[Figure]]] = {"kubernetes": kubernetes.figures}
 
 
 def _in_docker() -> Iterator[Figure]:
@@ -68,16 +71,17 @@ def _in_docker() -> Iterator[Figure]:
 def main() -> int:
     """Run the named benches, or all, and write their part of the page; returns 1 if a goal is missed."""
     names = sys.argv[1:] or list(BENCHES)
-    unknown = [name for name in names if name not in BENCHES]
+    benches = BENCHES | OF_CLUSTERS
+    unknown = [name for name in names if name not in benches]
     if unknown:
-        print(f"no bench {unknown[0]!r}: there are {', '.join(BENCHES)}", file=sys.stderr)
+        print(f"no bench {unknown[0]!r}: there are {', '.join(benches)}", file=sys.stderr)
         return 2
     sections = _sections(PAGE.read_text()) if PAGE.exists() else {}
     missed = 0
     print(HEADER, flush=True)
     for name in names:
         before, rows = load(), list[str]()
-        for figure in BENCHES[name]():
+        for figure in benches[name]():
             rows.append(figure.row())
             missed += figure.is_met is False
             print(rows[-1], flush=True)
@@ -101,7 +105,7 @@ def _sections(page: str) -> dict[str, list[str]]:
 
 
 def _page(sections: dict[str, list[str]]) -> str:
-    rows = "\n".join(row for name in BENCHES for row in sections.get(name, ()))
+    rows = "\n".join(row for name in BENCHES | OF_CLUSTERS for row in sections.get(name, ()))
     return f"""# Benchmarks
 
 `make bench` makes this page; it was made on {platform.system()} {platform.machine()} with Python {platform.python_version()}.
