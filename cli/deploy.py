@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,14 +21,6 @@ from cli.group import new_app
 from cli.later import not_there
 
 app = new_app("A cluster on this machine.")
-local_app = new_app("A cluster on this machine: cluster-up, cluster-down.")
-app.add_typer(local_app, name="local")
-
-not_there(
-    local_app,
-    "a cluster on this machine is started as a whole by `det up`; other hosts join it by `det agent run`",
-    *("master-up", "master-down", "agent-up", "agent-down"),
-)
 not_there(app, "det starts no cluster in a cloud", "aws", "gcp", "gke-experimental")
 
 PARTS = ("temporal", "api", "orchestrator", "gateway", "agent")
@@ -48,11 +40,13 @@ Part = Annotated[
 
 def command() -> Any:
     """The group as a command."""
+    from cli import deploy_local
+
+    app.add_typer(deploy_local.app, name="local")
     return typer.main.get_command(app)
 
 
 @app.command("up")
-@local_app.command("cluster-up")
 def up(
     master_port: Port = None,
     slots: Slots = None,
@@ -70,25 +64,22 @@ def up(
         "--cluster-name": cluster_name,
         "--initial-user-password": initial_user_password,
     }
-    _embedded("up", [word for name, value in words.items() if value is not None for word in (name, str(value))])
+    run_embedded("up", words, is_last=True)
 
 
 @app.command("down")
-@local_app.command("cluster-down")
 def down() -> None:
     """Stop the cluster on this machine; trials resume from their checkpoints at the next start."""
-    _embedded("down", [])
+    run_embedded("down", {}, is_last=True)
 
 
 @app.command("status")
-@local_app.command("status")
 def status() -> None:
     """Show which processes of the cluster on this machine run."""
-    _embedded("status", [])
+    run_embedded("status", {}, is_last=True)
 
 
 @app.command("logs")
-@local_app.command("logs")
 def logs(
     part: Part,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more lines.")] = False,
@@ -112,12 +103,11 @@ def logs(
 
 
 @app.command("reset-password")
-@local_app.command("reset-password")
 def reset_password(
     username: Annotated[str, typer.Argument(metavar="[USERNAME]", help="Whose.", show_default=True)] = "admin",
 ) -> None:
     """Give a user of the cluster on this machine a new password, which is shown once; all sessions of this user end."""
-    _module("det deploy reset-password", "workers.password", [username])
+    raise typer.Exit(_module("det deploy reset-password", "workers.password", [username]))
 
 
 def home() -> Path:
@@ -128,12 +118,24 @@ def home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "undeterred"
 
 
-def _embedded(verb: str, words: Sequence[str]) -> None:
-    """Run it in our terminal; its exit code is ours. Ctrl-C reaches it too, so that it can clean up."""
-    _module(f"det {verb}", "workers.embedded", [verb, *words])
+def run_embedded(verb: str, options: Mapping[str, object], *, is_last: bool = False) -> None:
+    """Run it in our terminal; Ctrl-C reaches it too, so that it can clean up.
+
+    Args:
+        verb: `up`, `down` or `status`.
+        options: Those that are None or False are left out; True is an option without a value.
+        is_last: Its exit code is ours; otherwise only one that says that it failed.
+    """
+    words: list[str] = []
+    for name, value in options.items():
+        if value is not None and value is not False:
+            words += [name] if value is True else [name, str(value)]
+    code = _module(f"det {verb}", "workers.embedded", [verb, *words])
+    if is_last or code:
+        raise typer.Exit(code)
 
 
-def _module(command: str, name: str, words: Sequence[str]) -> None:
+def _module(command: str, name: str, words: Sequence[str]) -> int:
     server.require(command)
     process = subprocess.Popen(
         server.python(name, words),
@@ -142,7 +144,7 @@ def _module(command: str, name: str, words: Sequence[str]) -> None:
     while True:
         try:
             code = process.wait()
-            raise typer.Exit(code if code >= 0 else 128 - code)  # ended by a signal: as a shell says it
+            return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
         except KeyboardInterrupt:
             render.note("interrupted; waiting for it to end")
 

@@ -26,6 +26,7 @@ import fcntl
 import http.client
 import json
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -34,7 +35,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from activities.launchers.devices import NoSuchDevices, devices_of_host
+from activities.launchers.devices import Device, NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
 from api.settings import ApiSettings, TemporalSettings
 from workers.processes import Process, holder_of_port
@@ -69,6 +70,8 @@ class ClusterState(BaseModel):
     trial_python: str = ""  # of process trials
     trial_image: str = DEFAULT_IMAGE  # of trials in Docker that name none
     slots: int
+    slot_type: str = "auto"
+    storage_path: str = ""  # of checkpoints, where a configuration names no storage; empty: in the data folder
     cluster_name: str = "undeterred"
     agent_id: str
     agent_token: str = Field(default_factory=lambda: secrets.token_hex(32))
@@ -199,7 +202,12 @@ class Cluster:
             if port != state.port and self.process("api").pid() is not None:
                 raise ClusterError(f"the API runs on port {state.port}: `det down` first to move it to {port}")
             state.port = port
-        self._change(state, "slots", wanted.slots, "agent")
+        slots = wanted.slots
+        if wanted.slot_type and wanted.slot_type != state.slot_type and slots is None:
+            slots = len(_devices(wanted.slot_type, None))
+        self._change(state, "slot_type", wanted.slot_type, "agent")
+        self._change(state, "slots", slots, "agent")
+        self._change(state, "storage_path", _storage(wanted.storage_path), "api")
         self._change(state, "launcher", wanted.launcher, "agent")
         self._change(state, "trial_image", os.environ.get("UNDETERRED_TRIAL_IMAGE"), "api")
         self._apply_trial_python(state)
@@ -272,14 +280,11 @@ class Cluster:
         temporal = _given(*_TEMPORAL_SETTINGS) | {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
         records = {
             "UNDETERRED_DATABASE_URL": database,
-            "UNDETERRED_STORAGE_PATH": str(self.folder / "checkpoints"),
+            "UNDETERRED_STORAGE_PATH": state.storage_path or str(self.folder / "checkpoints"),
             **_given("UNDETERRED_STORAGE_ROOTS"),
         }
         agent_token = {"UNDETERRED_AGENT_TOKEN": state.agent_token}
-        try:
-            devices = devices_of_host("auto", state.slots)
-        except NoSuchDevices as error:
-            raise ClusterError(str(error)) from None
+        devices = _devices(state.slot_type, state.slots)
         password = None
         first_start: dict[str, str] = {}
         given_password = take("UNDETERRED_ADMIN_PASSWORD")  # or every part would show it in /proc
@@ -408,8 +413,15 @@ class Cluster:
 
     # -- down -------------------------------------------------------------------------------------------------------
 
-    def down(self) -> None:
-        """Stop everything, what runs included, and say what becomes of that after `up`. Raises: ClusterError."""
+    def down(self, *, deletes_records: bool = False) -> None:
+        """Stop everything, what runs included, and say what becomes of that after `up`.
+
+        With `deletes_records` nothing comes of it: all records go, and checkpoints stay.
+
+        Raises: ClusterError.
+        """
+        if deletes_records and "UNDETERRED_DATABASE_URL" in os.environ:
+            raise ClusterError("UNDETERRED_DATABASE_URL: the records are in a database of your own: drop it there")
         state = self._load() if self.folder.exists() else None
         if state is None:
             _say(f"nothing runs in {self.folder}")
@@ -419,9 +431,19 @@ class Cluster:
             stopped = asyncio.run(_stop_containers(self.folder, state))
             for name in ("gateway", "orchestrator", "api", "temporal"):
                 self.process(name).stop(15)
+            if deletes_records:
+                self._delete_records(state)
+                return
         _say("stopped. `det up` takes up what waits.")
         for sentence in sentences(stopped):
             _say(f"  {sentence}")
+
+    def _delete_records(self, state: ClusterState) -> None:
+        for path in (*self.folder.glob("undeterred.db*"), *self.folder.glob("temporal.db*"), self._state_file):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "agent", ignore_errors=True)
+        checkpoints = state.storage_path or str(self.folder / "checkpoints")
+        _say(f"stopped, and all records are deleted. Checkpoints stay: {checkpoints}")
 
     def status(self) -> int:
         """Say what runs; 0 if all of it does."""
@@ -475,6 +497,25 @@ def _where_trials_run(state: ClusterState) -> Iterator[str]:
         yield f"{what}; to do: {fix}"
     elif state.trial_python == sys.executable:
         yield "the cluster's own Python; to do: `make install` makes one for trials, UNDETERRED_TRIAL_PYTHON names it"
+
+
+def _devices(kind: str, count: int | None) -> list[Device]:
+    try:
+        return devices_of_host(kind, count)
+    except NoSuchDevices as error:
+        raise ClusterError(str(error)) from None
+
+
+def _storage(path: str | None) -> str | None:
+    """A folder for checkpoints, made if it is not there. Raises: ClusterError."""
+    if not path:
+        return None
+    folder = Path(path).expanduser().resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(f"the folder for checkpoints {folder} can't be made: {error.strerror}") from None
+    return str(folder)
 
 
 def _docker_gateway() -> str | None:
@@ -540,11 +581,16 @@ def main(arguments: list[str] | None = None) -> int:
     up = commands.add_parser("up", help="start the cluster, or what of it does not run")
     up.add_argument("--master-port", type=int, help="port of the API (default 8080, or UNDETERRED_PORT)")
     up.add_argument("--slots", type=int, help="slots that this machine offers (default: its cores)")
+    up.add_argument(
+        "--slot-type", choices=["auto", "cuda", "cpu"], help="what slots are (default: its GPUs, else cores)"
+    )
+    up.add_argument("--storage-path", help="folder for checkpoints (default: in the data folder)")
     up.add_argument("--launcher", choices=["process", "docker"], help="how trials are run (default: process)")
     up.add_argument("--host", help="address to listen on for other hosts as well, such as 0.0.0.0")
     up.add_argument("--cluster-name", help="name shown to clients")
     up.add_argument("--initial-user-password", help="password of admin on the first start")
-    commands.add_parser("down", help="stop the cluster")
+    down = commands.add_parser("down", help="stop the cluster")
+    down.add_argument("--delete-records", action="store_true", help="and delete all of its records")
     commands.add_parser("status", help="show what runs")
     options = parser.parse_args(arguments)
     cluster = Cluster(home())
@@ -553,7 +599,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "up":
             cluster.up(options)
         elif options.command == "down":
-            cluster.down()
+            cluster.down(deletes_records=options.delete_records)
         else:
             return cluster.status()
     except ClusterError as error:

@@ -313,6 +313,26 @@ def test_other_host_joins_by_the_command_that_the_token_came_with(fresh: Embedde
     assert "second" not in _ok(_det(fresh, "agent", "list"))
 
 
+def test_a_cluster_as_determineds_users_start_and_end_it(fresh: Embedded) -> None:
+    """`deploy local`: a master, an agent beside it, and no record left in the end."""
+    port = fresh.environment["UNDETERRED_PORT"]
+    fresh.environment["UNDETERRED_GATEWAY_PORT"] = str(free_port())
+    up = _det(fresh, "deploy", "local", "master-up", "--host", "127.0.0.2", "--db-password", "x", "--no-autorestart")
+    assert "--db-password is left aside: the records are files of this user" in up.stderr
+    assert "(0 slots)" in _ok(up)
+    name = ("--agent-name", "beside")
+    start = ("deploy", "local", "agent-up", "localhost", "--master-port", port, "--no-gpu", *name)
+    assert "Agent 'beside' of http://localhost" in _ok(_det(fresh, *start))
+    agents = {agent["id"]: agent for agent in json.loads(_ok(_det(fresh, "agent", "list", "--json")))}
+    assert agents["beside"]["enabled"] is True
+    assert "runs already" in _det(fresh, *start).stderr
+    assert "these do: beside" in _det(fresh, "deploy", "local", "agent-down", "--agent-name", "another").stderr
+    assert _ok(_det(fresh, "deploy", "local", "agent-down", "--all")) == "Stopped agent 'beside'\n"
+    assert "all records are deleted" in _ok(_det(fresh, "deploy", "local", "master-down", "--delete-db"))
+    assert not list(fresh.folder.glob("*.db*"))
+    assert not (fresh.folder / "cluster.json").exists()
+
+
 def test_port_in_use_names_the_port_its_holder_and_the_variable(fresh: Embedded) -> None:
     port = fresh.environment["UNDETERRED_PORT"]
     with socket.socket() as holder:

@@ -233,6 +233,14 @@ def test_what_det_up_runs(det: Det, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for words in (["down"], ["deploy", "local", "cluster-down"]):
         assert det(*words).code == 7
         assert heard.read_text() == "-P -m workers.embedded down\n"
+    of_determined = ("--no-gpu", "--agents", "0", "--storage-host-path", "/data", "--det-version", "0.38.1")
+    done = det("deploy", "local", "cluster-up", *of_determined)
+    assert "--det-version is left aside: the version is that of the installed package" in done.err
+    assert heard.read_text() == "-P -m workers.embedded up --slots 0 --slot-type cpu --storage-path /data\n"
+    assert det("deploy", "local", "cluster-up", "--delete-db").code == 7
+    assert heard.read_text() == "-P -m workers.embedded down --delete-records\n", "what fails first ends it"
+    refused = det("deploy", "local", "cluster-up", "--agents", "2")
+    assert "--agents: 2: expected 0 or 1" in refused.err
     assert det("status").code == 7
     assert heard.read_text() == "-P -m workers.embedded status\n"
 
