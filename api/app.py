@@ -27,6 +27,7 @@ from api.ingest.report_lane import MetricReports, ReportLane
 from api.middleware.audit import Audited
 from api.middleware.paths import LenientPaths
 from api.parts import Parts
+from api.proxy.peers import Peers, own_url
 from api.proxy.serve import Proxy
 from api.routes import (
     agent_slots,
@@ -135,6 +136,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         app.state.parts = parts
         metrics.follow(parts.database)
         parts.log_ring.install()
+        await parts.proxy.peers.join()
         loops = [
             asyncio.create_task(parts.metrics.run()),
             asyncio.create_task(parts.dispatcher.run()),
@@ -144,6 +146,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(parts.log_retention.run()),
             asyncio.create_task(watch_unmanaged(parts.database)),
             asyncio.create_task(_keep_house(parts)),
+            asyncio.create_task(parts.proxy.peers.run()),
         ]
         yield
         for loop in loops:
@@ -253,12 +256,12 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
     with database.write() as session:
         hashed = hash_password(password, is_hashed=False) if password else None
         seed(session, cluster_name=settings.cluster_name, admin_password_hash=hashed, pools=[settings.default_pool])
-        cluster_id = session.scalars(select(Cluster.cluster_id)).one()
-        log_level = session.scalars(select(Cluster.log_level)).one()
+        cluster = session.scalars(select(Cluster)).one()
+        session.expunge(cluster)
     secrets = [settings.agent_token.get_secret_value(), password or "", make_url(settings.database_url).password or ""]
     redactor = Redactor(secrets)
     log_ring = LogRing(redactor)
-    log_ring.set_level(log_level)
+    log_ring.set_level(cluster.log_level)
     connection = Connection(settings)
     commands = Commands(connection, settings.timing)
     dispatcher = Dispatcher(database, commands)
@@ -276,7 +279,7 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         database=database,
         auth=auth,
         service_tokens=service_tokens,
-        proxy=Proxy(settings, database, auth, service_tokens),
+        proxy=Proxy(settings, database, auth, service_tokens, Peers(database, cluster.secret, own_url(settings))),
         commands=commands,
         dispatcher=dispatcher,
         live=Live(database),
@@ -290,7 +293,7 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         redactor=redactor,
         log_ring=log_ring,
         monitoring=metrics_of_process,
-        cluster_id=cluster_id,
+        cluster_id=cluster.cluster_id,
         version=version("undeterred"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any, Literal, Self, get_origin
@@ -11,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, field
 
 from determined.common.outgoing import Outgoing
 from workflows.messages import Timing
+
+#: A host, perhaps with a port.
+_PEER = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:]{2,45}\])(:[0-9]{1,5})?")
 
 
 class TemporalSettings(BaseModel):
@@ -147,10 +151,17 @@ class MetricsSettings(BaseModel):
     @field_validator("metrics_host")
     @classmethod
     def _is_address(cls, value: str) -> str:
-        try:
-            return str(ip_address(value))
-        except ValueError:
-            raise ValueError(f"{value!r}: expected an IP address, such as 127.0.0.1 or 0.0.0.0") from None
+        if not _is_ip(value):
+            raise ValueError(f"{value!r}: expected an IP address, such as 127.0.0.1 or 0.0.0.0")
+        return str(ip_address(value))
+
+
+def _is_ip(value: str) -> bool:
+    try:
+        ip_address(value)
+    except ValueError:
+        return False
+    return True
 
 
 class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
@@ -166,6 +177,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
         description="where browsers reach that port, if not at the API's host: https://tasks.example.org; with a *, "
         "https://*.tasks.example.org, each task has a host name of its own, and so an origin",
         pattern=r"^(https?://[A-Za-z0-9*][A-Za-z0-9.*:\[\]-]*)?$",
+    )
+    peer_address: str = Field(
+        default="",
+        description="host, or host:port, where the other processes of the API reach this one; empty: the address that "
+        "it listens on, or that this host has towards the database",
     )
     temporal_ui: str = Field(
         default="",
@@ -203,6 +219,13 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     )
     session_days: int = Field(default=7, ge=1, description="life of a login, in days")
     timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")
+
+    @field_validator("peer_address")
+    @classmethod
+    def _is_reachable(cls, value: str) -> str:
+        if value and _PEER.fullmatch(value) is None and not _is_ip(value):
+            raise ValueError(f"{value!r}: expected host, host:port or an IP address, such as 10.1.2.3:8080")
+        return value
 
 
 def from_environment(model: type[Any], environment: Mapping[str, str] | None = None) -> Any:

@@ -14,15 +14,15 @@ from yarl import URL
 
 from api.errors import ApiError
 from api.proxy import headers
-from api.proxy.hub import Hub, Unreachable
+from api.proxy.hub import Hub
+from api.proxy.peers import Unreachable
+from api.proxy.relay import LARGEST_MESSAGE, both, from_client, to_client
 from api.proxy.targets import Target
 
 _KEEP_ALIVE_S = 30.0
-#: Of a header line of a service, and of one WebSocket message, in bytes.
-_LONGEST_LINE, _LARGEST_MESSAGE = 32 * 1024, 64 * 2**20
+#: Of a header line of a service, in bytes.
+_LONGEST_LINE = 32 * 1024
 _PIECE = 256 * 1024
-#: What may be said when a WebSocket closes; others are not for the wire: RFC 6455, 7.4.
-_CODES = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015), *range(3000, 5000)})
 
 
 class _Connector(aiohttp.BaseConnector):
@@ -137,7 +137,7 @@ class Carrier:
                 headers=own,
                 autoclose=False,
                 autoping=True,
-                max_msg_size=_LARGEST_MESSAGE,
+                max_msg_size=LARGEST_MESSAGE,
             )
         except aiohttp.WSServerHandshakeError as error:
             raise _Refused(error.status, f"{target.service.name} refused the WebSocket: {error.message}") from None
@@ -146,7 +146,7 @@ class Carrier:
         async with inner:
             await receive()  # websocket.connect
             await send({"type": "websocket.accept", "subprotocol": inner.protocol})
-            await _both(_from_client(receive, inner, used), _from_service(inner, send, used))
+            await both(from_client(receive, inner, used), to_client(inner, send, used))
 
     async def tcp(self, target: Target, receive: Receive, send: Send, used: Callable[[], None]) -> None:
         """Carry the bytes of a WebSocket's binary messages. Raises: Unreachable, TooMany, before it is accepted."""
@@ -158,7 +158,7 @@ class Carrier:
         try:
             await receive()  # websocket.connect
             await send({"type": "websocket.accept"})
-            await _both(_bytes_in(receive, writer, used), _bytes_out(reader, send, used))
+            await both(_bytes_in(receive, writer, used), _bytes_out(reader, send, used))
         finally:
             writer.close()
 
@@ -223,44 +223,6 @@ async def _until_gone(answering: Any, body: _Body, has_body: bool) -> None:
         for task in (answer, gone):
             task.cancel()
         await asyncio.gather(answer, gone, return_exceptions=True)
-
-
-async def _both(inwards: Any, outwards: Any) -> None:
-    """Carry both ways until the client has gone: when the service has, the client is sent the end."""
-    out = asyncio.ensure_future(outwards)
-    try:
-        await inwards
-    finally:
-        out.cancel()
-        await asyncio.gather(out, return_exceptions=True)
-
-
-async def _from_client(receive: Receive, inner: aiohttp.ClientWebSocketResponse, used: Callable[[], None]) -> None:
-    while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            code = message.get("code", 1000)
-            await inner.close(code=code if code in _CODES else 1001)
-            return
-        used()
-        with contextlib.suppress(ConnectionError):  # the service has gone: the other way says so
-            if message.get("text") is not None:
-                await inner.send_str(message["text"])
-            else:
-                await inner.send_bytes(message.get("bytes") or b"")
-
-
-async def _from_service(inner: aiohttp.ClientWebSocketResponse, send: Send, used: Callable[[], None]) -> None:
-    code = 1011
-    async for message in inner:
-        used()
-        if message.type is aiohttp.WSMsgType.TEXT:
-            await send({"type": "websocket.send", "text": message.data})
-        elif message.type is aiohttp.WSMsgType.BINARY:
-            await send({"type": "websocket.send", "bytes": message.data})
-    if inner.close_code is not None:
-        code = inner.close_code
-    await send({"type": "websocket.close", "code": code if code in _CODES else 1011})
 
 
 async def _bytes_in(receive: Receive, writer: asyncio.StreamWriter, used: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
+import orjson
 import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -35,7 +36,7 @@ from api.errors import (
 from api.proxy import headers
 from api.proxy.carry import Carrier
 from api.proxy.hub import Hub
-from api.proxy.streams import Stream
+from api.proxy.peers import PEERS, Lost, Peers, Unreachable
 from api.proxy.targets import Target, Targets, Visitor, task_of, unknown
 from api.settings import ApiSettings
 from database.session import Database
@@ -57,12 +58,15 @@ _NOTED_EVERY_S, _MOST_NOTED = 5.0, 10_000
 class Proxy:
     """Serves whatever is for a task's services, and the containers' own connections."""
 
-    def __init__(self, settings: ApiSettings, database: Database, auth: Authenticator, tokens: ServiceTokens) -> None:
+    def __init__(
+        self, settings: ApiSettings, database: Database, auth: Authenticator, tokens: ServiceTokens, peers: Peers
+    ) -> None:
         self._settings = settings
         self._auth = auth
         self._tokens = tokens
         self._targets = Targets(database, auth, is_basic=settings.access == "basic")
-        self.hub = Hub()
+        self.peers = peers
+        self.hub = Hub(peers)
         self._carrier = Carrier(self.hub)
         self._noted: dict[str, float] = {}
         self._noting: set[asyncio.Task[None]] = set()
@@ -71,13 +75,14 @@ class Proxy:
         """Close what is kept open."""
         await asyncio.gather(*self._noting)
         await self._carrier.close()
+        await self.peers.close()
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is for the proxy, and not for the API."""
         path: str = scope["path"]
         return (
             self._is_pages(scope)
-            or path.startswith(PREFIX)
+            or path.startswith((PREFIX, PEERS))
             or (scope["type"] == "websocket" and path.startswith(TUNNEL))
         )
 
@@ -112,6 +117,9 @@ class Proxy:
         if scope["type"] == "websocket" and path.startswith(TUNNEL) and not self._is_pages(scope):
             await self._container(scope, receive, send)
             return
+        if path.startswith(PEERS) and not self._is_pages(scope):
+            await self._peer(scope, receive, send)
+            return
         if not path.startswith(PREFIX):
             raise NotFound("here are the pages of tasks only: /proxy/<task id>/")
         name = path.removeprefix(PREFIX).partition("/")[0]
@@ -136,12 +144,28 @@ class Proxy:
             await send({"type": "websocket.accept"})
             await self.hub.take_orders(caller.allocation_id, receive, send)
             return
-        stream = Stream(receive, send)
-        async with self.hub.take_stream(caller.allocation_id, stream_id, stream) as is_wanted:
-            if not is_wanted:
-                raise NotFound("this stream is not asked for, or not any more")
-            await send({"type": "websocket.accept"})
-            await stream.serve()
+        await self.hub.take_stream(caller.allocation_id, stream_id, receive, send)
+
+    # -- other processes of the API ------------------------------------------------------------------------------------
+
+    async def _peer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What another process of the API asks. Raises: Unauthenticated, for all others; NotFound."""
+        message = self.peers.read(Headers(scope=scope).get("authorization", ""))
+        if scope["path"] != PEERS or message.kind not in ("order", "taken", "stream"):
+            raise NotFound(f"there is no {scope['path'][:120]} for {message.kind!r}")
+        if scope["type"] == "websocket" and message.kind == "stream":
+            await receive()  # websocket.connect
+            await self.hub.serve_stream(message.allocation_id, message.stream_id, receive, send)
+            return
+        if scope["type"] == "websocket" or scope["method"] != "POST" or message.kind == "stream":
+            raise NotFound(f"{message.kind!r} is not asked for like this")
+        try:
+            await self.hub.serve_peer(message, receive)
+            response = Response(status_code=204)
+        except Unreachable as error:
+            told = orjson.dumps({"lost": isinstance(error, Lost), "message": error.message})
+            response = Response(told, error.status, media_type="application/json")
+        await response(scope, receive, send)
 
     # -- programs, at the API's own address --------------------------------------------------------------------------
 

@@ -6,7 +6,16 @@ write of an activity can be an upsert.
 
 from database.models.audit import AuditEntry, AuditSubject
 from database.models.base import Base, BigId
-from database.models.cluster import Agent, AgentJoinToken, Cluster, ClusterMessage, HeldStart, Outbox, ResourcePool
+from database.models.cluster import (
+    Agent,
+    AgentJoinToken,
+    ApiProcess,
+    Cluster,
+    ClusterMessage,
+    HeldStart,
+    Outbox,
+    ResourcePool,
+)
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
 from database.models.organization import ConfigPolicy, PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
 from database.models.people import (
@@ -40,6 +49,7 @@ __all__ = [
     "Allocation",
     "AllocationContainer",
     "AnsweredRequest",
+    "ApiProcess",
     "AuditEntry",
     "AuditSubject",
     "Base",

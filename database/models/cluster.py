@@ -40,6 +40,17 @@ class ClusterMessage(Base):
     created_by: Mapped[int] = mapped_column(ForeignKey("users.id"))
 
 
+class ApiProcess(Base):
+    """A process of the API that runs, for its peers: they hand streams of tasks to each other."""
+
+    __tablename__ = "api_processes"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # of one start: the next one has another
+    url: Mapped[str] = mapped_column(String(300))  # where its peers reach it
+    server_name: Mapped[str] = mapped_column(String(255), default="")  # in its certificate, if it serves TLS
+    seen_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
+
+
 class ResourcePool(Base):
     """A pool that experiments may name."""
 

@@ -42,6 +42,13 @@ def upgrade() -> None:
     with op.batch_alter_table('answered_requests', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_answered_requests_at'), ['at'], unique=False)
 
+    op.create_table('api_processes',
+    sa.Column('id', sa.String(length=32), nullable=False),
+    sa.Column('url', sa.String(length=300), nullable=False),
+    sa.Column('server_name', sa.String(length=255), nullable=False),
+    sa.Column('seen_at', UtcTime(), nullable=False),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_api_processes'))
+    )
     op.create_table('audit_entries',
     sa.Column('number', sa.BigInteger(), autoincrement=False, nullable=False),
     sa.Column('at', UtcTime(), nullable=False),
@@ -941,6 +948,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_audit_entries_actor_id'))
 
     op.drop_table('audit_entries')
+    op.drop_table('api_processes')
     with op.batch_alter_table('answered_requests', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_answered_requests_at'))
 
