@@ -13,6 +13,7 @@ import json
 import os
 import random
 import sys
+import time
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -33,6 +34,8 @@ _PATH = api_path("undeterred", "tunnel")
 _DIAL_S = 5.0
 # Who waits for a session to come back must not wait for two seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.5
+# Who asked for a stream waits for so long.
+_WANTED_S = 8.0
 # A connection without a word for so long is dead: a host that went away says nothing.
 _PING_S, _SILENT_S = 10.0, 10.0
 
@@ -86,12 +89,28 @@ class Tunnel:
                 await orders.send(json.dumps({"failed": stream_id, "why": why}))
             return
         try:
-            async with connect(f"{self._url}/{stream_id}", ping_interval=None, **self._options) as stream:
+            async with await self._stream(stream_id) as stream:
                 await carry(reader, writer, stream)
         except (OSError, InvalidHandshake, ConnectionClosed, asyncio.TimeoutError):
             pass  # whoever asked has gone, or the API has
         finally:
             writer.close()
+
+    async def _stream(self, stream_id: str) -> ClientConnection:
+        """The WebSocket of a stream. One of the API's processes may just have gone: another one takes it."""
+        until = time.monotonic() + _WANTED_S
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await connect(f"{self._url}/{stream_id}", ping_interval=None, **self._options)
+            except InvalidStatus as error:
+                if error.response.status_code < 500 or time.monotonic() > until:
+                    raise
+            except (OSError, InvalidHandshake, asyncio.TimeoutError):
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(1.0, pause * 1.5)
 
     async def _dial(self, service: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         port = self._ports.get(service)
