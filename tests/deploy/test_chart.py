@@ -29,7 +29,11 @@ PROCESSES = {
 #: Read by all processes, and no setting of one.
 OF_PROCESSES = {"UNDETERRED_READY_FILE"}
 #: What Secrets have in these tests.
-SECRETS = {"UNDETERRED_DATABASE_URL": "postgresql+psycopg://user:password@host/name", "": "secret"}
+SECRETS = {
+    "UNDETERRED_DATABASE_URL": "postgresql+psycopg://user:password@host/name",
+    "UNDETERRED_PEER_ADDRESS": "10.1.2.3",  # of the pod
+    "": "secret",
+}
 
 
 def objects(*arguments: str, values: str = "smallest", namespace: str = "undeterred") -> list[Json]:
