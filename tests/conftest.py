@@ -75,19 +75,20 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'undeterred.db'}"
         return
-    with _empty_postgres(request.getfixturevalue("postgres_url")) as url:
+    with empty_postgres(request.getfixturevalue("postgres_url")) as url:
         yield url
 
 
 @pytest.fixture
 def postgres_database(postgres_url: str) -> Iterator[str]:
     """An empty database on PostgreSQL."""
-    with _empty_postgres(postgres_url) as url:
+    with empty_postgres(postgres_url) as url:
         yield url
 
 
 @contextlib.contextmanager
-def _empty_postgres(server: str) -> Iterator[str]:
+def empty_postgres(server: str) -> Iterator[str]:
+    """An empty database on a server of PostgreSQL."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     admin = create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:

@@ -209,6 +209,11 @@ def systemd_analyze_program() -> str:
     return _program("systemd-analyze", "systemd")
 
 
+def haproxy_program() -> str:
+    """A load balancer."""
+    return _program("haproxy", "haproxy", lambda: shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin"))
+
+
 def ip_program() -> str:
     """The program that makes networks for hosts of tests."""
     return _program("ip", "iproute2")
@@ -326,6 +331,7 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: _program("dockerd", "docker.io"),
     lambda: _postgres_program("postgres"),
     faketime_library,
+    haproxy_program,
     ip_program,
     registry_program,
     ssh_program,
