@@ -15,10 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from api import errors
 from api.auth.authentication import Authenticator, hash_password
 from api.auth.redaction import Redactor
 from api.auth.service_tokens import ServiceTokens
-from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, of_database
+from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response
+from api.health import Health, of_database
 from api.ingest.log_policies import LogPolicies
 from api.ingest.log_webhooks import LogHooks
 from api.ingest.log_writer import LogWriter
@@ -136,6 +138,9 @@ def create_app(settings: ApiSettings) -> FastAPI:
         app.state.parts = parts
         metrics.follow(parts.database)
         parts.log_ring.install()
+        app.state.health = health = Health(
+            {"database": of_database(parts.database), "temporal": parts.commands.is_known}
+        )
         await parts.proxy.peers.join()
         loops = [
             asyncio.create_task(parts.metrics.run()),
@@ -148,6 +153,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
         ]
+        health.is_started = True
         yield
         for loop in loops:
             loop.cancel()
@@ -355,7 +361,7 @@ async def _on_bad_parameter(request: Request, error: Exception) -> Response:
 
 async def _on_database_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, DATABASE_ERRORS)
-    return error_response(of_database(error, request.url.path))
+    return error_response(errors.of_database(error, request.url.path))
 
 
 async def _on_overflow(request: Request, error: Exception) -> Response:

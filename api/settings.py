@@ -151,9 +151,14 @@ class MetricsSettings(BaseModel):
     @field_validator("metrics_host")
     @classmethod
     def _is_address(cls, value: str) -> str:
-        if not _is_ip(value):
-            raise ValueError(f"{value!r}: expected an IP address, such as 127.0.0.1 or 0.0.0.0")
-        return str(ip_address(value))
+        return checked_ip(value)
+
+
+def checked_ip(value: str) -> str:
+    """An IP address to listen at. Raises: ValueError."""
+    if not _is_ip(value):
+        raise ValueError(f"{value!r}: expected an IP address, such as 127.0.0.1 or 0.0.0.0")
+    return str(ip_address(value))
 
 
 def _is_ip(value: str) -> bool:
@@ -164,11 +169,30 @@ def _is_ip(value: str) -> bool:
     return True
 
 
+_PORTS = ("port", "proxy_port", "metrics_port", "health_port")
+
+
+def check_ports(settings: BaseModel) -> None:
+    """No two settings of a process name the same port. Raises: ValueError, that names the later one."""
+    seen: dict[int, str] = {}
+    for name in _PORTS:
+        port: int | None = getattr(settings, name, None)
+        if port is not None and (other := seen.setdefault(port, name)) != name:
+            raise ValueError(f"{name}: {port}: expected another port than that of {other}")
+
+
 class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     """What the API needs to know."""
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
+    drain_s: float = Field(
+        default=0,
+        ge=0,
+        le=600,
+        description="after SIGTERM, seconds in which this process is not ready and still serves: as long as load "
+        "balancers take to notice",
+    )
     proxy_port: int | None = Field(
         default=8081, ge=1, le=65535, description="port for the pages of tasks: they never share the API's origin"
     )
@@ -219,6 +243,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     )
     session_days: int = Field(default=7, ge=1, description="life of a login, in days")
     timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")
+
+    @model_validator(mode="after")
+    def _have_ports(self) -> Self:
+        check_ports(self)
+        return self
 
     @field_validator("peer_address")
     @classmethod

@@ -59,6 +59,12 @@ def is_current(database: Database) -> bool:
         return connection.scalar(text("SELECT version_num FROM alembic_version")) == newest_revision()
 
 
+def is_usable(database: Database) -> bool:
+    """Whether the schema is today's or a later one. A later release migrates while processes of this one still run."""
+    with database.engine.connect() as connection:
+        return str(connection.scalar(text("SELECT version_num FROM alembic_version"))) >= newest_revision()
+
+
 def schema_differences(database: Database) -> list[str]:
     """What the models say and the migrated database does not have, for a test."""
     from alembic.autogenerate import compare_metadata

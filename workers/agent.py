@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import httpx
 import structlog
+from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.attempts import Attempts
@@ -28,10 +29,13 @@ from activities.log_shipper import LogShipper
 from activities.orphans import Orphans
 from activities.spool import SpoolDelivery
 from activities.storage import Storage
+from api.health import Health, of_temporal
+from api.temporal.connection import Connection
 from determined.common.outgoing import Outgoing, configure
 from workers.agent_api import ApiClient
 from workers.connect import GivenUp, connect, connection_of, following, mark_ready
 from workers.connect import run as run_process
+from workers.health import answering
 from workers.settings import AgentSettings, parts_of
 from workflows import names
 
@@ -114,9 +118,24 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
         raise GivenUp(f"this agent can't launch containers ({settings.launcher}): {error}") from None
     credential = settings.agent_token.get_secret_value() if settings.is_behind_gateway else None
     connection = connection_of(settings, credential)
-    client = await connect(connection, stop)
-    if client is None:
-        return
+    clients: list[Client] = []
+    health = Health({"temporal": of_temporal(clients)})
+    async with answering(settings, health):
+        client = await connect(connection, stop)
+        if client is not None:
+            clients.append(client)
+            await _work(settings, launcher, connection, client, health, stop)
+
+
+async def _work(
+    settings: AgentSettings,
+    launcher: Launcher,
+    connection: Connection,
+    client: Client,
+    health: Health,
+    stop: asyncio.Event,
+) -> None:
+    folder = Path(settings.folder)
     api = ApiClient(settings)
     nodes = await _nodes_of(settings) if settings.launcher == "kubernetes" else None
     if nodes is not None:
@@ -160,9 +179,11 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     try:
         async with worker, storage, following(connection, client):
             if await _greet(api, stop):
+                health.is_started = True
                 mark_ready()
                 log.info("agent is ready", agent_id=settings.agent_id, slots=settings.slots, launcher=launcher.name)
                 await _first_end(stop, loops)
+                health.is_draining = True
     finally:
         for loop in loops:
             loop.cancel()

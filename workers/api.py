@@ -14,14 +14,18 @@ import uvloop
 from fastapi import FastAPI
 
 from api.app import create_app
+from api.health import Health
 from api.settings import ApiSettings
-from workers.connect import GivenUp, connection_of
+from workers.connect import GivenUp, connection_of, mark_ready
 from workers.connect import run as run_process
 from workers.monitoring import served
 
 #: How long an idle connection stays open, in seconds. Clients give theirs up after 5 s or less: a request that is
 #: sent in the moment when the server closes the connection is lost, so it must never be the server that closes first.
 _KEEP_ALIVE_S = 75
+#: How long requests that have begun may take once the process ends, in seconds. What would go on for longer, such as a
+#: log that is followed, ends at once.
+_FINISH_S = 10
 
 
 def server_of(app: FastAPI, port: int = 0) -> uvicorn.Server:
@@ -31,7 +35,7 @@ def server_of(app: FastAPI, port: int = 0) -> uvicorn.Server:
         port=port,
         access_log=False,
         log_level="warning",
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=_FINISH_S,
         timeout_keep_alive=_KEEP_ALIVE_S,
         server_header=False,
         # what is proxied has messages of its own sizes, and is compressed already or not worth it
@@ -54,11 +58,22 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     server = server_of(app)
     with served(settings, app.state.monitoring.registry):
         serving = asyncio.create_task(server.serve(listeners(settings)))
+        starting = asyncio.create_task(_say_ready(server))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            health: Health = app.state.health
+            await health.drain(settings.drain_s)
         server.should_exit = True
         await serving
+        starting.cancel()
         stopping.cancel()
+
+
+async def _say_ready(server: uvicorn.Server) -> None:
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.02)
+    mark_ready()
 
 
 def listeners(settings: ApiSettings) -> list[socket.socket]:

@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from api.settings import TemporalSettings, from_environment
 from api.temporal.connection import CantConnect, Connection
+from workers import systemd
 from workers.secret_environment import take
 from workflows.names import SEARCH_ATTRIBUTES
 
@@ -182,7 +183,12 @@ def run_until_signal(
         stop = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
-        await main(settings, stop)
+        watching, stopping = asyncio.create_task(systemd.watch()), asyncio.create_task(_say_stopping(stop))
+        try:
+            await main(settings, stop)
+        finally:
+            watching.cancel()
+            stopping.cancel()
 
     code = 0
     try:
@@ -198,11 +204,17 @@ def run_until_signal(
     os._exit(code)
 
 
+async def _say_stopping(stop: asyncio.Event) -> None:
+    await stop.wait()
+    systemd.notify(systemd.STOPPING)
+
+
 def mark_ready() -> None:
     """Notify the process that started this one that it does its work now."""
     path = os.environ.get("UNDETERRED_READY_FILE")
     if path:
         Path(path).touch()
+    systemd.notify(systemd.READY)
 
 
 def configure_logging() -> None:

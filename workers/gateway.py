@@ -11,35 +11,48 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, NoResultFound
 
 from api.auth.authentication import Authenticator
-from api.temporal.gateway import OPTIONS, CantListen, Gateway, serve
+from api.health import Health, of_database
+from api.temporal.gateway import OPTIONS, CantListen, Gateway, of_upstream, serve
 from database.models import Cluster
 from database.session import Database
 from workers.connect import GivenUp, connection_of, mark_ready
 from workers.connect import run as run_process
+from workers.health import answering
 from workers.settings import GatewaySettings
 
 log = structlog.get_logger()
+
+#: How long calls that have begun may take once the process ends, in seconds. Polls that wait for tasks end at once.
+_FINISH_S = 5.0
 
 
 async def main(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until asked to stop. Raises: GivenUp."""
     connection = connection_of(settings)
     database = Database(settings.database_url)
-    secret = await _secret(database, stop)
-    if secret is None:
-        return
-    auth = Authenticator(database, agent_token="", session_days=1)
     async with connection.channel(OPTIONS) as upstream:
-        gateway = Gateway(upstream, connection, auth, secret)
-        try:
-            server = await serve(gateway, [f"{host.strip()}:{settings.port}" for host in settings.host.split(",")])
-        except CantListen as error:
-            raise GivenUp(str(error)) from None
-        mark_ready()
-        log.info("gateway is ready", host=settings.host, port=settings.port)
-        await stop.wait()
-        await server.stop(1.0)
+        health = Health({"database": of_database(database), "temporal": of_upstream(upstream, connection)})
+        async with answering(settings, health):
+            secret = await _secret(database, stop)
+            if secret is not None:
+                gateway = Gateway(upstream, connection, Authenticator(database, agent_token="", session_days=1), secret)
+                await _serve(settings, gateway, health, stop)
     database.close()
+
+
+async def _serve(settings: GatewaySettings, gateway: Gateway, health: Health, stop: asyncio.Event) -> None:
+    addresses = [f"{host.strip()}:{settings.port}" for host in settings.host.split(",")]
+    try:
+        server = await serve(gateway, addresses)
+    except CantListen as error:
+        raise GivenUp(str(error)) from None
+    health.is_started = True
+    mark_ready()
+    log.info("gateway is ready", host=settings.host, port=settings.port)
+    await stop.wait()
+    await health.drain(settings.drain_s)
+    gateway.leave()
+    await server.stop(_FINISH_S)
 
 
 async def _secret(database: Database, stop: asyncio.Event) -> str | None:

@@ -20,11 +20,14 @@ from activities.heartbeats import Heartbeats
 from activities.records import Records
 from activities.sampling import Sampling
 from activities.webhooks import Webhooks
+from api.health import Health, of_database, of_temporal
+from api.temporal.connection import Connection
 from database.migrate import is_current
 from database.session import Database
 from determined.common.outgoing import Outgoing
 from workers.connect import connect, connection_of, ensure_search_attributes, following, mark_ready
 from workers.connect import run as run_process
+from workers.health import answering
 from workers.monitoring import runtime_of
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
@@ -136,12 +139,27 @@ def new_worker(
 async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
     """Work until asked to stop."""
     connection = connection_of(settings, runtime=runtime_of(settings))
-    client = await connect(connection, stop)
-    if client is None:
-        return
-    await ensure_search_attributes(client)
     database = Database(settings.database_url)
-    await _schema_is_current(database, stop)
+    clients: list[Client] = []
+    health = Health({"database": of_database(database), "temporal": of_temporal(clients)})
+    async with answering(settings, health):
+        client = await connect(connection, stop)
+        if client is not None:
+            clients.append(client)
+            await ensure_search_attributes(client)
+            await _schema_is_current(database, stop)
+            await _work(settings, connection, client, database, health, stop)
+    database.close()
+
+
+async def _work(
+    settings: OrchestratorSettings,
+    connection: Connection,
+    client: Client,
+    database: Database,
+    health: Health,
+    stop: asyncio.Event,
+) -> None:
     with ThreadPoolExecutor(8, "records") as threads:
         worker = new_worker(
             client,
@@ -157,10 +175,11 @@ async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:
         )
         async with worker, following(connection, client):
             await take_over(client, build_id(), stop)
+            health.is_started = True
             mark_ready()
             log.info("orchestrator is ready", temporal=settings.temporal_address, version=build_id())
             await stop.wait()
-    database.close()
+            health.is_draining = True
 
 
 def run() -> NoReturn:

@@ -6,12 +6,20 @@ import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from activities.launchers.devices import Device
-from api.settings import ClusterSettings, MetricsSettings, OutgoingSettings, TemporalSettings, checked_roots
+from api.settings import (
+    ClusterSettings,
+    MetricsSettings,
+    OutgoingSettings,
+    TemporalSettings,
+    check_ports,
+    checked_ip,
+    checked_roots,
+)
 
 #: Of an agent: what it gives to experiments of its host. Whatever starts an agent hands these on.
 HOST_LIMITS = (
@@ -27,7 +35,24 @@ def host_limits() -> dict[str, str]:
     return {name: os.environ[key] for name in HOST_LIMITS if (key := f"UNDETERRED_{name.upper()}") in os.environ}
 
 
-class OrchestratorSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
+class HealthSettings(BaseModel):
+    """Where a process that is no API answers whether it is well. See `api.health`."""
+
+    health_host: str = Field(default="127.0.0.1", description="IP address at which health_port listens")
+    health_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="port of /health/live, /health/startup and /health/ready; unset: none is opened",
+    )
+
+    @field_validator("health_host")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        return checked_ip(value)
+
+
+class OrchestratorSettings(ClusterSettings, OutgoingSettings, MetricsSettings, HealthSettings):
     """What an orchestrator worker needs to know."""
 
     running_experiments: str = Field(
@@ -41,12 +66,25 @@ class OrchestratorSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     )
     max_cached_workflows: int = Field(default=1000, ge=0, description="workflows kept in memory between decisions")
 
+    @model_validator(mode="after")
+    def _have_ports(self) -> Self:
+        check_ports(self)
+        return self
 
-class GatewaySettings(ClusterSettings):
+
+class GatewaySettings(ClusterSettings, HealthSettings):
     """What a gateway for agents of other hosts needs to know."""
 
     host: str = Field(default="127.0.0.1", description="addresses to listen on, with commas between them")
     port: int = Field(default=8090, ge=1, le=65535, description="port to listen on")
+    drain_s: float = Field(
+        default=0, ge=0, le=600, description="after SIGTERM, seconds in which it is not ready and still serves"
+    )
+
+    @model_validator(mode="after")
+    def _have_ports(self) -> Self:
+        check_ports(self)
+        return self
 
 
 class ClusterOptions(BaseModel):
@@ -107,7 +145,7 @@ class ClusterOptions(BaseModel):
         return value
 
 
-class AgentSettings(TemporalSettings, OutgoingSettings, ClusterOptions):
+class AgentSettings(TemporalSettings, OutgoingSettings, HealthSettings, ClusterOptions):
     """What an agent needs to know."""
 
     model_config = ConfigDict(extra="forbid")

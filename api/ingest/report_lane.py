@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.auth.authentication import Authenticator, Principal, presented_token
 from api.auth.reporters import reporter_for
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, error_response, of_database
+from api.health import Health
 from api.ingest.metrics_writer import MetricsWriter
 from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
@@ -45,6 +46,17 @@ _ROUTES = {
 #: The label of what is passed on to services of tasks.
 _PROXIED = "proxied"
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def _closing(send: Send) -> Send:
+    """An answer after which the connection closes: this process ends, and the next request is for another one."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return answer
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,8 @@ class ReportLane(FastAPI):
         """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""
         if scope["type"] == "http":
             requests: Requests = self.state.monitoring.requests
-            await requests.serve(self._answer, scope, receive, send)
+            health: Health = self.state.health
+            await requests.serve(self._answer, scope, receive, _closing(send) if health.is_draining else send)
         else:
             await self._answer(scope, receive, send)
 

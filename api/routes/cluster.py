@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import orjson
+from fastapi import APIRouter, Request
 from sqlalchemy import text
 from starlette.responses import Response
 
 from api.deps import PartsDep
+from api.health import Health
 from api.routing import Route
 from api.schemas.base import WIRE_VERSION, answer
 from workflows.config import experiment_config_json_schema
@@ -39,6 +41,30 @@ def health(parts: PartsDep) -> Response:
     except Exception:  # noqa: BLE001 - whatever it is, the answer is "down"
         return Response(b'{"status":"down","database":"down","resource_managers":[]}', 503)
     return answer({"status": "up", "database": "up", "resource_managers": []})
+
+
+@router.get("/health/live")
+async def live(request: Request) -> Response:
+    """Whether this process answers at all; a restart helps where it does not."""
+    return await _probe(request, "live")
+
+
+@router.get("/health/startup")
+async def startup(request: Request) -> Response:
+    """Whether this process has started; 503 until then."""
+    return await _probe(request, "startup")
+
+
+@router.get("/health/ready")
+async def ready(request: Request) -> Response:
+    """Whether requests should be sent to this process; 503 says what is down, or that it is about to end."""
+    return await _probe(request, "ready")
+
+
+async def _probe(request: Request, probe: str) -> Response:
+    health: Health = request.app.state.health
+    status, told = await health.answer(probe)
+    return Response(orjson.dumps(told), status, {"cache-control": "no-store"}, "application/json")
 
 
 @router.get("/api/v1/undeterred/config-schema")

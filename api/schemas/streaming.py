@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.errors import ApiError, TooMany
+from api.errors import ApiError, TooMany, Unavailable
+from api.health import Health
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -44,17 +45,28 @@ def files(*kinds: str) -> dict[int | str, dict[str, Any]]:
     return _success("The file", *kinds)
 
 
+class Ends(Unavailable):
+    """This process of the API ends, and what it would wait for goes on elsewhere."""
+
+    retry_after_s = 1
+
+    def __init__(self) -> None:
+        super().__init__("this process of the API ends: ask again")
+
+
 async def while_there(request: Request, poll: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a long poll. It is cancelled when the client goes away. Raises: ClientDisconnect."""
+    """The result of a long poll. It is cancelled when the client goes away. Raises: ClientDisconnect; Ends."""
+    health: Health = request.app.state.health
     polling, gone = asyncio.ensure_future(poll), asyncio.ensure_future(_gone(request))
+    ends = asyncio.ensure_future(health.ends.wait())
     try:
-        await asyncio.wait({polling, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({polling, gone, ends}, return_when=asyncio.FIRST_COMPLETED)
         if not polling.done():
-            raise ClientDisconnect
+            raise ClientDisconnect if gone.done() else Ends
         return polling.result()
     finally:
-        gone.cancel()
-        polling.cancel()
+        for task in (gone, ends, polling):
+            task.cancel()
 
 
 async def _gone(request: Request) -> None:
@@ -88,22 +100,28 @@ def stream(lines: AsyncIterator[bytes], during: AbstractContextManager[None] | N
 
     Args:
         lines: one JSON object each.
-        during: entered before the answer begins, and so it may refuse it.
+        during: of one that follows something: entered before the answer begins, and so it may refuse it.
     """
-    return _Stream(lines, during or nullcontext())
+    return _Stream(lines, during)
 
 
 def event_stream(events: AsyncIterator[bytes], during: AbstractContextManager[None]) -> Response:
     """The same of server-sent events, which browsers read; an error ends it, and the browser asks again."""
-    return _Stream(_events(events), during, "text/event-stream")
+    return _Stream(events, during, "text/event-stream")
 
 
 class _Stream(StreamingResponse):
     def __init__(
-        self, lines: AsyncIterator[bytes], during: AbstractContextManager[None], media_type: str = "application/json"
+        self,
+        lines: AsyncIterator[bytes],
+        during: AbstractContextManager[None] | None,
+        media_type: str = "application/json",
     ) -> None:
+        self._ends = asyncio.Event()
+        if during is not None:
+            lines = _until(lines, lambda: self._ends)
         super().__init__(
-            lines if media_type == "text/event-stream" else _guarded(lines),
+            _events(lines) if media_type == "text/event-stream" else _guarded(lines),
             media_type=media_type,
             headers={"cache-control": "no-store"},
         )
@@ -111,8 +129,29 @@ class _Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. What `during` holds is given back also if the client left before the first line."""
-        with self._during:
+        health: Health = scope["app"].state.health
+        self._ends = health.ends
+        with self._during or nullcontext():
             await super().__call__(scope, receive, send)
+
+
+async def _until(lines: AsyncIterator[bytes], ends_of: Callable[[], asyncio.Event]) -> AsyncIterator[bytes]:
+    """What is followed, until this process ends. Raises: Ends, and then the client asks another process."""
+    ends = asyncio.ensure_future(ends_of().wait())
+    try:
+        while True:
+            next_one = asyncio.ensure_future(anext(lines))
+            try:
+                await asyncio.wait({next_one, ends}, return_when=asyncio.FIRST_COMPLETED)
+                if not next_one.done():
+                    raise Ends
+                yield next_one.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                next_one.cancel()
+    finally:
+        ends.cancel()
 
 
 async def _guarded(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -78,6 +78,14 @@ class Commands:
                         raise Unavailable(f"Temporal at {self._connection.address} does not answer: {error}") from None
         return self._client
 
+    async def is_known(self) -> bool:
+        """Whether Temporal has answered since this process started: it may be away again, and reads go on meanwhile."""
+        try:
+            await self.client()
+        except Unavailable:
+            return False
+        return True
+
     async def follow_api_key(self) -> None:
         """Show a new API key to Temporal as soon as it is in its file; never returns."""
         while True:
@@ -391,6 +399,10 @@ def _refused(error: WorkflowUpdateFailedError) -> FailedPrecondition:
 
 def _unavailable(error: RPCError) -> Unavailable:
     kind = _NoWorkflow if error.status is RPCStatusCode.NOT_FOUND else Unavailable
+    if error.status is RPCStatusCode.INVALID_ARGUMENT:
+        how = ": `python -m workers.search_attributes` registers what is missing"
+        is_attribute = "search attribute" in error.message.lower()
+        return Unavailable(f"Temporal refuses this: {error.message}{how if is_attribute else ''}")
     return kind(f"Temporal does not answer ({error.status.name}): try again")
 
 

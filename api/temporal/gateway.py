@@ -34,6 +34,7 @@ from temporalio.api.workflowservice.v1 import (
 
 from api.auth.authentication import AgentPrincipal, Authenticator
 from api.errors import Unauthenticated
+from api.health import Check
 from api.temporal.connection import Connection
 from api.temporal.transcoding import messages_in, transcode
 from workflows import names
@@ -53,6 +54,7 @@ _SEAL_BYTES = 32
 _MESSAGE_BYTES = 16 << 20
 #: A call whose sender named no deadline, in seconds.
 _DEADLINE_S = 70.0
+_CHECK_S = 2.0
 #: Of every channel to Temporal's frontend, and of the server.
 OPTIONS = [("grpc.max_receive_message_length", _MESSAGE_BYTES), ("grpc.max_send_message_length", _MESSAGE_BYTES)]
 
@@ -102,7 +104,12 @@ class Gateway(grpc.GenericRpcHandler):
             **dict.fromkeys(_ANSWERS, self._answer),
         }
         self._handlers = {f"{_SERVICE}{name}": self._served(name, each) for name, each in methods.items()}
+        self._leaving = asyncio.Event()
         self._calls: dict[str, Any] = {name: upstream.unary_unary(f"{_SERVICE}{name}") for name in methods}
+
+    def leave(self) -> None:
+        """Answer polls that wait with no task, as Temporal does after a minute: agents ask the next gateway."""
+        self._leaving.set()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """The handler of a method; None, which grpc answers with UNIMPLEMENTED, for all that agents have no need of."""
@@ -143,7 +150,7 @@ class Gateway(grpc.GenericRpcHandler):
             raise _Refused(
                 grpc.StatusCode.PERMISSION_DENIED, f"task queue {queue!r} is not of agent {agent.agent_id!r}"
             )
-        task = PollActivityTaskQueueResponse.FromString(await self._forward(name, request, context))
+        task = PollActivityTaskQueueResponse.FromString(await self._wait(name, request, context))
         if task.task_token:
             await self._agent(context)  # it may have been removed while it waited
             if self._connection.keys is not None:
@@ -164,6 +171,17 @@ class Gateway(grpc.GenericRpcHandler):
                 hide(failure)
             transcode(told, self._connection.keys(), seal)
         return await self._forward(name, told.SerializeToString(), context)
+
+    async def _wait(self, name: str, request: bytes, context: _Context) -> bytes:
+        """The answer to a poll: a task, or none if this gateway leaves first."""
+        polling = asyncio.ensure_future(self._forward(name, request, context))
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({polling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return polling.result() if polling.done() else b""
+        finally:
+            polling.cancel()
+            leaving.cancel()
 
     async def _forward(self, name: str, request: bytes, context: _Context) -> bytes:
         left: Any = context.time_remaining()  # None without a deadline
@@ -190,6 +208,18 @@ class Gateway(grpc.GenericRpcHandler):
 
     def _seal(self, agent: _Agent, token: bytes) -> bytes:
         return hmac.digest(self._secret, f"{agent.agent_id}\n".encode() + token, hashlib.sha256)
+
+
+def of_upstream(upstream: aio.Channel, connection: Connection) -> Check:
+    """Whether Temporal's frontend answers."""
+    calls: Any = upstream  # its types know no coroutines
+    ask = calls.unary_unary(f"{_SERVICE}GetSystemInfo")
+
+    async def check() -> bool:
+        await ask(b"", timeout=_CHECK_S, metadata=connection.metadata())
+        return True
+
+    return check
 
 
 async def serve(gateway: Gateway, addresses: Sequence[str]) -> aio.Server:

@@ -107,6 +107,9 @@ ROWS: list[tuple[str, str, Any, str]] = [
     # the cluster
     ("GET", "/info", None, PUBLIC),
     ("GET", "/health", None, PUBLIC),
+    ("GET", "/health/live", None, PUBLIC),
+    ("GET", "/health/startup", None, PUBLIC),
+    ("GET", "/health/ready", None, PUBLIC.replace("200", "503")),  # Temporal is away
     ("GET", "/api/v1/master", None, PUBLIC),
     ("GET", "/api/v1/undeterred/config-schema", None, PUBLIC),
     ("GET", "/api/v1/openapi.json", None, PUBLIC),

@@ -20,7 +20,7 @@ from api.routing import Route
 from api.settings import ApiSettings
 
 PUBLIC = {
-    "GET /info", "GET /health", "GET /api/v1/master", "POST /api/v1/auth/login", "POST /login",
+    "GET /info", "GET /health", "GET /health/live", "GET /health/startup", "GET /health/ready", "GET /api/v1/master", "POST /api/v1/auth/login", "POST /login",
     "POST /api/v1/undeterred/agents/join",
     "GET /api/v1/undeterred/config-schema",
 }  # fmt: skip
