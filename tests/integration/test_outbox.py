@@ -6,20 +6,27 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+import structlog
+from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import select
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
 from api.settings import TemporalSettings
 from api.temporal import outbox
+from api.temporal.commands import Commands
 from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
 from database.migrate import migrate, seed
 from database.models import Outbox
 from database.session import Database
 from tests.integration.api.served import TemporalAway
-from workflows.messages import Timing
+from tests.kit.patience import PATIENCE
+from workers.connect import ensure_search_attributes
+from workflows.lifecycle.task import TaskKind
+from workflows.messages import TaskRun, Timing
 
 
 class _Heard(TemporalAway):
@@ -107,3 +114,40 @@ def test_what_an_earlier_process_left_is_sent_at_once(database: Database) -> Non
     began = asyncio.run(main())
     assert heard.at["experiment-1"] - began < 0.5
     dispatcher.poke()  # nor after
+
+
+async def test_search_attributes_that_temporal_lacks_are_said_with_the_command(
+    temporal_address: str, database: Database
+) -> None:
+    """A new namespace has none of them. Once they are registered, what waits is sent."""
+    first = await Connection(TemporalSettings(temporal_address=temporal_address)).client()
+    keep = Duration(seconds=86400)
+    await first.workflow_service.register_namespace(
+        RegisterNamespaceRequest(namespace="new", workflow_execution_retention_period=keep)
+    )
+    connection = Connection(TemporalSettings(temporal_address=temporal_address, temporal_namespace="new"))
+    run = TaskRun(task_id="t", kind=TaskKind.COMMAND, name="n", owner="o", workspace="w", job_id="j", pool="p", slots=0)
+    with database.write() as session:
+        entry = outbox.post(session, "task-t", outbox.START_TASK, run.model_dump(mode="json"))
+
+    def is_sent() -> bool:
+        with database.read() as session:
+            return session.get_one(Outbox, entry.id).sent_at is not None
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30 * PATIENCE):
+            while not condition():  # noqa: ASYNC110 - another loop does it
+                await asyncio.sleep(0.1)
+
+    with structlog.testing.capture_logs() as told:
+        async with _running(Dispatcher(database, Commands(connection, Timing()))):
+            errors: list[str] = []
+
+            def is_told() -> bool:
+                errors[:] = [each["error"] for each in told if each["event"] == "messages to workflows wait"]
+                return any("search attribute" in error for error in errors)
+
+            await until(is_told)
+            assert "`python -m workers.search_attributes` registers what is missing" in errors[-1]
+            await ensure_search_attributes(await connection.client())
+            await until(is_sent)
