@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker|kubernetes …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker|kubernetes …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -23,6 +23,7 @@ from bench import (
     pages,
     proxy,
     reports,
+    rolling,
     scheduling,
     search,
     searchers,
@@ -42,6 +43,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "trainer": trainer.figures,
     "killed": killed_rank.figures,
     "reports": reports.figures,
+    "rolling": rolling.figures,
     "wire": wire.figures,
     "storage": storage.figures,
     "searchers": searchers.figures,

@@ -23,7 +23,7 @@ from database.tasks import create_trial_tasks
 from tests.kit.servers import postgres_server
 
 _SECONDS = 4.0
-_TRIALS = 64
+TRIALS = 64
 
 
 def figures() -> Iterator[Figure]:
@@ -36,7 +36,7 @@ def figures() -> Iterator[Figure]:
 
 def _on(url: str, engine: str) -> Iterator[Figure]:
     database = Database(url)
-    _prepare(database)
+    prepare(database)
     database.close()
     with serving(url) as api:
         step = 0
@@ -66,7 +66,8 @@ def _processor_time(api: psutil.Process) -> float:
     return total
 
 
-def _prepare(database: Database) -> None:
+def prepare(database: Database) -> None:
+    """Trials 1 to `TRIALS` that run, whose containers have the tokens `token0` and so on."""
     migrate(database)
     with database.write() as session:
         seed(session, cluster_name="bench", admin_password_hash=None, pools=["default"])
@@ -77,7 +78,7 @@ def _prepare(database: Database) -> None:
         )  # fmt: skip
         session.add(experiment)
         session.flush()
-        for number in range(_TRIALS):
+        for number in range(TRIALS):
             trial = Trial(
                 experiment_id=experiment.id, request_id=f"r{number}", task_id=f"t{number}", seed=0, hparams={},
                 state="ACTIVE", run_id=1,

@@ -26,6 +26,7 @@ defaults
     timeout client 1h
     timeout server 1h
     timeout tunnel 1h
+    timeout check 5s
     option redispatch
     retries 3
     default-server check inter 200ms fall 1 rise 1
@@ -34,14 +35,14 @@ frontend api
     default_backend api
 backend api
     balance roundrobin
-    option httpchk GET {check}
+    option httpchk GET /health/ready
 {api}
 frontend pages
     bind 127.0.0.1:{pages}
     default_backend pages
 backend pages
     balance roundrobin
-    option httpchk GET {check}
+    option httpchk GET /health/ready
 {proxy}
 """
 
@@ -80,7 +81,7 @@ class Replica:
             assert self._process.poll() is None, self.log[-3000:]
             assert time.monotonic() < deadline, self.log[-3000:]
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health").status_code == 200:
+                if httpx.get(f"{self.url}/health/ready").status_code == 200:
                     return
             time.sleep(0.05)
 
@@ -115,7 +116,7 @@ class Replicas:
 
 @contextlib.contextmanager
 def replicas(
-    folder: Path, database_url: str, temporal_address: str, *, count: int = 2, check: str = "/health", **more: str
+    folder: Path, database_url: str, temporal_address: str, *, count: int = 2, **more: str
 ) -> Generator[Replicas]:
     """API processes that run, behind a load balancer. `more`: further settings of them, `UNDETERRED_…`."""
     environment = {
@@ -140,7 +141,7 @@ def replicas(
             for kind in ("port", "pages")
         ]
         config = folder / "haproxy.cfg"
-        config.write_text(_CONFIG.format(port=port, pages=pages, check=check, api=servers[0], proxy=servers[1]))
+        config.write_text(_CONFIG.format(port=port, pages=pages, api=servers[0], proxy=servers[1]))
         balancer = folder / "haproxy"
         balancer.mkdir()
 
