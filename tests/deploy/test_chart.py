@@ -26,8 +26,6 @@ PROCESSES = {
     "gateway": GatewaySettings,
     "agent": AgentSettings,
 }
-#: Read by all processes, and no setting of one.
-OF_PROCESSES = {"UNDETERRED_READY_FILE"}
 #: What Secrets have in these tests.
 SECRETS = {
     "UNDETERRED_DATABASE_URL": "postgresql+psycopg://user:password@host/name",
@@ -112,12 +110,28 @@ def test_a_process_takes_what_its_pod_sets(values: str, component: str) -> None:
     model = PROCESSES[component]
     found = environment(objects(values=values), component)
     from_environment(model, found)
-    known = {f"UNDETERRED_{name.upper()}" for name in model.model_fields} | OF_PROCESSES
+    known = {f"UNDETERRED_{name.upper()}" for name in model.model_fields}
     assert {name for name in found if name.startswith("UNDETERRED_")} <= known
 
 
 def test_migrations_take_what_their_pod_sets() -> None:
     assert from_environment(ClusterSettings, environment(objects(), "migrations")).database_url
+
+
+@pytest.mark.parametrize("component", PROCESSES)
+def test_probes_ask_for_what_they_mean(component: str) -> None:
+    """The port that a probe names is one of the container's, and one that its process answers probes at."""
+    found = objects()
+    (container,) = dict(templates(found))[component]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    settings = from_environment(PROCESSES[component], environment(found, component))
+    answers = settings.port if component == "api" else settings.health_port
+    for kind, probe in (("readinessProbe", "ready"), ("livenessProbe", "live")):
+        asked = container[kind]["httpGet"]
+        assert (asked["path"], ports[asked["port"]]) == (f"/health/{probe}", answers)
+    if component in ("api", "gateway"):
+        spec = dict(templates(found))[component]
+        assert settings.drain_s + 10 < spec["terminationGracePeriodSeconds"], "it is killed while it finishes"
 
 
 def test_values_reach_the_process() -> None:

@@ -159,6 +159,25 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{- define "undeterred.health" -}}
+- {name: UNDETERRED_HEALTH_HOST, value: 0.0.0.0}
+- {name: UNDETERRED_HEALTH_PORT, value: "8099"}
+{{- end -}}
+
+{{/* Of what is no API. It may wait for the database or Temporal for any time: no start-up probe ends that. */}}
+{{- define "undeterred.probes" -}}
+readinessProbe:
+  httpGet: {path: /health/ready, port: health}
+  periodSeconds: 5
+  timeoutSeconds: 3
+livenessProbe:
+  httpGet: {path: /health/live, port: health}
+  initialDelaySeconds: 30
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end -}}
+
 {{- define "undeterred.metrics" -}}
 {{- if .Values.metrics.enabled }}
 - {name: UNDETERRED_METRICS_HOST, value: 0.0.0.0}
