@@ -8,6 +8,7 @@ from sqlalchemy import text
 from starlette.responses import Response
 
 from api.deps import PartsDep
+from api.errors import Unavailable, error_body
 from api.health import Health
 from api.routing import Route
 from api.schemas.base import WIRE_VERSION, answer
@@ -64,6 +65,10 @@ async def ready(request: Request) -> Response:
 async def _probe(request: Request, probe: str) -> Response:
     health: Health = request.app.state.health
     status, told = await health.answer(probe)
+    if status != 200:
+        down = [name for name, found in told.get("checks", {}).items() if found == "down"]
+        why = f": {' and '.join(down)} does not answer" if down else ""
+        told |= error_body(Unavailable(f"this process is {told['status']}{why}"))
     return Response(orjson.dumps(told), status, {"cache-control": "no-store"}, "application/json")
 
 

@@ -48,8 +48,6 @@ def files(*kinds: str) -> dict[int | str, dict[str, Any]]:
 class Ends(Unavailable):
     """This process of the API ends, and what it would wait for goes on elsewhere."""
 
-    retry_after_s = 1
-
     def __init__(self) -> None:
         super().__init__("this process of the API ends: ask again")
 
