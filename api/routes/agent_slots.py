@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -22,11 +21,10 @@ from api.routing import Route
 from api.schemas import agents as wire
 from api.schemas.base import answer
 from api.schemas.parameters import SORT_BY, AgentId, SlotId
-from api.temporal import outbox
+from api.services.pools import post_service
 from database.models import Agent
 from database.types import utc_now
-from workflows import names
-from workflows.messages import AgentService, NodeService, NodeState
+from workflows.messages import NodeService, NodeState
 
 router = APIRouter(route_class=Route, tags=["cluster"])
 
@@ -178,7 +176,7 @@ async def _changed(
             row = agents.find(session, agent_id)
             session.refresh(row, with_for_update=True)
             change(row)
-            _tell_pool(session, row)
+            post_service(session, row)
             session.flush()
             held = agents.holders(session, user)
             if slot_id:
@@ -231,14 +229,3 @@ def _node(session: Session, name: str) -> tuple[Agent, dict[str, Any]]:
     if found is None:
         raise NotFound(f"agent {name!r} not found")
     return found
-
-
-def _tell_pool(session: Session, row: Agent) -> None:
-    service = AgentService(
-        agent_id=row.id,
-        is_enabled=row.is_enabled,
-        disabled_slots=tuple(row.disabled_slots),
-        is_draining=row.is_draining,
-        leave_at=row.leave_at,
-    )
-    outbox.post(session, names.pool_workflow(row.pool), "agent_service", service.model_dump(mode="json"))

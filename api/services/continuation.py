@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable
 from api.errors import BadRequest, FailedPrecondition, Forbidden
-from api.services.experiments import Created, Creator
+from api.services.experiments import Created, Creator, run_of
 from api.services.forks import origin_of
 from api.services.jobs import claim_of
 from api.services.pools import check_pool
@@ -76,7 +76,7 @@ class Continuer:
             row.is_archived = False  # or it would run while archived, and could not be unarchived
             row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
             row.slots_per_trial = config.resources.slots_per_trial
-            run = self._creator.run_of(session, row, config, search)
+            run = run_of(session, row, config, search, self._creator.settings.timing)
             run.past, run.is_started = past.events, bool(past.events)
             run.continuation, run.revision = row.continuations, row.revision
             run.template.source_checkpoint = row.source_checkpoint

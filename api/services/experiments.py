@@ -53,7 +53,7 @@ from workflows.config.config_policies import NO_POLICY, ConfigPolicy, Workload
 from workflows.config.served import notices
 from workflows.config.yamltext import Document
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import ExperimentRun, TrialTemplate
+from workflows.messages import ExperimentRun, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
 from workflows.searchers import Create, Decision, Search, SearchError, Started
 
@@ -91,7 +91,7 @@ class Creator:
 
     def __init__(self, database: Database, settings: ApiSettings) -> None:
         self.database = database
-        self._settings = settings
+        self.settings = settings
 
     def create(
         self,
@@ -140,7 +140,7 @@ class Creator:
                 warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
                 said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
-                said += _storage_notices(wire, self._settings.roots)
+                said += _storage_notices(wire, self.settings.roots)
                 source = _source_checkpoint(session, config, user)
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)
@@ -156,7 +156,7 @@ class Creator:
                 if note is not None:
                     note(session, experiment)
                 session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
-                run = self.run_of(session, experiment, config, search)
+                run = run_of(session, experiment, config, search, self.settings.timing)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
                 _begin(session, experiment, run, decision)
                 if run.trials and run.state is ExperimentState.PAUSED and inheritance is None:
@@ -248,14 +248,14 @@ class Creator:
 
     def _parse(self, document: Document, site: _Site, seed: int | None) -> ExperimentConfig:
         storage = None
-        if self._settings.storage_path:
-            storage = {"type": "shared_fs", "host_path": self._settings.storage_path}
+        if self.settings.storage_path:
+            storage = {"type": "shared_fs", "host_path": self.settings.storage_path}
         if site.storage is not None:
             lower = {} if storage is None else {"checkpoint_storage": storage}
             storage = merge_configs({"checkpoint_storage": site.storage}, lower)["checkpoint_storage"]
         defaults = ClusterDefaults(
             checkpoint_storage=storage,
-            image=self._settings.trial_image,
+            image=self.settings.trial_image,
             resource_pool=site.compute_pool,
             aux_resource_pool=site.aux_pool,
         )
@@ -279,35 +279,35 @@ class Creator:
         check_available(session, pool, workspace_id, f"{_PREFIX}<config>.resources.resource_pool")
         return pool
 
-    def run_of(
-        self, session: Session, experiment: Experiment, config: ExperimentConfig, search: Search
-    ) -> ExperimentRun:
-        """What the workflow of an experiment starts with."""
-        owner = session.get_one(User, experiment.owner_id).username
-        project = session.get_one(Project, experiment.project_id)
-        timing = self._settings.timing
-        if config.preemption_timeout is not None:
-            timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
-        return ExperimentRun(
-            experiment_id=experiment.id,
-            name=config.name,
-            owner=owner,
-            job_id=experiment.job_id,
-            state=ExperimentState(experiment.state),
-            search=search,
-            moves=experiment.pool_moves,
-            template=TrialTemplate(
-                pool=experiment.resource_pool,
-                slots=config.resources.slots_per_trial,
-                max_restarts=config.max_restarts,
-                claim=claim_of(experiment).claim,
-                user=owner,
-                workspace=session.get_one(Workspace, project.workspace_id).name,
-                is_single_node=bool(config.resources.is_single_node),
-                heeds_logs=any(policy.pattern and policy.action for policy in config.log_policies),
-                timing=timing,
-            ),
-        )
+
+def run_of(
+    session: Session, experiment: Experiment, config: ExperimentConfig, search: Search, timing: Timing
+) -> ExperimentRun:
+    """What the workflow of an experiment starts with."""
+    owner = session.get_one(User, experiment.owner_id).username
+    project = session.get_one(Project, experiment.project_id)
+    if config.preemption_timeout is not None:
+        timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
+    return ExperimentRun(
+        experiment_id=experiment.id,
+        name=config.name,
+        owner=owner,
+        job_id=experiment.job_id,
+        state=ExperimentState(experiment.state),
+        search=search,
+        moves=experiment.pool_moves,
+        template=TrialTemplate(
+            pool=experiment.resource_pool,
+            slots=config.resources.slots_per_trial,
+            max_restarts=config.max_restarts,
+            claim=claim_of(experiment).claim,
+            user=owner,
+            workspace=session.get_one(Workspace, project.workspace_id).name,
+            is_single_node=bool(config.resources.is_single_node),
+            heeds_logs=any(policy.pattern and policy.action for policy in config.log_policies),
+            timing=timing,
+        ),
+    )
 
 
 def _begin(session: Session, experiment: Experiment, run: ExperimentRun, decision: Decision) -> None:

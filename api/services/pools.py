@@ -17,7 +17,7 @@ from api.temporal import outbox
 from database.models import Agent, Cluster, Experiment, PoolBinding, Project, ResourcePool, Workspace
 from workflows import names
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import AutoscalerRun, PoolMove, PoolRun, ProviderChange
+from workflows.messages import AgentService, AutoscalerRun, PoolMove, PoolRun, ProviderChange
 from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.provider import Provider
@@ -121,6 +121,18 @@ def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
                 raise FailedPrecondition(f"pool {name!r} is bound to workspaces: a default is there for all of them")
             setattr(cluster, field, name)
     return row
+
+
+def post_service(session: Session, row: Agent) -> None:
+    """Tell an agent's pool what of it is to be in service."""
+    service = AgentService(
+        agent_id=row.id,
+        is_enabled=row.is_enabled,
+        disabled_slots=tuple(row.disabled_slots),
+        is_draining=row.is_draining,
+        leave_at=row.leave_at,
+    )
+    outbox.post(session, names.pool_workflow(row.pool), "agent_service", service.model_dump(mode="json"))
 
 
 def move(session: Session, row: Experiment, name: str, by: str) -> None:

@@ -33,7 +33,7 @@ from workflows.config.durations import shown as shown_duration
 from workflows.config.tasks import TaskConfig, TaskConfigError, parse_task_config
 from workflows.lifecycle.needs import is_waiting
 from workflows.lifecycle.task import ENDS_IDLE, KILLED, PAUSED, UNPAUSED, TaskKind, TaskState
-from workflows.messages import TaskRun, TaskWish
+from workflows.messages import TaskRun, TaskWish, Timing
 
 #: A tree of tasks is walked by its parents: so deep, it is a mistake.
 _DEEPEST = 50
@@ -119,7 +119,7 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     if is_waiting(needs):
         awaited = ", ".join(need.task_id for need in needs if need.state is None)
         note_line(session, task_id, f"{row.name} waits for the end of {awaited}", place=AWAITS)
-    run = _run(row, config, user, workspace, settings).model_copy(update={"needs": needs})
+    run = run_of(row, config, user.username, workspace, settings.timing).model_copy(update={"needs": needs})
     outbox.post(session, names.task_workflow(task_id), outbox.START_TASK, run.model_dump(mode="json"))
     return Launched(row, capacity_warnings(session, pool, config.resources.slots))
 
@@ -200,13 +200,14 @@ _SHOWN = {
 }
 
 
-def _run(row: Task, config: TaskConfig, user: UserPrincipal, workspace: Workspace, settings: ApiSettings) -> TaskRun:
-    timing = settings.timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
+def run_of(row: Task, config: TaskConfig, owner: str, workspace: Workspace, timing: Timing) -> TaskRun:
+    """What the workflow of a task starts with."""
+    timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
     return TaskRun(
         task_id=row.id,
         kind=TaskKind(row.kind),
         name=row.name or row.id,
-        owner=user.username,
+        owner=owner,
         workspace=workspace.name,
         job_id=row.job_id,
         pool=config.resources.resource_pool,
