@@ -39,6 +39,16 @@ def migrate() -> None:
     _run("migrate")
 
 
+def backup() -> None:
+    """Run `undeterred-backup`."""
+    _run("backup")
+
+
+def restore() -> None:
+    """Run `undeterred-restore`."""
+    _run("restore")
+
+
 def _run(name: str) -> None:
     try:
         module = importlib.import_module(f"workers.{name}")

@@ -575,8 +575,10 @@ class Experiment:
             job_id=run.job_id,
             template=run.template,
             orders=orders,
-            state=orders.state,
+            # one whose search stopped it before it was started again, on a restored cluster
+            state=TrialState.STOPPING_COMPLETED if orders.is_stopped and not orders.state.is_stopping else orders.state,
             run_id=entry.run_id,
+            restarts=entry.restarts,
             continued_after=entry.run_id,
             revision=entry.revision,
         )

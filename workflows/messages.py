@@ -81,6 +81,7 @@ class TrialEntry(BaseModel):
     run_id: int = 0  # of its last run, when it is started again
     revision: int = 0  # of its last record, when it is started again
     task_id: str = ""  # when it is started again, if it is no longer its first one
+    restarts: int = 0  # spent, when it is started again on a restored cluster
 
     @model_serializer(mode="wrap")
     def _only_changes(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -250,6 +251,7 @@ class TaskRun(BaseModel):
     needs: list[Need] = Field(default_factory=list[Need])  # what it comes after
     ran_s: float = 0.0  # so long its earlier runs had their slots
     ended_because: str = ""  # it is ended for this, and not because a user wanted it
+    lost: str = ""  # why nothing of what it did is left: it is only started to end
 
 
 class TaskUse(BaseModel):

@@ -104,6 +104,8 @@ class Task(AllocationHolder):
         while not state.state.is_terminal:
             if state.state is TaskState.STOPPING_CANCELED:
                 await self._end(TaskState.CANCELED, "killed on request")
+            elif state.lost:
+                await self._end(TaskState.ERROR, state.lost)
             elif reason := broken(state.needs):
                 await self._end(TaskState.CANCELED, reason)
             elif not self._workload.needs_slots():
