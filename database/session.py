@@ -24,6 +24,9 @@ class Database:
         pool_size: connections kept open; each concurrent session holds one.
 
     Beyond the pool there may be ten more connections; who waits for one longer than 10 s gets a TimeoutError.
+
+    On PostgreSQL nothing outlives its transaction on a connection, no setting and no prepared statement: behind a
+    pooler such as PgBouncer the next transaction is on another one. (Prepared statements would gain nothing here.)
     """
 
     def __init__(self, url: str, *, pool_size: int = 10) -> None:
@@ -36,7 +39,7 @@ class Database:
         else:
             self._reader = self._writer = create_engine(
                 url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
-                json_deserializer=orjson.loads,
+                json_deserializer=orjson.loads, connect_args={"prepare_threshold": None},
             )  # fmt: skip
 
     @property
@@ -75,16 +78,19 @@ class Database:
         say otherwise. A crash of this process loses nothing.
         """
         connection = self._writer.connect()
-        connection.detach()  # the setting must not reach another user of the pool
+        connection.detach()  # it is kept for long, and is none of the pool's size
         if not self.is_sqlite:
-            with connection.begin():
-                connection.exec_driver_sql("SET synchronous_commit = off")
+            event.listen(connection, "begin", _commit_lazily)
         return connection
 
     def close(self) -> None:
         """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
+
+
+def _commit_lazily(connection: Connection) -> None:
+    connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import psutil
+from sqlalchemy import make_url
 
 from workers.temporal_server import command, find_or_get
 
@@ -132,6 +133,45 @@ def restartable_postgres(*settings: str) -> Generator[Postgres]:
 
 
 @contextlib.contextmanager
+def pgbouncer(url: str, *, connections: int) -> Generator[str]:
+    """A PgBouncer in transaction mode before a PostgreSQL server. Yields the URL that goes through it.
+
+    Args:
+        url: Of the server.
+        connections: To the server; clients take turns on them, transaction by transaction.
+    """
+    parts, port, user = make_url(url), free_port(), _unprivileged_user()
+    with tempfile.TemporaryDirectory(prefix="pgbouncer-") as name:
+        folder = Path(name)
+        accounts, settings, log_path = (folder / file for file in ("userlist.txt", "pgbouncer.ini", "log"))
+        accounts.write_text(f'"{parts.username}" "{parts.password}"\n')
+        settings.write_text(
+            f"[databases]\n* = host={parts.host} port={parts.port}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = scram-sha-256\nauth_file = {accounts}\n"
+            f"pool_mode = transaction\ndefault_pool_size = {connections}\nmax_client_conn = 500\n"
+        )
+        if user is not None:
+            for path in (folder, accounts, settings):
+                os.chown(path, user, -1)
+        with log_path.open("w") as log:
+            process = subprocess.Popen(
+                [pgbouncer_program(), str(settings)],
+                user=user,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                _wait_for("pgbouncer", process, lambda: "process up" in log_path.read_text(), log_path, 60.0)
+                yield parts.set(port=port).render_as_string(hide_password=False)
+            finally:
+                _stop(process, signal.SIGTERM, 30.0)
+
+
+@contextlib.contextmanager
 def temporal_server(folder: Path, *settings: str) -> Generator[str]:
     """A Temporal dev server with its file in `folder`, tuned as the embedded one. Yields its address.
 
@@ -192,6 +232,11 @@ def running_server(name: str, line: list[str], folder: Path, is_ready: Callable[
             yield
         finally:
             _stop(process, signal.SIGKILL, 30.0)
+
+
+def pgbouncer_program() -> str:
+    """PgBouncer, of Debian's package."""
+    return _program("pgbouncer", "pgbouncer", lambda: shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin"))
 
 
 def ssh_server_program() -> str:
@@ -330,6 +375,7 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: find_or_get(print),
     lambda: _program("dockerd", "docker.io"),
     lambda: _postgres_program("postgres"),
+    pgbouncer_program,
     faketime_library,
     haproxy_program,
     ip_program,

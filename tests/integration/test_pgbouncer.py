@@ -1,0 +1,84 @@
+"""A platform whose database is behind PgBouncer in transaction mode: each transaction may have another connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from database.session import Database
+from tests.kit.platform import Platform, platform
+from tests.kit.scripts import TRAIN, config
+from tests.kit.servers import pgbouncer
+
+#: Fewer than clients hold at a time, so that they must take turns.
+CONNECTIONS = 4
+
+
+@pytest.fixture
+async def pooled(temporal_address: str, postgres_database: str, tmp_path: Path) -> AsyncGenerator[Platform]:
+    """A platform whose processes reach PostgreSQL through PgBouncer alone."""
+    with pgbouncer(postgres_database, connections=CONNECTIONS) as url:
+        async with platform(
+            temporal_address=temporal_address, database_url=url, folder=tmp_path, pool="main"
+        ) as running:
+            await running.start_agent(slots=3)
+            yield running
+
+
+async def test_main_paths_need_no_connection_of_their_own(pooled: Platform) -> None:
+    searcher = {"name": "async_halving", "num_rungs": 2, "max_trials": 4, "max_length": 6, "divisor": 2,
+                "max_concurrent_trials": 3}  # fmt: skip
+    space = {"quality": {"type": "double", "minval": 0, "maxval": 1}, "sleep": 0.05}
+    experiment_id = await pooled.create(config(searcher, hyperparameters=space), {"train.py": TRAIN})
+    await pooled.until_reported(experiment_id)
+    await pooled.command(experiment_id, "pause")
+    await pooled.until_state(experiment_id, "PAUSED")
+    await pooled.command(experiment_id, "activate")
+    # more reads at a time than there are connections, each often enough to be prepared by a driver that does so
+    paths = (
+        "/api/v1/experiments",
+        "/api/v1/agents",
+        "/api/v1/workspaces",
+        f"/api/v1/experiments/{experiment_id}/trials",
+    )
+    for _ in range(8):
+        await asyncio.gather(*(pooled.get(path) for path in paths * 3))
+    assert (await pooled.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    trials = await pooled.trials(experiment_id)
+    assert len(trials) == 4
+    for trial in trials:
+        steps = [report["totalBatches"] for report in await pooled.metrics(trial["id"])]
+        assert steps == list(range(1, trial["totalBatchesProcessed"] + 1))
+        assert any(line.startswith("step ") for line in await pooled.logs(trial["id"]))
+    await asyncio.to_thread(_check_left_nothing, pooled.database.url)
+
+
+def _check_left_nothing(url: str) -> None:
+    """No transaction left a setting or a prepared statement on a connection that others have next."""
+    engine = create_engine(url, poolclass=NullPool, connect_args={"prepare_threshold": None})
+    held = [engine.connect() for _ in range(CONNECTIONS)]  # all of PgBouncer's, as each is in a transaction
+    try:
+        assert {connection.scalar(text("SHOW synchronous_commit")) for connection in held} == {"on"}
+        assert {connection.scalar(text("SELECT count(*) FROM pg_prepared_statements")) for connection in held} == {0}
+        served = {connection.scalar(text("SELECT pg_backend_pid()")) for connection in held}
+        assert len(served) == CONNECTIONS
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_lazy_writer_commits_lazily_on_whatever_connection(postgres_database: str) -> None:
+    with pgbouncer(postgres_database, connections=1) as url:
+        database = Database(url)
+        with database.connect_lazy_writer() as lazy:
+            for _ in range(2):
+                with lazy.begin():
+                    assert lazy.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "off"
+                with database.read() as session:
+                    assert session.scalar(text("SHOW synchronous_commit")) == "on", "others don't notice"
+        database.close()
