@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, create_engine, inspect, make_url, select, text
 
 from database.checkpoint_files import Kept
@@ -128,11 +129,10 @@ def _copy_sqlite(source: str, target: Path) -> None:
 def _run(program: str, url: str, *options: str) -> None:
     """PostgreSQL's own program. The password goes by the environment, which other users of this host can't read."""
     parts = make_url(url)
-    shown = parts._replace(drivername="postgresql", password=None).render_as_string()
-    environment = dict(os.environ)
-    if parts.password:
-        environment["PGPASSWORD"] = str(parts.password)
-    line = [_program(program), "--no-password", f"--dbname={shown}", *options]
+    _, options_of_url = parts.get_dialect()().create_connect_args(parts)
+    password = options_of_url.pop("password", None)
+    environment = dict(os.environ) | ({"PGPASSWORD": str(password)} if password else {})
+    line = [_program(program), "--no-password", f"--dbname={make_conninfo(**options_of_url)}", *options]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BackupError(f"{program} failed: {done.stderr.strip()[-600:] or f'exit code {done.returncode}'}")

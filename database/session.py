@@ -10,17 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.orm import Session
 
 from database.audit import AuditedSession, asking, record
+
+#: After how many seconds a server that fell silent counts as gone: TCP alone would wait for a quarter of an hour while
+#: another server has taken over. What the URL says comes first.
+_PATIENCE: dict[str, int] = {
+    "connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}  # fmt: skip
 
 
 class Database:
     """Access to the records.
 
     Args:
-        url: `sqlite:///path/to/file` or `postgresql+psycopg://user@host/name`.
+        url: `sqlite:///path/to/file` or `postgresql+psycopg://user@host/name`; of several servers that replicate,
+            `postgresql+psycopg://user@/name?host=a:5432&host=b:5432&target_session_attrs=read-write`.
         pool_size: connections kept open; each concurrent session holds one.
 
     Beyond the pool there may be ten more connections; who waits for one longer than 10 s gets a TimeoutError.
@@ -39,7 +47,7 @@ class Database:
         else:
             self._reader = self._writer = create_engine(
                 url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
-                json_deserializer=orjson.loads, connect_args={"prepare_threshold": None},
+                json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),
             )  # fmt: skip
 
     @property
@@ -75,18 +83,27 @@ class Database:
 
         Its commits don't wait for the disk. That is what they are on SQLite anyway (see `set_pragmas`); on PostgreSQL a
         crash of the server itself may lose the last 0.6 s of them, where `SET LOCAL synchronous_commit = on` does not
-        say otherwise. A crash of this process loses nothing.
+        say otherwise. A crash of this process loses nothing. A server that has each commit wait for a standby is to
+        lose nothing when that takes over: there they wait like all others.
         """
         connection = self._writer.connect()
         connection.detach()  # it is kept for long, and is none of the pool's size
         if not self.is_sqlite:
-            event.listen(connection, "begin", _commit_lazily)
+            with connection.begin():
+                waits_for_standbys = connection.exec_driver_sql("SHOW synchronous_standby_names").scalar_one()
+            if not waits_for_standbys:
+                event.listen(connection, "begin", _commit_lazily)
         return connection
 
     def close(self) -> None:
         """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
+
+
+def _postgres_options(url: URL) -> dict[str, Any]:
+    patience = {name: seconds for name, seconds in _PATIENCE.items() if name not in url.query}
+    return {"prepare_threshold": None, **patience}
 
 
 def _commit_lazily(connection: Connection) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import psutil
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url, text
 
 from workers.temporal_server import command, find_or_get
 
@@ -57,6 +57,7 @@ class Postgres:
 
     def __init__(self, folder: Path, url: str, command: list[str], user: int | None) -> None:
         self.url = url
+        self.options: list[str] = []  # further ones of its command line
         self._folder = folder
         self._command = command
         self._user = user
@@ -67,7 +68,7 @@ class Postgres:
         """Start it; returns when it answers."""
         with self._log.open("w") as log:
             process = self._process = subprocess.Popen(
-                self._command,
+                [*self._command, *self.options],
                 user=self._user,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -77,6 +78,37 @@ class Postgres:
             )
         # The socket answers during recovery too, this line is written when queries are answered.
         _wait_for("postgres", process, lambda: "ready to accept" in self._log.read_text(), self._log, 60.0)
+
+    @contextlib.contextmanager
+    def copy(self) -> Generator[Postgres]:
+        """Start it and a standby that follows it; the standby is stopped after the block."""
+        parts, port = make_url(self.url), free_port()
+        options, self.options = self.options, []
+        self.start()  # what has it wait for a standby would have the copy wait as well
+        with tempfile.TemporaryDirectory(prefix="postgres-") as name:
+            folder = Path(name)
+            if self._user is not None:
+                os.chown(folder, self._user, -1)
+            subprocess.run(
+                [_postgres_program("pg_basebackup"), "-D", folder / "data", "-R", "-X", "stream", "-c", "fast",
+                 "-h", "127.0.0.1", "-p", str(parts.port), "-U", str(parts.username)],
+                user=self._user, cwd=folder, check=True, env=os.environ | {"PGPASSWORD": str(parts.password)},
+            )  # fmt: skip
+            line = [_postgres_program("postgres"), "-D", str(folder / "data"), "-p", str(port), "-h", "127.0.0.1"]
+            standby = Postgres(
+                folder,
+                parts.set(port=port).render_as_string(hide_password=False),
+                [*line, "-k", str(folder)],
+                self._user,
+            )
+            try:
+                standby.start()
+                self.stop()
+                self.options = options
+                self.start()
+                yield standby
+            finally:
+                standby.stop()
 
     def kill(self) -> None:
         """SIGKILL to the server and all its sessions: what is committed is on disk."""
@@ -130,6 +162,42 @@ def restartable_postgres(*settings: str) -> Generator[Postgres]:
             yield server
         finally:
             server.stop()
+
+
+class Replicated:
+    """Two PostgreSQL servers: each commit of the first waits until the second has it.
+
+    Attributes:
+        url: Of whichever takes writes.
+        primary: The first.
+        standby: The second; readable, and the same but for the moment that a commit is on its way.
+    """
+
+    def __init__(self, primary: Postgres, standby: Postgres) -> None:
+        self.primary, self.standby = primary, standby
+        first, second = make_url(primary.url), make_url(standby.url)
+        hosts = [f"{parts.host}:{parts.port}" for parts in (first, second)]
+        query = {"host": hosts, "target_session_attrs": "read-write"}
+        url = first._replace(host=None, port=None).update_query_dict(query)
+        self.url = url.render_as_string(hide_password=False)
+
+    def fail_over(self) -> None:
+        """The first server dies, the second takes its place; returns when it takes writes."""
+        self.primary.kill()
+        engine = create_engine(self.standby.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT pg_promote()"))
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def replicated_postgres() -> Generator[Replicated]:
+    """A PostgreSQL server and a standby that has all that is committed."""
+    with restartable_postgres() as primary:
+        primary.stop()
+        primary.options = ["-c", "synchronous_standby_names=*", "-c", "synchronous_commit=on"]
+        with primary.copy() as standby:
+            yield Replicated(primary, standby)
 
 
 @contextlib.contextmanager
