@@ -98,6 +98,7 @@ from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
 from api.services.monitoring import Monitoring
+from api.services.outbox_retention import OutboxRetention
 from api.services.pools import run_of
 from api.services.preemption import PreemptionWatch
 from api.services.unmanaged import watch as watch_unmanaged
@@ -149,6 +150,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(parts.preemption.run()),
             asyncio.create_task(_start_pools(parts)),
             asyncio.create_task(parts.log_retention.run()),
+            asyncio.create_task(parts.outbox_retention.run()),
             asyncio.create_task(watch_unmanaged(parts.database)),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
@@ -296,6 +298,7 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         creator=creator,
         continuer=Continuer(database, creator),
         log_retention=LogRetention(database, settings.log_retention_days),
+        outbox_retention=OutboxRetention(database),
         redactor=redactor,
         log_ring=log_ring,
         monitoring=metrics_of_process,

@@ -19,6 +19,7 @@ from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
 from api.services.monitoring import Monitoring
+from api.services.outbox_retention import OutboxRetention
 from api.services.preemption import PreemptionWatch
 from api.settings import ApiSettings
 from api.temporal.commands import Commands
@@ -45,6 +46,7 @@ class Parts:
     creator: Creator
     continuer: Continuer
     log_retention: LogRetention
+    outbox_retention: OutboxRetention
     redactor: Redactor
     log_ring: LogRing
     monitoring: Monitoring

@@ -13,15 +13,22 @@ import structlog
 from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import select
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
+import pytest
+from sqlalchemy import func, select
+
+from api.services.outbox_retention import OutboxRetention
 from api.settings import TemporalSettings
 from api.temporal import outbox
 from api.temporal.commands import Commands
 from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
 from database.migrate import migrate, seed
-from database.models import Outbox
+from database.models import Experiment, Outbox
 from database.session import Database
+from database.types import utc_now
 from tests.integration.api.served import TemporalAway
 from tests.kit.patience import PATIENCE
 from workers.connect import ensure_search_attributes
@@ -151,3 +158,21 @@ async def test_search_attributes_that_temporal_lacks_are_said_with_the_command(
             assert "`python -m workers.search_attributes` registers what is missing" in errors[-1]
             await ensure_search_attributes(await connection.client())
             await until(is_sent)
+def test_messages_go_a_week_after_they_were_sent_unless_a_restore_would_need_them(database: Database) -> None:
+    with database.write() as session:
+        for number, state in ((1, "ACTIVE"), (2, "COMPLETED")):
+            session.add(
+                Experiment(
+                    id=number, job_id=str(number), name="", state=state, config={}, original_config="",
+                    searcher_name="single", searcher_metric="", resource_pool="default", owner_id=1, project_id=1,
+                )
+            )  # fmt: skip
+        for days in (6, 8, None):
+            for workflow_id in ("experiment-1", "experiment-2", "experiment-3", "pool-default"):
+                message = outbox.post(session, workflow_id, f"sent {days} days ago", {})
+                message.sent_at = None if days is None else utc_now() - timedelta(days=days)
+    assert OutboxRetention(database).remove_sent() == 3, "of one that is over, of one that was deleted, and of a pool"
+    with database.read() as session:
+        old = session.scalars(select(Outbox.workflow_id).where(Outbox.kind == "sent 8 days ago")).all()
+        assert old == ["experiment-1"]
+        assert session.scalar(select(func.count(Outbox.id))) == 9
