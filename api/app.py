@@ -258,7 +258,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
 
 def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
     configure(Outgoing.of(settings.allowed_networks, settings.own_buckets))
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, replica_url=settings.database_read_url)
     migrate(database)
     password = settings.admin_password.get_secret_value() if settings.admin_password else None
     with database.write() as session:
@@ -267,6 +267,10 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         cluster = session.scalars(select(Cluster)).one()
         session.expunge(cluster)
     secrets = [settings.agent_token.get_secret_value(), password or "", make_url(settings.database_url).password or ""]
+        cluster_id = session.scalars(select(Cluster.cluster_id)).one()
+        log_level = session.scalars(select(Cluster.log_level)).one()
+    urls = [make_url(url) for url in (settings.database_url, settings.database_read_url) if url]
+    secrets = [settings.agent_token.get_secret_value(), password or "", *(str(url.password or "") for url in urls)]
     redactor = Redactor(secrets)
     log_ring = LogRing(redactor)
     log_ring.set_level(cluster.log_level)

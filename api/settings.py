@@ -184,6 +184,12 @@ def check_ports(settings: BaseModel) -> None:
 class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
     """What the API needs to know."""
 
+    database_read_url: str | None = Field(
+        default=None,
+        description="a standby of the database, postgresql+psycopg://…: lists are read there once it has all that is "
+        "committed; unset: none",
+        pattern=r"^postgresql\+psycopg://",
+    )
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
     drain_s: float = Field(
@@ -255,6 +261,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
         if value and _PEER.fullmatch(value) is None and not _is_ip(value):
             raise ValueError(f"{value!r}: expected host, host:port or an IP address, such as 10.1.2.3:8080")
         return value
+
+    def _has_primary(self) -> Self:
+        if self.database_read_url is not None and not self.database_url.startswith("postgresql"):
+            raise ValueError("database_read_url: expected none: database_url names no PostgreSQL that it could follow")
+        return self
 
 
 def from_environment(model: type[Any], environment: Mapping[str, str] | None = None) -> Any:

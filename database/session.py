@@ -14,6 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.orm import Session
 
 from database.audit import AuditedSession, asking, record
+from database.replica import Replica
 
 #: After how many seconds a server that fell silent counts as gone: TCP alone would wait for a quarter of an hour while
 #: another server has taken over. What the URL says comes first.
@@ -30,6 +31,7 @@ class Database:
         url: `sqlite:///path/to/file` or `postgresql+psycopg://user@host/name`; of several servers that replicate,
             `postgresql+psycopg://user@/name?host=a:5432&host=b:5432&target_session_attrs=read-write`.
         pool_size: connections kept open; each concurrent session holds one.
+        replica_url: of a standby that lists may be read from.
 
     Beyond the pool there may be ten more connections; who waits for one longer than 10 s gets a TimeoutError.
 
@@ -37,18 +39,16 @@ class Database:
     pooler such as PgBouncer the next transaction is on another one. (Prepared statements would gain nothing here.)
     """
 
-    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+    def __init__(self, url: str, *, pool_size: int = 10, replica_url: str | None = None) -> None:
         self.url = url
+        self._replica = None if replica_url is None else Replica(_postgres_engine(replica_url, pool_size))
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
         if self.is_sqlite:
             self._reader = _sqlite_engine(url, "BEGIN", pool_size)
             # a transaction that reads first and writes later would fail as "locked": take the write lock at once
             self._writer = _sqlite_engine(url, "BEGIN IMMEDIATE", 2)
         else:
-            self._reader = self._writer = create_engine(
-                url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
-                json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),
-            )  # fmt: skip
+            self._reader = self._writer = _postgres_engine(url, pool_size)
 
     @property
     def engine(self) -> Engine:
@@ -59,6 +59,13 @@ class Database:
     def read(self) -> Generator[Session]:
         """A session for reading; rolled back at the end. Objects stay readable after it."""
         with Session(self._reader, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def read_list(self) -> Generator[Session]:
+        """As `read`, perhaps on the replica: never from before what was committed when this is called."""
+        engine = self._reader if self._replica is None else self._replica.engine_for(self._reader)
+        with Session(engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
@@ -99,6 +106,15 @@ class Database:
         """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
+        if self._replica is not None:
+            self._replica.engine.dispose()
+
+
+def _postgres_engine(url: str, pool_size: int) -> Engine:
+    return create_engine(
+        url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
+        json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),
+    )  # fmt: skip
 
 
 def _postgres_options(url: URL) -> dict[str, Any]:

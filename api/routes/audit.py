@@ -45,7 +45,7 @@ def audit_log(
         statement = statement.where(AuditEntry.target.startswith(target, autoescape=True))
     number = AuditEntry.number
     statement = statement.order_by(number.asc() if window.is_descending is False else number.desc())
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         rows, pagination = rows_of(session, statement, window)
         shown = [_entry(entry) for (entry,) in rows]
         chain = _verdict(parts) if verified else None

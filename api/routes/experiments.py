@@ -173,7 +173,7 @@ def list_experiments(
     """Experiments that match every filter. Limit 0 means 100, -1 all, -2 only the count."""
     if window.limit == 0:
         window.limit = 100
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         total = experiments.count(session, wanted, user)
         start, end = window.bounds(total)
         if window.limit == -2:
@@ -307,7 +307,7 @@ def list_trials(
     sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Trials of an experiment."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         readable(session, experiment_id, user)
         statement = trials.of_experiment(experiment_id)
         if states:
@@ -324,7 +324,7 @@ def read_history(
 ) -> Response:
     """Who changed an experiment, when and how, with its beginning, its end and failures of its runs; newest first."""
     cursor = history.Cursor.of(wanted.before)
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         experiment = readable(session, experiment_id, user)
         events, next_ = history.read(session, experiment, limit=wanted.limit, before=cursor, kinds=wanted.kinds)
     if not user.is_admin:
@@ -345,7 +345,7 @@ def list_allocations(
 @router.get("/api/v1/experiments/{experiment_id}/checkpoints", response_model=CheckpointsResponse)
 def list_checkpoints(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wanted: CheckpointsDep) -> Response:
     """Checkpoints of an experiment, sorted by an attribute or a validation metric."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         experiment = readable(session, experiment_id, user)
         return wanted.page_of(session, checkpoints.of_experiment(session, experiment_id), experiment)
 

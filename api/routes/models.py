@@ -71,7 +71,7 @@ def list_models(
         workspace_ids=workspace_ids or (),
         workspace_names=workspace_names or (),
     )
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         found, pagination = queries.models(session, user, wanted, sort_by, window)
     return answer({"models": found, "pagination": pagination})
 
@@ -148,7 +148,7 @@ def list_versions(
     sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
 ) -> Response:
     """Versions of a model, with their checkpoints."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         model = _shown(session, name, user)
         found, pagination = queries.versions(session, model, sort_by, window)
     return answer({"model": model, "modelVersions": found, "pagination": pagination})

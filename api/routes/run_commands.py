@@ -38,7 +38,7 @@ _KNOWN = ("archive", "delete", "kill", "move", "pause", "resume", "unarchive")
 @router.post("/api/v1/runs", response_model=wire.RunsResponse)
 def search_runs(parts: PartsDep, user: UserDep, wanted: wire.SearchRuns) -> Response:
     """Runs that match a filter, sorted. Limit 0 means 100, and a page has at most 1,000."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         found, pagination = runs.search(session, wanted, _window(wanted), user)
     return answer({"runs": found, "pagination": pagination})
 
@@ -46,7 +46,7 @@ def search_runs(parts: PartsDep, user: UserDep, wanted: wire.SearchRuns) -> Resp
 @router.post("/api/v1/experiments-search", response_model=wire.FoundExperimentsResponse)
 def search_experiments(parts: PartsDep, user: UserDep, wanted: wire.SearchRuns) -> Response:
     """Experiments that match a filter, sorted, each with its best trial. Limits are those of `POST /api/v1/runs`."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         found, pagination = runs.search_experiments(session, wanted, _window(wanted), user)
     return answer({"experiments": found, "pagination": pagination})
 

@@ -74,7 +74,7 @@ def _running(session: Session, user: UserPrincipal) -> list[_Running]:
 @router.get("/api/v1/tasks")
 def list_tasks(parts: PartsDep, user: UserDep) -> Response:
     """What runs, by allocation; v1GetTasksResponse."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         hosts = {row.id: row for row in session.scalars(select(Agent))}
         found = {each.allocation.id: _listed(each, hosts) for each in _running(session, user)}
     return answer({"allocationIdToSummary": found})
@@ -83,7 +83,7 @@ def list_tasks(parts: PartsDep, user: UserDep) -> Response:
 @router.get("/tasks")
 def list_tasks_of_old(parts: PartsDep, user: UserDep) -> Response:
     """What runs, by allocation, as clients up to 0.21 read it."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         hosts = {row.id: row for row in session.scalars(select(Agent))}
         found = {each.allocation.id: _listed_of_old(each, hosts) for each in _running(session, user)}
     return answer(found)
@@ -164,7 +164,7 @@ def _devices(hosts: dict[str, Agent], place: dict[str, Any]) -> list[dict[str, A
 @router.get("/api/v1/tasks/count")
 def count_tasks(parts: PartsDep, user: UserDep) -> Response:
     """How many tasks of each kind run that the caller may see."""
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         kinds = [each.task.kind for each in _running(session, user)]
     return answer({f"{kind.lower()}s": kinds.count(kind) for kind in ("COMMAND", "NOTEBOOK", "SHELL", "TENSORBOARD")})
 

@@ -133,7 +133,7 @@ def workloads(
     if group:
         kinds &= {group}
     metric = "" if sort_key == "batches" else sort_key
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         readable_trial(session, trial_id, user)
         statement = trials.workloads(
             trial_id, kinds, without_deleted=remove_deleted, metric=metric, descending=bool(window.is_descending)

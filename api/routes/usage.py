@@ -119,7 +119,7 @@ def over_time(
             f"timestampAfter: {rfc3339(after)}: expected at most {_LONGEST.days} days before {rfc3339(end)}"
         )
     span = slots_over_time.Span.of(after, end, buckets)
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         found = slots_over_time.over_time(session, span, pool, user)
     return answer(wire.SlotsOverTime(start=after, bucket_seconds=span.width_ms / 1000, **vars(found)))
 
@@ -127,7 +127,7 @@ def over_time(
 def _uses(parts: Parts, user: UserPrincipal, after: datetime, before: datetime) -> list[usage.Use]:
     if before <= after:
         raise BadRequest(f"timestampBefore: {rfc3339(before)}: expected a time after timestampAfter, {rfc3339(after)}")
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         return list(usage.between(session, after, before, user))
 
 
@@ -141,7 +141,7 @@ def _aggregated(parts: Parts, user: UserPrincipal, start: str, end: str, *, mont
         last += timedelta(days=1)
     if (last - first).days > _MOST_PERIODS:
         raise BadRequest(f"endDate: {end!r}: expected at most {_MOST_PERIODS} days after startDate")
-    with parts.database.read() as session:
+    with parts.database.read_list() as session:
         uses = list(usage.between(session, first, last, user))
     return usage.aggregated(uses, first, last, monthly=monthly)
 
