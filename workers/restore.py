@@ -98,6 +98,7 @@ def bring_back(settings: RestoreSettings, folder: Path, *, looks: bool = True) -
         "the cluster is restored: start its processes",
         backup_of=note.made_at.isoformat(timespec="seconds"),
         experiments=len(revived.experiments),
+        experiments_broken=revived.broken,
         trials=revived.trials,
         tasks=len(revived.tasks),
         tasks_lost=len(revived.lost_tasks),

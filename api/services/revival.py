@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import Session
 
@@ -58,6 +59,7 @@ from workflows.searchers import (
     Inherited,
     OperationCompleted,
     Search,
+    SearchError,
     TrialClosed,
     TrialExitedEarly,
     ValidationReported,
@@ -77,6 +79,7 @@ class Revived:
     """What a restored cluster goes on with, by number or id."""
 
     experiments: list[int] = field(default_factory=list[int])
+    broken: list[int] = field(default_factory=list[int])  # experiments that end, as their records do not fit together
     trials: int = 0  # that run, or wait for slots
     tasks: list[str] = field(default_factory=list[str])
     lost_tasks: list[str] = field(default_factory=list[str])  # that end: nothing of what they did was kept
@@ -111,9 +114,15 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
     for row in session.scalars(live.order_by(Experiment.id)).all():
         revived.experiments.append(row.id)
         if names.experiment_workflow(row.id) not in unstarted:
-            run = _experiment(session, row, timing, because)
-            revived.trials += sum(entry.is_waiting for entry in run.trials.values())
-            outbox.post_start(session, run)
+            try:
+                with session.begin_nested():
+                    run = _experiment(session, row, timing, because)
+                    outbox.post_start(session, run)
+            except (SearchError, ValidationError) as error:
+                _give_up(session, row, f"it can't go on: {because}, and its records do not fit together: {error}")
+                revived.broken.append(revived.experiments.pop())
+            else:
+                revived.trials += sum(entry.is_waiting for entry in run.trials.values())
     alone = select(Task).where(Task.trial_id.is_(None), Task.ended_at.is_(None)).order_by(Task.started_at, Task.id)
     for task in session.scalars(alone).all():
         if names.task_workflow(task.id) in unstarted:
@@ -209,6 +218,15 @@ def _experiment(session: Session, row: Experiment, timing: Timing, because: str)
     _give_tasks(session, row, run, interrupted, because)
     run.continuation = row.continuations
     return run
+
+
+def _give_up(session: Session, row: Experiment, reason: str) -> None:
+    """One that nobody could go on with must not keep all others from it."""
+    now = utc_now()
+    row.state, row.error, row.ended_at = ExperimentState.ERROR.value, reason[:2000], now
+    for trial in session.scalars(select(Trial).where(Trial.experiment_id == row.id, Trial.ended_at.is_(None))):
+        trial.state, trial.ended_at = TrialState.ERROR.value, now
+        end_trial_task(session, trial.id, TaskState.ERROR.value, now)
 
 
 def _inheritance(

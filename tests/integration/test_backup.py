@@ -15,11 +15,18 @@ from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy import delete, select, update
 from temporalio.client import Client
 
+from api.auth.authentication import UserPrincipal
+from api.schemas.experiments import CreateExperimentRequest
+from api.services.experiments import Creator
+from api.settings import ApiSettings
 from database.checkpoint_files import Kept, checked
 from database.migrate import migrate, seed
+from database.models import Experiment, Outbox, SearchDecision
 from database.session import Database
+from database.types import utc_now
 from tests.conftest import empty_postgres
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import EPOCHS, config
@@ -252,6 +259,36 @@ def test_database_with_tables_and_later_schema_are_refused(
     (copied / "backup.json").write_text(json.dumps(note | {"schema_revision": "9999"}))
     with pytest.raises(GivenUp, match="schema 9999, and this release knows those up to"):
         bring_back(settings(RestoreSettings, second_url, tmp_path), copied)
+
+
+def test_one_experiment_whose_records_do_not_fit_does_not_keep_the_others(
+    database_url: str, second_url: str, tmp_path: Path
+) -> None:
+    database = Database(database_url)
+    migrate(database)
+    with database.write() as session:
+        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
+    user = UserPrincipal(user_id=1, username="admin", is_admin=True)
+    created = Creator(database, ApiSettings(database_url=database_url, agent_token="x", storage_path=str(tmp_path)))  # pyright: ignore[reportArgumentType]
+    wanted = CreateExperimentRequest(config=json.dumps(config()), activate=True)
+    ids = [created.create(wanted, user, None).experiment_id for _ in range(3)]
+    with database.write() as session:
+        session.execute(update(Outbox).values(sent_at=utc_now()))
+        session.execute(delete(SearchDecision).where(SearchDecision.experiment_id == ids[1]))
+    database.close()
+    write(settings(BackupSettings, database_url, tmp_path), tmp_path / "backup")
+    revived = bring_back(settings(RestoreSettings, second_url, tmp_path), tmp_path / "backup")
+    assert (revived.experiments, revived.broken, revived.trials) == ([ids[0], ids[2]], [ids[1]], 2)
+    restored = Database(second_url)
+    with restored.read() as session:
+        broken = session.get_one(Experiment, ids[1])
+        assert (broken.state, broken.ended_at is None) == ("ERROR", False)
+        assert "its records do not fit together" in broken.error
+        starts = session.scalars(
+            select(Outbox.workflow_id).where(Outbox.kind == "start_experiment", Outbox.sent_at.is_(None))
+        )
+        assert sorted(starts) == [f"experiment-{ids[0]}", f"experiment-{ids[2]}"]
+    restored.close()
 
 
 async def test_namespace_with_workflows_is_refused(
