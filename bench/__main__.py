@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|cluster|docker|kubernetes …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|restore|partitions|cluster|docker|kubernetes …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -21,9 +21,11 @@ from bench import (
     kubernetes,
     lifecycle,
     pages,
+    partitions,
     proxy,
     reports,
     rolling,
+    restore,
     scheduling,
     search,
     searchers,
@@ -55,6 +57,8 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "web": web.figures,
     "pages": pages.figures,
     "hosts": hosts.figures,
+    "restore": restore.figures,
+    "partitions": partitions.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
 }
