@@ -7,17 +7,13 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 
 import pytest
 import structlog
 from google.protobuf.duration_pb2 import Duration
-from sqlalchemy import select
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
-from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
-
-import pytest
 from sqlalchemy import func, select
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
 from api.services.outbox_retention import OutboxRetention
 from api.settings import TemporalSettings
@@ -158,6 +154,8 @@ async def test_search_attributes_that_temporal_lacks_are_said_with_the_command(
             assert "`python -m workers.search_attributes` registers what is missing" in errors[-1]
             await ensure_search_attributes(await connection.client())
             await until(is_sent)
+
+
 def test_messages_go_a_week_after_they_were_sent_unless_a_restore_would_need_them(database: Database) -> None:
     with database.write() as session:
         for number, state in ((1, "ACTIVE"), (2, "COMPLETED")):
