@@ -132,15 +132,15 @@ def _experiments(connection: psycopg.Connection, count: int) -> None:
             labels = '["vision"]' if n % 3 else '["text", "large"]'
             yield (
                 f"{n}\tjob-{n}\texperiment {n}\tthe {n}th\t\t{labels}\t{states[n % 6]}\t1\t\t1\t{config}\t{original}\t"
-                f"random\tloss\tt\tf\tt\t1000\tdefault\t0\t1\t{n % _USERS + 1}\t{n % _PROJECTS + 1}\t[]\t0\t[]\t"
+                f"random\tloss\tt\tf\tt\t1000\tdefault\t0\t1\t{n % _USERS + 1}\t{n % _PROJECTS + 1}\t[]\t0\t[]\t{_TRIALS}\t"
                 f"{'t' if n % 7 == 0 else 'f'}\tf\t\t\t{_START}\t{_START}\n"
             )
 
     columns = (
         "id, job_id, name, description, notes, labels, state, revision, error, progress, config, original_config,"
         " searcher_name, searcher_metric, smaller_is_better, wants_validations, has_operations, max_length,"
-        " resource_pool, pool_moves, slots_per_trial, owner_id, project_id, inherited, continuations, searcher_queue, is_archived,"
-        " is_unmanaged, commanded, commanded_by, started_at, ended_at"
+        " resource_pool, pool_moves, slots_per_trial, owner_id, project_id, inherited, continuations, searcher_queue,"
+        " trial_count, is_archived, is_unmanaged, commanded, commanded_by, started_at, ended_at"
     )
     _copy(connection, "experiments", columns, rows())
     definitions = (f"{n}\t\\\\x00\t1\n" for n in range(1, count + 1))

@@ -79,23 +79,32 @@ def _trial_of_names(filled: Filled) -> int:
     return filled.log_trial - 1
 
 
-def _timed(what: str, unit_goal: float, run: Callable[[], object]) -> Figure:
-    """The time of a step in ms, after one that is not counted."""
+def _timed(
+    what: str, unit_goal: float, run: Callable[[], object], before: Callable[[], object] | None = None
+) -> Figure:
+    """The time of a step in ms, after one that is not counted. `before`: what comes before each, and is no part of it."""
     times: list[float] = []
     for _ in range(_RUNS + 1):
+        if before is not None:
+            before()
         began = time.perf_counter()
         run()
         times.append((time.perf_counter() - began) * 1000)
     return Figure(what, times[1:], "ms", unit_goal, note=f"p95 {p95(times[1:]):.0f} ms")
 
 
-def _opened(page: Page, path: str, until: str) -> Callable[[], None]:
-    def run() -> None:
+def _opening(page: Page, what: str, goal: float, path: str, until: str) -> Figure:
+    """The time from the navigation to a page until something of it is there; another page was open, and at rest."""
+
+    def elsewhere() -> None:
         page.goto("/det/account")
+        page.wait_for_load_state("networkidle")
+
+    def run() -> None:
         page.goto(path, wait_until="commit")
         page.wait_for_selector(until)
 
-    return run
+    return _timed(what, goal, run, elsewhere)
 
 
 def _heap(page: Page) -> float:
@@ -110,29 +119,35 @@ def _heap(page: Page) -> float:
 
 def _lists(page: Page, filled: Filled) -> Iterator[Figure]:
     of = f"{filled.experiments:,} experiments in one project"
-    yield _timed(f"{of}: navigation until the first rows", 300, _opened(page, "/det/projects/1", "tbody tr"))
+    yield _opening(page, f"{of}: navigation until the first rows", 300, "/det/projects/1", "tbody tr")
     yield Figure(f"{of}: frames while scrolling", [page.evaluate(_SCROLLED, "main")], "/s", 55, more_is_better=True)
+    yield Figure(f"{of}: answer with 50 rows", [_size(page) / 1000], "KB", goal=30)
     yield Figure(f"{of}: memory of the page", [_heap(page)], "MiB", goal=150)
     narrowed = "/det/projects/1?name=999&sort=name"
-    yield _timed(f"{of}: by a part of the name, sorted", 300, _opened(page, narrowed, "tbody tr"))
+    yield _opening(page, f"{of}: by a part of the name, sorted", 300, narrowed, "tbody tr")
+
+
+def _size(page: Page) -> int:
+    """Bytes of the answer with the rows of a list."""
+    with page.expect_response("**/experiments-grid") as held:
+        page.goto("/det/projects/1")
+    return len(held.value.body())
 
 
 def _search(page: Page, experiment: int) -> Iterator[Figure]:
     of = f"a search of {_MANY_TRIALS:,} trials"
     base = f"/det/experiments/{experiment}"
-    yield _timed(f"{of}: navigation until its trials", 300, _opened(page, f"{base}/trials", "tbody tr"))
-    yield _timed(f"{of}: navigation until the first chart", 1000, _opened(page, base, "figure"))
+    yield _opening(page, f"{of}: navigation until its trials", 300, f"{base}/trials", "tbody tr")
+    yield _opening(page, f"{of}: navigation until the first chart", 1000, base, "figure")
     yield Figure(f"{of}: memory of the page", [_heap(page)], "MiB", goal=150)
 
 
 def _log(page: Page, filled: Filled) -> Iterator[Figure]:
     of = f"a log of {filled.log_lines:,} lines"
     names = f"/det/trials/{_trial_of_names(filled)}"
-    yield _timed(
-        f"a trial of {_NAMES:,} metrics: until they can be chosen", 1000, _opened(page, names, "input[type=search]")
-    )
+    yield _opening(page, f"a trial of {_NAMES:,} metrics: until they can be chosen", 1000, names, "input[type=search]")
     yield Figure(f"a trial of {_NAMES:,} metrics: memory of the page", [_heap(page)], "MiB", goal=150)
-    yield _timed(f"{of}: navigation until its end", 300, _opened(page, f"/det/trials/{filled.log_trial}/logs", ".line"))
+    yield _opening(page, f"{of}: navigation until its end", 300, f"/det/trials/{filled.log_trial}/logs", ".line")
     place = page.get_by_label("place in the log")
     shares = iter(range(3, 1000, 91))
 
@@ -145,6 +160,18 @@ def _log(page: Page, filled: Filled) -> Iterator[Figure]:
         )
 
     yield _timed(f"{of}: jump to a place", 300, jump)
+    word = page.get_by_label("search the log")
+    rare = iter(range(filled.log_lines // 3, filled.log_lines, 1001))
+
+    def search() -> None:
+        number = next(rare)
+        word.fill(f"step {number}:")
+        page.wait_for_function(
+            "(text) => document.querySelector('.line')?.innerText.includes(text)", arg=f"step {number}:"
+        )
+
+    yield _timed(f"{of}: search for a line in its middle", 300, search)
+    word.fill("")
     yield Figure(f"{of}: frames while scrolling", [page.evaluate(_SCROLLED, ".log")], "/s", 55, more_is_better=True)
     yield Figure(f"{of}: memory of the page", [_heap(page)], "MiB", goal=150)
 

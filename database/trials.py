@@ -43,7 +43,8 @@ def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTria
     new = [trial for trial in trials if trial.request_id not in known]
     if new:
         rows = [_row(session, experiment_id, trial) for trial in new]
-        session.execute(insert(session, Trial).values(rows).on_conflict_do_nothing())
+        added = insert(session, Trial).values(rows).on_conflict_do_nothing().returning(Trial.id)
+        count_trials(session, experiment_id, len(session.scalars(added).all()))
         made = _ids(session, experiment_id, [trial.request_id for trial in new])
         create_trial_tasks(session, made.values())
         known |= made
@@ -51,6 +52,13 @@ def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTria
             if trial.inherits is not None:
                 _inherit(session, experiment_id, known[trial.request_id], trial.inherits)
     return CreatedTrials(trial_ids=[known[trial.request_id] for trial in trials], pasts=pasts)
+
+
+def count_trials(session: Session, experiment_id: int, more: int) -> None:
+    """Note that an experiment has more trials: to count those of a project, nobody has to read them all."""
+    if more:
+        added = {Experiment.trial_count: Experiment.trial_count + more}
+        session.execute(update(Experiment).where(Experiment.id == experiment_id).values(added))
 
 
 def _pasts(session: Session, experiment_id: int, trials: Mapping[int, NewTrial]) -> dict[int, TrialPast]:

@@ -27,6 +27,7 @@ READING_POSTS = frozenset(
         "/api/v1/roles/search/by-ids",
         "/api/v1/runs",
         "/api/v1/trial-comparison/query",
+        "/api/v1/undeterred/experiments-grid",
         "/api/v1/undeterred/experiments/plan",
         "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend",
         "/searcher/preview",

@@ -250,12 +250,14 @@ def _load(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
             .group_by(Checkpoint.experiment_id)
         )
     }
-    active = [row.id for row in rows if row.state == "ACTIVE"]
-    shown = _shown_states(session, active) if active else {}
+    shown = shown_states(session, [row.id for row in rows if row.state == "ACTIVE"])
     return [_wire(row, trials[row.id], checkpoints.get(row.id, (0, 0)), shown) for row in rows]
 
 
-def _shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
+def shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
+    """How far active experiments came, of those that hold allocations."""
+    if not ids:
+        return {}
     rank = case({state: index for index, state in enumerate(SHOWN)}, value=Allocation.state, else_=0)
     rows = session.execute(
         select(Trial.experiment_id, func.max(rank))
@@ -279,17 +281,22 @@ def _best(trials: Sequence[tuple[int, float | None]], *, smaller_is_better: bool
     return trial_id, value if smaller_is_better else -value
 
 
+def public_state(experiment: Any, shown: Mapping[int, str], *, has_trials: bool) -> str:
+    """A state as clients know it. `shown`: what `shown_states` found."""
+    state = experiment.state
+    if state == "ACTIVE" and experiment.is_unmanaged:
+        state = "RUNNING"
+    elif state == "ACTIVE":
+        state = shown.get(experiment.id, "QUEUED" if has_trials else "ACTIVE")
+    return f"STATE_{state}"
+
+
 def _wire(
     experiment: Any,
     trials: Sequence[tuple[int, float | None]],
     checkpoints: tuple[int, int],
     shown: dict[int, str],
 ) -> wire.Experiment:
-    state = experiment.state
-    if state == "ACTIVE" and experiment.is_unmanaged:
-        state = "RUNNING"
-    elif state == "ACTIVE":
-        state = shown.get(experiment.id, "QUEUED" if trials else "ACTIVE")
     end = experiment.ended_at or utc_now()
     config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
     best_id, best_value = _best(trials, smaller_is_better=experiment.smaller_is_better)
@@ -299,7 +306,7 @@ def _wire(
         description=experiment.description,
         notes=experiment.notes,
         labels=experiment.labels,
-        state=f"STATE_{state}",
+        state=public_state(experiment, shown, has_trials=bool(trials)),
         archived=experiment.is_archived,
         config=as_object(config),
         original_config=original,

@@ -36,6 +36,18 @@ def search_experiments(
     session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
 ) -> tuple[list[wire.FoundExperiment], Pagination]:
     """A page of the experiments that match, each with its best trial. Raises: BadRequest."""
+    experiment_ids, pagination = experiment_ids_of(session, wanted, window, user)
+    best = _best_trials(session, experiment_ids)
+    return [
+        wire.FoundExperiment(experiment=each, best_trial=best.get(each.id))
+        for each in experiments.by_ids(session, experiment_ids)
+    ], pagination
+
+
+def experiment_ids_of(
+    session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
+) -> tuple[list[int], Pagination]:
+    """The ids of a page of the experiments that match. Raises: BadRequest."""
     table = table_columns.of_experiments(session)
     statement = (
         select(Experiment.id)
@@ -45,12 +57,7 @@ def search_experiments(
     )
     statement = _narrowed(statement, table, wanted.filter, wanted.project_id)
     rows, pagination = rows_of(session, statement.order_by(*read_order(wanted.sort, table, Experiment.id)), window)
-    experiment_ids = [row[0] for row in rows]
-    best = _best_trials(session, experiment_ids)
-    return [
-        wire.FoundExperiment(experiment=each, best_trial=best.get(each.id))
-        for each in experiments.by_ids(session, experiment_ids)
-    ], pagination
+    return [row[0] for row in rows], pagination
 
 
 def _best_trials(session: Session, experiment_ids: Sequence[int]) -> dict[int, ShownTrial]:

@@ -16,7 +16,7 @@ from api.queries.paging import Window, chosen, rows_of
 from api.schemas import workspaces as wire
 from api.schemas.base import Pagination
 from api.schemas.users import AgentUserGroup
-from database.models import Experiment, PoolBinding, Project, ProjectVisit, ResourcePool, Trial, User, Workspace
+from database.models import Experiment, PoolBinding, Project, ProjectVisit, ResourcePool, User, Workspace
 from database.models import WorkspacePin as Pin
 
 _STATE = "WORKSPACE_STATE_"
@@ -142,14 +142,7 @@ def _projects(user: UserPrincipal) -> Any:
     mine = Experiment.project_id == Project.id
     total = select(func.count()).where(mine).scalar_subquery()
     active = select(func.count()).where(mine, Experiment.state == "ACTIVE").scalar_subquery()
-    runs = (
-        select(func.count())
-        .select_from(Trial)
-        .join(Experiment, Experiment.id == Trial.experiment_id)
-        .where(mine)
-        .correlate(Project)
-        .scalar_subquery()
-    )
+    runs = select(func.coalesce(func.sum(Experiment.trial_count), 0)).where(mine).scalar_subquery()
     return (
         select(Project, Workspace.name, Workspace.is_archived, User.username, total, active, runs, _LAST_START)
         .join(Workspace, Workspace.id == Project.workspace_id)

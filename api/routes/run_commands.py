@@ -16,7 +16,7 @@ from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.parts import Parts
-from api.queries import runs
+from api.queries import experiment_grid, runs
 from api.queries.paging import Window
 from api.routes.bulk import MOST, results_of
 from api.routes.experiments import command_one
@@ -49,6 +49,14 @@ def search_experiments(parts: PartsDep, user: UserDep, wanted: wire.SearchRuns) 
     with parts.database.read_list() as session:
         found, pagination = runs.search_experiments(session, wanted, _window(wanted), user)
     return answer({"experiments": found, "pagination": pagination})
+
+
+@router.post("/api/v1/undeterred/experiments-grid", response_model=wire.GridResponse)
+def grid(parts: PartsDep, user: UserDep, wanted: wire.GridRequest) -> Response:
+    """The same for pages: of each experiment only what a list shows, and the columns that are asked for."""
+    with parts.database.read() as session:
+        rows, pagination = experiment_grid.page(session, wanted, _window(wanted), user)
+    return answer(wire.GridResponse(experiments=rows, pagination=pagination))
 
 
 def _window(wanted: wire.SearchRuns) -> Window:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -96,6 +96,45 @@ class FoundExperimentsResponse(Wire):
     """v1SearchExperimentsResponse."""
 
     experiments: list[FoundExperiment]
+    pagination: Pagination
+
+
+class GridRequest(SearchRuns):
+    """Ours: a page of a grid. `columns`: of the best trials, named as filters name them, `hp.lr`."""
+
+    columns: list[Annotated[str, Field(max_length=1000)]] = Field(default_factory=list[str], max_length=30)
+
+
+class GridRow(Wire):
+    """An experiment in a grid, without what no list shows. `values`: of the columns that were asked for."""
+
+    id: int
+    name: str
+    labels: list[str]
+    state: str
+    archived: bool
+    unmanaged: bool
+    progress: Real | None = None
+    start_time: Timestamp
+    end_time: Timestamp | None = None
+    num_trials: int
+    best_trial_id: int | None = None
+    best_trial_searcher_metric: Real | None = None
+    searcher_type: str
+    searcher_metric: str
+    resource_pool: str
+    user_id: int
+    username: str
+    display_name: str
+    project_id: int
+    workspace_id: int
+    values: list[Any]
+
+
+class GridResponse(Wire):
+    """A page of a grid."""
+
+    experiments: list[GridRow]
     pagination: Pagination
 
 

@@ -25,6 +25,7 @@ from database.checkpoints import resume_point
 from database.models import Checkpoint, Experiment, Trial
 from database.session import Database
 from database.tasks import create_trial_tasks, end_trial_task, reopen_trial_tasks
+from database.trials import count_trials
 from database.types import utc_now
 from workflows import names
 
@@ -75,6 +76,7 @@ def create_trial(
     )
     session.add(trial)
     session.flush()
+    count_trials(session, experiment_id, 1)
     create_trial_tasks(session, [trial.id])
     return trial
 

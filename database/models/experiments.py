@@ -17,8 +17,8 @@ class Experiment(Base):
 
     __tablename__ = "experiments"
     __table_args__ = (
-        # What counts over a project reads this index alone: how many a list has, and when the latest began.
-        Index("ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at"),
+        # What counts over a project reads this index alone: experiments, trials, and when the latest began.
+        Index("ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at", "trial_count"),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
     )
 
@@ -54,6 +54,7 @@ class Experiment(Base):
     source_checkpoint: Mapped[str | None] = mapped_column(String(36))  # that every trial starts from
     continuations: Mapped[int] = mapped_column(default=0)  # how often it went on after its end
     searcher_queue: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # events of a custom search
+    trial_count: Mapped[int] = mapped_column(default=0, server_default="0")  # see `count_trials`
     is_archived: Mapped[bool] = mapped_column(default=False)
     log_retention_days: Mapped[int | None]  # None: as the cluster says; -1: without a limit
     is_unmanaged: Mapped[bool] = mapped_column(default=False)  # trained elsewhere: a client says how it stands

@@ -29,7 +29,7 @@ def test_list_of_a_project_does_not_wait_for_its_counts(admin: Visitor) -> None:
 @pytest.mark.parametrize(
     ("path", "until", "first"),
     [
-        ("/det/projects/1?name=digits", "tbody tr", "/experiments-search$"),
+        ("/det/projects/1?name=digits", "tbody tr", "/experiments-grid$"),
         ("/det/experiments/1/trials?sort=-SORT_BY_ID", "tbody tr", r"/api/v1/experiments/1/trials\?"),
         ("/det/trials/1/logs?level=INFO", "[role=log]", r"/trials/1/log-window\?levels"),
     ],

@@ -414,6 +414,7 @@ def upgrade() -> None:
     sa.Column('source_checkpoint', sa.String(length=36), nullable=True),
     sa.Column('continuations', sa.Integer(), nullable=False),
     sa.Column('searcher_queue', Document, nullable=False),
+    sa.Column('trial_count', sa.Integer(), server_default='0', nullable=False),
     sa.Column('is_archived', sa.Boolean(), nullable=False),
     sa.Column('log_retention_days', sa.Integer(), nullable=True),
     sa.Column('is_unmanaged', sa.Boolean(), nullable=False),
@@ -433,7 +434,7 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('experiments', schema=None) as batch_op:
-        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at'], unique=False)
+        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 

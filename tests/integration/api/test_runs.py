@@ -169,6 +169,42 @@ async def test_experiments_are_found_by_what_their_best_trial_has(table: Table) 
     assert found["experiments"][0]["bestTrial"]["id"] == table.ids[1]
 
 
+async def test_grid_has_the_columns_that_are_asked_for_and_no_configuration(table: Table) -> None:
+    columns = [
+        "hp.net.name",
+        "hp.lr",
+        "validation.loss.last",
+        "validation.a.b.max",
+        "metadata.data.set",
+        "nothing",
+        "hp.x.y",
+    ]
+    body = {"projectId": table.project_id, "sort": "id=asc", "columns": columns}
+    found = await table.user.post("/api/v1/undeterred/experiments-grid", body)
+    alone, search = found["experiments"]
+    assert alone["values"] == ["mlp", 0.5, 0.3, 3.0, "v2", None, None]
+    assert search["values"] == [None, 2, 0.1, 1.0, None, None, None]
+    assert (search["bestTrialId"], search["bestTrialSearcherMetric"], search["numTrials"]) == (table.ids[1], 0.1, 2)
+    assert (alone["state"], alone["searcherType"], alone["labels"]) == (
+        "STATE_STARTING",
+        "single",
+        ["x", 'odd "label"'],
+    )
+    assert found["pagination"]["total"] == 2
+    whole = await table.user.post("/api/v1/experiments-search", {"projectId": table.project_id, "sort": "id=asc"})
+    for row, shown in zip((each["experiment"] for each in whole["experiments"]), found["experiments"], strict=True):
+        assert shown == {key: row[key] for key in shown if key != "values"} | {"values": shown["values"]}
+    assert len(json.dumps(found["experiments"])) <= 2 * 30_000 / 50, "50 rows have at most 30 KB"
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"), [(["x"] * 31, "columns"), (["x" * 1001], "columns.0"), ("hp.lr", "columns")]
+)
+async def test_grid_refuses_more_columns_than_a_page_shows(api: Served, columns: Any, told: str) -> None:
+    path = "/api/v1/undeterred/experiments-grid"
+    assert told in await api.user().refused(400, "POST", path, {"columns": columns})
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -200,7 +236,7 @@ async def test_experiments_are_found_by_what_their_best_trial_has(table: Table) 
 )  # fmt: skip
 async def test_search_is_refused_with_what_was_expected(api: Served, body: dict[str, Any], told: str) -> None:
     user = api.user()
-    for path in ("/api/v1/runs", "/api/v1/experiments-search"):
+    for path in ("/api/v1/runs", "/api/v1/experiments-search", "/api/v1/undeterred/experiments-grid"):
         assert told in await user.refused(400, "POST", path, body)
 
 

@@ -4,7 +4,7 @@ import { patch, post } from "./api.js";
 import { useGet, useRested } from "./data.js";
 import { count } from "./format.js";
 import { go } from "./router.js";
-import { Dialog, Do, Table, sentence } from "./ui.js";
+import { Dialog, Do, Failed, Table, sentence } from "./ui.js";
 
 /** @param {{e: any, at: number, onClose: () => void}} props `at`: the last shared decision; 0: all of them */
 export function Fork({ e, at, onClose }) {
@@ -21,6 +21,13 @@ export function Fork({ e, at, onClose }) {
     <label class="row tight"><input type="checkbox" checked=${shares} onChange=${(/** @type {any} */ event) => setShares(event.target.checked)} />share ${at ? `the first ${at} decisions` : "all decisions"} and what was trained until then</label>
     <label class="field">Configuration<textarea rows="18" spellcheck="false" value=${config} onInput=${(/** @type {any} */ event) => setConfig(event.target.value)}></textarea></label>
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" run=${start}>Fork</${Do}></div></${Dialog}>`;
+}
+
+/** Of an experiment whose configuration is not there yet. @param {{id: number, onClose: () => void}} props */
+export function ForkAgain({ id, onClose }) {
+  const one = useGet(`experiments/${id}`);
+  if (one.error) return html`<${Dialog} title="Fork experiment ${id}" onClose=${onClose}><${Failed} error=${one.error} again=${one.reload} /></${Dialog}>`;
+  return one.data ? html`<${Fork} e=${one.data.experiment} at=${0} onClose=${onClose} />` : null;
 }
 
 /** @param {{e: any, onClose: () => void}} props */

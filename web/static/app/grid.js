@@ -5,7 +5,6 @@ export const MOST_PINNED = 20;
 export const MOST_COLUMNS = 30;
 export const MOST_CONDITIONS = 50;
 const DEEPEST = 5;
-const GROUPS = /** @type {Record<string, string>} */ ({ training: "avg_metrics", validation: "validation_metrics" });
 
 /**
  * A condition is a column, an operator and a value; a group joins others.
@@ -93,20 +92,14 @@ function decoded(text) {
   }
 }
 
-/** What an experiment has in a column that is not one of all. @param {any} row @param {string} name */
-export function valueOf(row, name) {
-  const [place, ...rest] = name.split(".");
-  if (place === "hp") return rest.reduce((value, key) => value?.[key], row.bestTrial?.hparams);
-  return row.bestTrial?.summaryMetrics?.[GROUPS[place] ?? place]?.[rest.slice(0, -1).join(".")]?.[rest[rest.length - 1]];
-}
-
-/** A column of a hyperparameter or of a part of a metric. @param {string} name @returns {any} */
-export function extraColumn(name) {
+/** A column of a hyperparameter or of a part of a metric. @param {string} name @param {number} i its place among those that were asked for @returns {any} */
+export function extraColumn(name, i) {
+  const valueOf = (/** @type {any} */ row) => row.values[i];
   const isHp = name.startsWith("hp.");
   return {
     key: name, title: isHp ? name.slice(3) : name.replace(/\.(last|mean|min|max)$/, " $1"), hint: `${name}, of the best trial`, num: true,
-    sort: /[,=]/.test(name) ? undefined : name, value: (/** @type {any} */ row) => valueOf(row, name),
-    cell: (/** @type {any} */ row) => { const value = valueOf(row, name); return value === undefined || value === null ? "–" : isHp ? hparam(value) : metric(value); },
+    sort: /[,=]/.test(name) ? undefined : name, value: valueOf,
+    cell: (/** @type {any} */ row) => { const value = valueOf(row); return value === undefined || value === null ? "–" : isHp ? hparam(value) : metric(value); },
   };
 }
 

@@ -11,23 +11,26 @@ import { may, mayChange } from "../session.js";
 import { COLUMNS, COMMANDS, command } from "../experiments.js";
 
 const [Filters, Columns, MoveMany, RetainMany] = ["Filters", "Columns", "MoveMany", "RetainMany"].map((name) => lazy(name, () => import("../griddialogs.js")));
-const Fork = lazy("Fork", () => import("../experimentdialogs.js"));
+const ForkAgain = lazy("ForkAgain", () => import("../experimentdialogs.js"));
 
-const LIMIT = 50;
+const [GRID, LIMIT] = ["undeterred/experiments-grid", 50];
 const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
 
 /** What a project's page reads first. @param {{id: string, tab?: string}} params */
 export function early({ id, tab = "experiments" }) {
   if (tab === "notes") ahead(`projects/${id}`);
-  else ahead("experiments-search", searchOf(id, new URLSearchParams(location.search)));
+  else ahead(GRID, searchOf(id, new URLSearchParams(location.search)));
 }
 
 /** The search that an address stands for. @param {string} project @param {URLSearchParams} now */
 function searchOf(project, now) {
   const [name, state, label, archived] = ["name", "state", "label", "archived"].map((each) => now.get(each) ?? "");
   const filter = requestFilter({ name, state, label, archived }, readGroup(now.get("filter") ?? "") ?? { and: [] });
-  return { projectId: Number(project), limit: LIMIT, offset: Number(now.get("offset") ?? 0), sort: requestSort(now.get("sort") ?? "-id"), filter };
+  return { projectId: Number(project), limit: LIMIT, offset: Number(now.get("offset") ?? 0), sort: requestSort(now.get("sort") ?? "-id"), filter, columns: extraOf(now) };
 }
+
+/** Columns beside those of all grids. @param {URLSearchParams} now */
+const extraOf = (now) => listOf(now.get("columns") ?? "", MOST_COLUMNS);
 
 /** @param {{id: string, tab?: string}} props */
 export function Project({ id, tab = "experiments" }) {
@@ -56,15 +59,15 @@ export function Grid({ project, workspaceId, onListed }) {
   const [chosen, setChosen] = useState(/** @type {Set<number>} */ (new Set()));
   const pinned = listOf(now.get("pin") ?? "", MOST_PINNED).map(Number).filter((id) => id > 0);
   const hidden = new Set(listOf(now.get("hide") ?? "", 100));
-  const extra = listOf(now.get("columns") ?? "", MOST_COLUMNS);
+  const extra = extraOf(now);
   const heat = new Set(listOf(now.get("heat") ?? "", MOST_COLUMNS));
   const group = readGroup(filter);
   const search = (/** @type {any} */ what) => JSON.stringify({ projectId: Number(project), ...what });
-  const list = useGet("experiments-search", ["experiments"], JSON.stringify(searchOf(project, now)));
+  const list = useGet(GRID, ["experiments"], JSON.stringify(searchOf(project, now)));
   useEffect(() => {
     if (!list.isLoading) onListed();
   }, [list.isLoading]);
-  const top = useGet(pinned.length ? "experiments-search" : null, ["experiments"], search({ limit: MOST_PINNED, sort: requestSort(sort), filter: JSON.stringify({ filterGroup: toApi({ or: pinned.map((id) => ["id", "=", id]) }) }) }));
+  const top = useGet(pinned.length ? GRID : null, ["experiments"], search({ columns: extra, limit: MOST_PINNED, sort: requestSort(sort), filter: JSON.stringify({ filterGroup: toApi({ or: pinned.map((id) => ["id", "=", id]) }) }) }));
   const isNarrowed = Boolean(name || state || label || filter);
   const clear = () => setQuery({ name: "", state: "", label: "", archived: "", filter: "", offset: "" });
   const close = () => setDialog("");
@@ -80,9 +83,7 @@ export function Grid({ project, workspaceId, onListed }) {
     ${dialog === "columns" && html`<${Columns} project=${project} base=${COLUMNS} hidden=${hidden} extra=${extra} heat=${heat} onClose=${close}
       onChange=${(/** @type {Set<string>} */ hide, /** @type {string[]} */ columns, /** @type {Set<string>} */ hot) => setQuery({ hide: textOf(hide), columns: textOf(columns), heat: textOf(hot) })} />`}
     <${Load} of=${list}>${(/** @type {any} */ { experiments, pagination }) => {
-      const flat = (/** @type {any} */ { experiment, bestTrial }) => ({ ...experiment, bestTrial });
-      const above = (top.data?.experiments ?? []).map(flat);
-      const rows = [...above, ...experiments.map(flat).filter((/** @type {any} */ e) => !pinned.includes(e.id))];
+      const rows = [...(top.data?.experiments ?? []), ...experiments.filter((/** @type {any} */ e) => !pinned.includes(e.id))];
       const again = () => { list.reload(); top.reload(); };
       return html`${chosen.size > 0 && html`<${Batch} project=${project} chosen=${rows.filter((/** @type {any} */ e) => chosen.has(e.id))} clear=${() => setChosen(new Set())} reload=${again} />`}
       <${Heated} rows=${rows} pinned=${pinned} hidden=${hidden} extra=${extra} heat=${heat} sort=${sort} chosen=${chosen} setChosen=${setChosen} canLaunch=${may("CREATE_EXPERIMENT", workspaceId)}
@@ -109,13 +110,13 @@ function Heated({ rows, pinned, hidden, extra, heat, sort, chosen, setChosen, ca
   const actions = { key: "do", title: "", cell: (/** @type {any} */ e) => {
     const isPinned = pinned.includes(e.id);
     return html`<div class="row tight nowrap"><button class="small quiet" title=${isPinned ? "Unpin" : "Pin: stays on top"} aria-label="pin ${e.id}" aria-pressed=${isPinned} disabled=${!isPinned && pinned.length >= MOST_PINNED} onClick=${() => pin(e.id)}><svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><path d="M3.5 1h5M4.5 1v4L2.5 7h7l-2-2V1M6 7v4.5" fill=${isPinned ? "currentColor" : "none"} stroke="currentColor" stroke-width="1.3" /></svg></button>
-      ${canLaunch && html`<button class="small quiet" title="Launch again" aria-label="launch ${e.id} again" onClick=${() => setLaunch(e)}><svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><path d="M10 3.2A4.6 4.6 0 1 0 10.6 7M10.4 .8v2.7H7.7" fill="none" stroke="currentColor" stroke-width="1.4" /></svg></button>`}</div>`;
+      ${canLaunch && html`<button class="small quiet" title="Launch again" aria-label="launch ${e.id} again" onClick=${() => setLaunch(e.id)}><svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><path d="M10 3.2A4.6 4.6 0 1 0 10.6 7M10.4 .8v2.7H7.7" fill="none" stroke="currentColor" stroke-width="1.4" /></svg></button>`}</div>`;
   } };
   return html`${scales.length > 0 && html`<p class="row muted">${scales.map((scale) => html`<span class="row tight" key=${scale.title}>${scale.title}: ${metric(scale.low)}<span class="ramp" aria-hidden="true"></span>${metric(scale.high)}</span>`)}</p>`}
     <${Table} rows=${rows} id=${(/** @type {any} */ e) => e.id} label="experiments of the project" columns=${[actions, ...columns]} sort=${sort} sorts
       onSort=${(/** @type {string} */ text) => setQuery({ sort: text, offset: "" })} chosen=${chosen} onChoose=${setChosen} rowClass=${(/** @type {any} */ e) => (pinned.includes(e.id) ? "pinned" : "")} empty=${empty} />
     ${rows.length > 1 && html`<p class="muted">Click a title to sort; with Shift, sort by several.</p>`}
-    ${launch && html`<${Fork} e=${launch} at=${0} onClose=${() => setLaunch(null)} />`}`;
+    ${launch && html`<${ForkAgain} id=${launch} onClose=${() => setLaunch(null)} />`}`;
 }
 
 /** @param {{project: string, chosen: any[], clear: () => void, reload: () => void}} props */
