@@ -23,8 +23,10 @@ _INDEX, _FIRST = "index.html", "app/main.js"
 _IMPORTS = re.compile(r'^import[^"]*"(\.[^"]+)"', re.MULTILINE)
 #: Types and comments of our modules are for who reads the source: a fifth of it.
 _COMMENTS = re.compile(r"[ \t]*/\*\*.*?\*/|^[ \t]*//[^\n]*\n", re.DOTALL | re.MULTILINE)
-#: Spaces before markup and closing brackets: no text of a page begins so.
-_INDENTS = re.compile(r"^[ ]+(?=[<$})\]])", re.MULTILINE)
+#: Spaces at the beginning of a line, and empty lines: no text of a module has a line of its own.
+_INDENTS = re.compile(r"^\s+", re.MULTILINE)
+#: Of a style sheet likewise: comments, and spaces around what separates.
+_STYLE = re.compile(r"/\*.*?\*/|\s*([{};,>])\s*|(?<=[\w-]:) ", re.DOTALL)
 _DIGITS = 16
 
 
@@ -96,6 +98,8 @@ def _below(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
 def _file(path: str, content: bytes) -> File:
     if path.startswith("app/"):
         content = _INDENTS.sub("", _COMMENTS.sub("", content.decode())).encode()
+    elif path.startswith("style/"):
+        content = _STYLE.sub(r"\1", content.decode()).encode()
     suffix = f".{path.rpartition('.')[2]}"
     kind = _TYPES.get(suffix) or mimetypes.guess_type(path)[0] or "application/octet-stream"
     compressed = gzip.compress(content, 9, mtime=0)

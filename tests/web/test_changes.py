@@ -22,6 +22,30 @@ def dialog_of(page: Page, button: str | Locator) -> Locator:
     return page.locator("dialog[open]").last
 
 
+def labelled(dialog: Locator, label: str) -> Locator:
+    """The field whose label begins so; that of `Name` is the whole of it."""
+    return dialog.get_by_label(re.compile(f"^{label}{'$' if label == 'Name' else ''}"))
+
+
+def fill(dialog: Locator, fields: dict[str, str]) -> None:
+    """Type into fields, or choose in them, by what their labels begin with."""
+    for label, text in fields.items():
+        field = labelled(dialog, label)
+        if field.evaluate("each => each.tagName") == "SELECT":
+            field.select_option(text)
+        else:
+            field.fill(text)
+
+
+def refused(dialog: Locator, button: str, field: str, told: str) -> None:
+    """Press it: the dialog stays open, and says at the field what was expected there."""
+    dialog.get_by_role("button", name=button, exact=True).click()
+    found = labelled(dialog, field)
+    expect(found).to_have_attribute("aria-invalid", "true")
+    expect(found).to_be_focused()
+    expect(found).to_have_accessible_description(re.compile(re.escape(told)))
+
+
 def done(dialog: Locator, button: str) -> None:
     """Press it; what was asked is over then."""
     dialog.get_by_role("button", name=button, exact=True).click()
@@ -32,20 +56,17 @@ def test_what_is_shared_is_changed_and_moved(admin: Visitor, cluster: Embedded) 
     page = admin.page
     page.goto("/det/workspaces")
     dialog = dialog_of(page, "New workspace")
-    dialog.get_by_label("Name", exact=True).fill("vision")
-    dialog.get_by_label("Role of all users here").select_option("viewer")
-    dialog.get_by_label("Where checkpoints go").fill("{no")
-    dialog.get_by_role("button", name="Create").click()
-    expect(page.locator(".toast.bad")).to_contain_text("it is no JSON")
-    dialog.get_by_label("Where checkpoints go").fill("")
+    fill(dialog, {"Name": "vision", "Role of all users here": "viewer", "Where checkpoints go": "{no"})
+    refused(dialog, "Create", "Where checkpoints go", "It is no JSON")
+    fill(dialog, {"Where checkpoints go": ""})
     admin.picture(pictures(), "new-workspace")
     done(dialog, "Create")
     page.get_by_role("link", name="vision", exact=True).click()
     dialog = dialog_of(page, "New project")
-    dialog.get_by_label("Name", exact=True).fill("cats")
+    fill(dialog, {"Name": "cats"})
     done(dialog, "Create")
     dialog = dialog_of(page, "edit project cats")
-    dialog.get_by_label("Name", exact=True).fill("lions")
+    fill(dialog, {"Name": "lions"})
     done(dialog, "Save")
     row = page.get_by_role("row").filter(has_text="lions")
     row.get_by_role("button", name="Archive").click()
@@ -63,7 +84,7 @@ def test_what_is_shared_is_changed_and_moved(admin: Visitor, cluster: Embedded) 
     page.get_by_role("link", name="Members").click()
     assert cluster.det("user", "create", "mira", "--password", "M1ra-secret-pw").returncode == 0
     dialog = dialog_of(page, "Give a role")
-    dialog.get_by_label("Name of the user").fill("mira")
+    fill(dialog, {"Name of the user": "mira"})
     dialog.get_by_label("Role").select_option(label="Editor")
     done(dialog, "Give it")
     row = page.get_by_role("row").filter(has_text="mira")
@@ -71,14 +92,14 @@ def test_what_is_shared_is_changed_and_moved(admin: Visitor, cluster: Embedded) 
     expect(row).to_have_count(0)
     page.goto("/det/models")
     dialog = dialog_of(page, "New model")
-    dialog.get_by_label("Name", exact=True).fill("lion finder")
+    fill(dialog, {"Name": "lion finder"})
     done(dialog, "Create")
     page.get_by_role("link", name="lion finder").click()
     dialog = dialog_of(page, "Move")
     dialog.get_by_label("Workspace").select_option(label="vision")
     done(dialog, "Move")
     dialog = dialog_of(page, "Edit")
-    dialog.get_by_label("Name", exact=True).fill("big cat finder")
+    fill(dialog, {"Name": "big cat finder"})
     done(dialog, "Save")
     expect(page.get_by_role("heading", name="big cat finder")).to_be_visible()
     shown = json.loads(cluster.det("model", "describe", "big cat finder", "--json").stdout)
@@ -89,21 +110,20 @@ def test_webhook_takes_every_trigger_and_shows_its_secret_once(admin: Visitor, c
     page = admin.page
     page.goto("/det/webhooks")
     dialog = dialog_of(page, "New webhook")
-    dialog.get_by_label("Name", exact=True).fill("nightly")
-    dialog.get_by_label("Address").fill("https://hooks.example.com/x")
-    dialog.get_by_label("a validation metric").fill("accuracy ~ 0.9")
-    dialog.get_by_role("button", name="Create").click()
-    expect(page.locator(".toast.bad")).to_contain_text("expected a metric, one of > >= < <=, and a number")
-    dialog.get_by_label("a validation metric").fill("accuracy >= 0.9")
-    dialog.get_by_label("a line of a log").fill("out of memory")
-    dialog.get_by_label("training code asks for it").check()
+    fill(
+        dialog,
+        {"Name": "nightly", "Address": "https://hooks.example.com/x", "When a validation metric": "accuracy ~ 0.9"},
+    )
+    refused(dialog, "Create", "When a validation metric", "expected a metric, one of > >= < <=, and a number")
+    fill(dialog, {"When a validation metric": "accuracy >= 0.9", "When a line of a log": "out of memory"})
+    dialog.get_by_label("When training code asks for it").check()
     dialog.locator("select", has=page.locator("option[value=SPECIFIC]")).select_option("SPECIFIC")
     no_barrier(page)
     admin.picture(pictures(), "new-webhook")
     done(dialog, "Create")
     expect(page.get_by_label("the secret")).to_contain_text("shown once")
     dialog = dialog_of(page, "edit webhook nightly")
-    dialog.get_by_label("Address").fill("https://hooks.example.com/y")
+    fill(dialog, {"Address": "https://hooks.example.com/y"})
     done(dialog, "Save")
     (made,) = json.loads(cluster.det("webhook", "list", "--json").stdout)
     assert made["url"] == "https://hooks.example.com/y"
@@ -114,8 +134,7 @@ def test_administrator_sets_the_cluster_up(admin: Visitor, cluster: Embedded) ->
     page = admin.page
     page.goto("/det/admin/pools")
     dialog = dialog_of(page, "New pool")
-    dialog.get_by_label("Name", exact=True).fill("a100")
-    dialog.get_by_label("Scheduler").select_option("fair_share")
+    fill(dialog, {"Name": "a100", "Scheduler": "fair_share"})
     done(dialog, "Create")
     dialog = dialog_of(page, "settings of a100")
     text = dialog.get_by_label("Settings").input_value()
@@ -143,7 +162,7 @@ def test_administrator_sets_the_cluster_up(admin: Visitor, cluster: Embedded) ->
     expect(dialog.get_by_role("row").nth(2)).to_contain_text("yes")
     dialog.get_by_label("close").click()
     dialog = dialog_of(page, "New join token")
-    dialog.get_by_label("Number of hosts").fill("2")
+    fill(dialog, {"Number of hosts": "2"})
     done(dialog, "Create")
     tokens = page.get_by_label("how hosts join", exact=True)
     expect(tokens).to_contain_text("agent run --join-token")
@@ -154,11 +173,16 @@ def test_administrator_sets_the_cluster_up(admin: Visitor, cluster: Embedded) ->
     assert cluster.det("user", "create", "otto", "--password", "Ott0-secret-pw").returncode == 0
     page.goto("/det/admin/users")
     dialog = dialog_of(page, "edit otto")
-    dialog.get_by_label("Shown as").fill("Otto Lilienthal")
-    dialog.get_by_label("Tasks run on the hosts as user").fill("otto")
-    dialog.get_by_label("with the user id").fill("1001")
-    dialog.get_by_label("in the group").fill("pilots")
-    dialog.get_by_label("with the group id").fill("1002")
+    fill(
+        dialog,
+        {
+            "Shown as": "Otto Lilienthal",
+            "Tasks run on the hosts as user": "otto",
+            "with the user id": "1001",
+            "in the group": "pilots",
+            "with the group id": "1002",
+        },
+    )
     no_barrier(page)
     done(dialog, "Save")
     row = page.get_by_role("row").filter(has_text="Otto Lilienthal")
@@ -167,12 +191,11 @@ def test_administrator_sets_the_cluster_up(admin: Visitor, cluster: Embedded) ->
     assert cluster.rows("SELECT agent_uid, agent_gid FROM users WHERE username = 'otto'") == [(1001, 1002)]
     page.goto("/det/account")
     dialog = dialog_of(page, "New token")
-    dialog.get_by_label("What it is for").fill("reports")
-    dialog.get_by_label("It may be used for").select_option("read-only")
+    fill(dialog, {"What it is for": "reports", "It may be used for": "read-only"})
     done(dialog, "Create")
     expect(page.get_by_text("It is shown once")).to_be_visible()
     dialog = dialog_of(page, page.get_by_role("button", name=re.compile("describe token")).first)
-    dialog.get_by_label("What it is for").fill("nightly reports")
+    fill(dialog, {"What it is for": "nightly reports"})
     done(dialog, "Save")
     expect(page.get_by_role("table")).to_contain_text("nightly reports")
 
@@ -186,10 +209,9 @@ def test_task_of_ones_own_is_started_limited_and_run_again(admin: Visitor, clust
     done(dialog, "Start")
     page.wait_for_url(re.compile(r"/det/tasks/[0-9a-f-]+"))
     dialog = dialog_of(page, "Limits")
-    dialog.get_by_label("Ends after so long").fill("soon")
-    dialog.get_by_role("button", name="Save").click()
-    expect(page.locator(".toast.bad")).to_be_visible()
-    dialog.get_by_label("Ends after so long").fill("8h")
+    fill(dialog, {"Ends after so long": "soon"})
+    refused(dialog, "Save", "Ends after so long", "Invalid duration: soon: expected 1s to 365d")
+    fill(dialog, {"Ends after so long": "8h"})
     done(dialog, "Save")
     first = page.url
     done(dialog_of(page, "Run again"), "Run again")
@@ -197,6 +219,44 @@ def test_task_of_ones_own_is_started_limited_and_run_again(admin: Visitor, clust
     done(dialog_of(page, "Kill"), "Kill")
     page.goto(first)
     done(dialog_of(page, "Kill"), "Kill")
+
+
+def test_refusal_stands_at_the_field_that_it_is_about(admin: Visitor, cluster: Embedded) -> None:
+    """Of forms that are lists of fields, of others, of those on a page; what is about no field is above the buttons."""
+    page = admin.page
+    page.goto("/det/admin/users")
+    dialog = dialog_of(page, "New user")
+    fill(dialog, {"Name": "admin", "Password": "A-secret-pw-1"})
+    refused(dialog, "Save", "Name", "User 'admin' already exists")
+    fill(dialog, {"Name": "fine", "Password": "x" * 2000})
+    refused(dialog, "Save", "Password", "2000 characters: expected at most")
+    expect(dialog.locator("[aria-invalid]")).to_have_count(1)
+    no_barrier(page)
+    admin.picture(pictures(), "refused")
+    dialog.get_by_label("close").click()
+    page.goto("/det/projects/1")
+    page.get_by_label("launch 1 again").click()
+    dialog = page.locator("dialog[open]")
+    fill(dialog, {"Configuration": "searcher: {name: random, metric: x}\n"})
+    refused(dialog, "Fork", "Configuration", "entrypoint")
+    dialog.get_by_label("close").click()
+    page.get_by_label("choose 1", exact=True).check()
+    dialog = dialog_of(page, "Log retention")
+    fill(dialog, {"Days after": "99999"})
+    refused(dialog, "Save", "Days after", "99999: expected -1")
+    dialog.get_by_label("close").click()
+    page.goto("/det/account")
+    page.get_by_label("New password").fill("x" * 2000)
+    refused(page.locator("main"), "Change it", "New password", "2000 characters: expected at most")
+    page.goto("/det/workspaces")
+    dialog = dialog_of(page, "New workspace")
+    fill(dialog, {"Name": "gone"})
+    page.route("**/api/v1/workspaces", lambda route: route.abort())
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.get_by_role("alert")).to_have_text("The API does not answer.")
+    page.unroute("**/api/v1/workspaces")
+    expect(page.locator(".toast.bad")).to_have_count(0)
+    assert cluster.det("user", "list").stdout.count("fine") == 0
 
 
 def test_user_is_offered_nothing_that_would_be_refused(visit: Callable[..., Visitor], cluster: Embedded) -> None:

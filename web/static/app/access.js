@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "./html.js";
 import { call, get, patch, post, put, query, Problem } from "./api.js";
 import { useGet, useRested } from "./data.js";
-import { FormButton } from "./form.js";
+import { Field, Form, FormButton, Pick, typed } from "./form.js";
 import { count, many } from "./format.js";
 import { setQuery, useLocation, useQuery } from "./router.js";
 import { NewPool, PoolActions } from "./pools.js";
@@ -26,7 +26,7 @@ function Whose({ kind, value, onChange }) {
     found.then((all) => isCurrent && setNames(all), (error) => isCurrent && toast(String(error.message), true));
     return () => void (isCurrent = false);
   }, [kind, rested]);
-  return html`<label class="field">${kind === "user" ? "Name of the user" : "Name of the group"}<input list="names" autocomplete="off" maxlength="200" value=${value} onInput=${(/** @type {any} */ event) => onChange(event.target.value)} /></label>
+  return html`<${Field} label=${kind === "user" ? "Name of the user" : "Name of the group"} name=${kind}><input list="names" autocomplete="off" maxlength="200" value=${value} onInput=${typed(onChange)} /></${Field}>
     <datalist id="names">${names.map((name) => html`<option key=${name} value=${name} />`)}</datalist>`;
 }
 
@@ -93,7 +93,7 @@ function Give({ role, onClose, reload }) {
   return html`<${Dialog} title="Give the role ${role.name}" onClose=${onClose}>
     <${Choice} label="to a" value=${kind} onChange=${(/** @type {any} */ each) => { setKind(each); setName(""); }} options=${[["user", "user"], ["group", "group"]]} />
     <${Whose} kind=${kind} value=${name} onChange=${setName} />
-    ${role.scopeTypeMask.workspace && html`<label class="field">Where<select value=${workspace} onChange=${(/** @type {any} */ event) => setWorkspace(event.target.value)}><option value="">in all workspaces</option>${(places.data?.workspaces ?? []).map((/** @type {any} */ w) => html`<option key=${w.id} value=${w.id} selected=${String(w.id) === workspace}>in ${w.name}</option>`)}</select></label>`}
+    ${role.scopeTypeMask.workspace && html`<${Field} label="Where" name="scopeWorkspaceId workspace"><${Pick} value=${workspace} set=${setWorkspace} options=${[["", "in all workspaces"], ...(places.data?.workspaces ?? []).map((/** @type {any} */ w) => [w.id, `in ${w.name}`])]} /></${Field}>`}
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name.trim()} run=${run} done="Given">Give it</${Do}></div></${Dialog}>`;
 }
 
@@ -120,7 +120,7 @@ function GiveRole({ workspaceId, onClose, reload }) {
   return html`<${Dialog} title="Give a role in this workspace" onClose=${onClose}>
     <${Choice} label="to a" value=${kind} onChange=${(/** @type {any} */ each) => { setKind(each); setName(""); }} options=${[["user", "user"], ["group", "group"]]} />
     <${Whose} kind=${kind} value=${name} onChange=${setName} />
-    <label class="field">Role<select value=${chosen} onChange=${(/** @type {any} */ event) => setRole(event.target.value)}>${roles.map((/** @type {any} */ r) => html`<option key=${r.roleId} value=${r.roleId} selected=${String(r.roleId) === chosen}>${r.name}</option>`)}</select></label>
+    <${Field} label="Role" name="roleId role"><${Pick} value=${chosen} set=${setRole} options=${roles.map((/** @type {any} */ r) => [r.roleId, r.name])} /></${Field}>
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name.trim() || !chosen} run=${run} done="Given">Give it</${Do}></div></${Dialog}>`;
 }
 
@@ -190,12 +190,8 @@ function Bindings({ pool, workspaces }) {
 }
 
 /** @param {{pool: any, path: string, left: any[], isFirst: boolean, onClose: () => void, reload: () => void}} props */
-function Bind({ pool, path, left, isFirst, onClose, reload }) {
-  const [id, setId] = useState(String(left[0]?.id ?? ""));
-  return html`<${Dialog} title="Bind ${pool.name} to a workspace" onClose=${onClose}>${isFirst && html`<p>The pool is there for all workspaces now. Bound, it is there for this one only.</p>`}
-    <label class="field">Workspace<select value=${id} onChange=${(/** @type {any} */ event) => setId(event.target.value)}>${left.map((each) => html`<option key=${each.id} value=${each.id} selected=${String(each.id) === id}>${each.name}</option>`)}</select></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!id} run=${async () => { await post(path, { workspaceIds: [Number(id)] }); onClose(); reload(); }} done="Bound">Bind</${Do}></div></${Dialog}>`;
-}
+const Bind = ({ pool, path, left, isFirst, onClose, reload }) => html`<${Form} title="Bind ${pool.name} to a workspace" onClose=${onClose} confirm="Bind" done="Bound" whole fields=${[{ key: "id", at: "workspaceIds", label: "Workspace", type: "choice", value: left[0]?.id, options: left.map((each) => [each.id, each.name]), required: true }]}
+  run=${async (/** @type {any} */ { id }) => { await post(path, { workspaceIds: [Number(id)] }); reload(); }}>${isFirst && html`<p>The pool is there for all workspaces now. Bound, it is there for this one only.</p>`}</${Form}>`;
 
 // -- logs ------------------------------------------------------------------------------------------------------------
 
@@ -205,7 +201,7 @@ export function LogRetention() {
     const days = (data.config ?? data).retention_policy?.log_retention_days;
     return html`<div class="stack"><p>${days === null || days === undefined || days < 0 ? "Logs are kept without a limit" : `Logs are removed ${many(days, "day")} after their end`}, unless an experiment or a trial says otherwise. Set <code>UNDETERRED_LOG_RETENTION_DAYS</code> to change that.</p>
       <p class="muted">What has expired is removed each hour.</p>
-      <div class="row"><${FormButton} label="Log of the API" title="What the log of the API holds" fields=${[{ key: "level", label: "Lines from this level on", type: "choice", value: String((data.config ?? data).log?.level ?? "info").toUpperCase(), options: LEVELS.map((level) => [level, level.toLowerCase()]) }, { key: "color", label: "in colours", type: "check", value: (data.config ?? data).log?.color }]}
+      <div class="row"><${FormButton} label="Log of the API" title="What the log of the API holds" fields=${[{ key: "level", at: "log.level", label: "Lines from this level on", type: "choice", value: String((data.config ?? data).log?.level ?? "info").toUpperCase(), options: LEVELS.map((level) => [level, level.toLowerCase()]) }, { key: "color", label: "in colours", type: "check", value: (data.config ?? data).log?.color }]}
         run=${async (/** @type {any} */ { level, ...given }) => { const log = { ...given, ...(level ? { level: `LOG_LEVEL_${level}` } : {}) }; await patch("master/config", { config: { log }, fieldMask: { paths: Object.keys(log).map((name) => `log.${name}`) } }); config.reload(); }} />
         <${Confirm} label="Remove expired logs now" title="Remove expired logs now?" confirm="Remove" run=${async () => { const { removedCount } = await post("cleanup_logs"); toast(`${many(Number(removedCount), "line")} removed`); }}><p>Lines of logs whose time is over go. This can't be undone.</p></${Confirm}></div></div>`;
   }}</${Load}>`;

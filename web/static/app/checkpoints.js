@@ -2,6 +2,7 @@
 import { html, useState } from "./html.js";
 import { call, post } from "./api.js";
 import { useGet } from "./data.js";
+import { Form } from "./form.js";
 import { bytes, many, metric } from "./format.js";
 import { Confirm, Dialog, Do, Empty, State, Table, When } from "./ui.js";
 
@@ -44,15 +45,11 @@ function Files({ checkpoint: c, onClose, reload }) {
 /** @param {{uuid: string, onClose: () => void}} props */
 function Register({ uuid, onClose }) {
   const models = useGet("models?limit=500");
-  const [name, setName] = useState("");
-  const [fresh, setFresh] = useState("");
-  const run = async () => {
-    const model = fresh || name;
-    if (fresh) await post("models", { name: fresh });
-    await post(`models/${encodeURIComponent(model)}/versions`, { modelName: model, checkpointUuid: uuid });
-    onClose();
+  const run = async (/** @type {any} */ { modelName, name }) => {
+    if (!modelName && !name) throw new Error("name: expected a model, or the name of a new one");
+    if (name) await post("models", { name });
+    await post(`models/${encodeURIComponent(name || modelName)}/versions`, { modelName: name || modelName, checkpointUuid: uuid });
   };
-  return html`<${Dialog} title="Register a checkpoint" onClose=${onClose}><label class="field">Model<select value=${name} onChange=${(/** @type {any} */ event) => setName(event.target.value)}><option value="">choose one</option>${(models.data?.models ?? []).map((/** @type {any} */ m) => html`<option key=${m.id} value=${m.name}>${m.name}</option>`)}</select></label>
-    <label class="field">or a new one<input value=${fresh} onInput=${(/** @type {any} */ event) => setFresh(event.target.value)} /></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name && !fresh} run=${run} done="Registered">Register</${Do}></div></${Dialog}>`;
+  return html`<${Form} title="Register a checkpoint" onClose=${onClose} confirm="Register" done="Registered" whole run=${run} fields=${[
+    { key: "modelName", label: "Model", type: "choice", options: [["", "choose one"], ...(models.data?.models ?? []).map((/** @type {any} */ m) => [m.name, m.name])] }, { key: "name", label: "or a new one" }]} />`;
 }

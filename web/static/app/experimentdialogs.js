@@ -2,6 +2,7 @@
 import { html, useRef, useState } from "./html.js";
 import { patch, post } from "./api.js";
 import { useGet, useRested } from "./data.js";
+import { Field, Form, typed } from "./form.js";
 import { count } from "./format.js";
 import { go } from "./router.js";
 import { Dialog, Do, Failed, Table, sentence } from "./ui.js";
@@ -19,7 +20,7 @@ export function Fork({ e, at, onClose }) {
   };
   return html`<${Dialog} title="Fork experiment ${e.id}${at ? ` at decision ${at}` : ""}" onClose=${onClose} wide>
     <label class="row tight"><input type="checkbox" checked=${shares} onChange=${(/** @type {any} */ event) => setShares(event.target.checked)} />share ${at ? `the first ${at} decisions` : "all decisions"} and what was trained until then</label>
-    <label class="field">Configuration<textarea rows="18" spellcheck="false" value=${config} onInput=${(/** @type {any} */ event) => setConfig(event.target.value)}></textarea></label>
+    <${Field} label="Configuration" name="config"><textarea rows="18" spellcheck="false" value=${config} onInput=${typed(setConfig)}></textarea></${Field}>
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" run=${start}>Fork</${Do}></div></${Dialog}>`;
 }
 
@@ -31,12 +32,8 @@ export function ForkAgain({ id, onClose }) {
 }
 
 /** @param {{e: any, onClose: () => void}} props */
-export function Continue({ e, onClose }) {
-  const [config, setConfig] = useState("");
-  return html`<${Dialog} title="Continue experiment ${e.id}" onClose=${onClose}><p>Its trials go on from their latest checkpoints. What should be different, as YAML:</p>
-    <label class="field">Changes<textarea rows="6" spellcheck="false" placeholder="searcher: {max_length: {epochs: 32}}" value=${config} onInput=${(/** @type {any} */ event) => setConfig(event.target.value)}></textarea></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" run=${async () => { await post("experiments/continue", { id: e.id, overrideConfig: config }); onClose(); }} done="It goes on">Continue</${Do}></div></${Dialog}>`;
-}
+export const Continue = ({ e, onClose }) => html`<${Form} title="Continue experiment ${e.id}" onClose=${onClose} confirm="Continue" done="It goes on" whole fields=${[{ key: "overrideConfig", label: "Changes", type: "area", placeholder: "searcher: {max_length: {epochs: 32}}" }]}
+  run=${(/** @type {any} */ given) => post("experiments/continue", { id: e.id, ...given })}><p>Its trials go on from their latest checkpoints. What should be different, as YAML:</p></${Form}>`;
 
 /** What of a search can be changed while it runs. @param {{e: any, onClose: () => void}} props */
 export function Edit({ e, onClose }) {
@@ -58,10 +55,10 @@ export function Edit({ e, onClose }) {
     if (Object.keys(rest).length) await patch(`experiments/${e.id}`, { resources: rest });
     onClose();
   };
-  const input = (/** @type {[string, string, any]} */ [key, text, now]) => html`<label class="field" key=${key}>${text}<input type="number" min="0" step="any" placeholder=${now ?? "as it is"} value=${values[key] ?? now ?? ""} onInput=${(/** @type {any} */ event) => setValues({ ...values, [key]: event.target.value })} /></label>`;
+  const input = (/** @type {[string, string, any]} */ [key, text, now]) => html`<${Field} key=${key} label=${text} name=${key}><input type="number" min="0" step="any" placeholder=${now ?? "as it is"} value=${values[key] ?? now ?? ""} onInput=${typed((text) => setValues({ ...values, [key]: text }))} /></${Field}>`;
   return html`<${Dialog} title="Edit the search of experiment ${e.id}" onClose=${onClose} wide><p class="muted">What was decided so far stays.</p>
     <div style=${{ display: "grid", gridTemplateColumns: "repeat(auto-fill, minmax(220px, 1fr))", gap: "var(--s3)" }}>${fields.filter(([, , now]) => now !== undefined && now !== null).map(input)}${places.map(input)}</div>
-    <details><summary>Narrow the space of hyperparameters</summary><label class="field">All of it, as JSON<textarea rows="6" spellcheck="false" placeholder=${JSON.stringify(e.config.hyperparameters)} value=${space} onInput=${(/** @type {any} */ event) => setSpace(event.target.value)}></textarea></label></details>
+    <details><summary>Narrow the space of hyperparameters</summary><${Field} label="All of it, as JSON" name="hyperparameters"><textarea rows="6" spellcheck="false" placeholder=${JSON.stringify(e.config.hyperparameters)} value=${space} onInput=${typed(setSpace)}></textarea></${Field}></details>
     ${Object.keys(search).length > 0 && html`<${Effect} e=${e} change=${JSON.stringify(search)} />`}
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!Object.keys(search).length && !Object.keys(rest).length && !space.trim()} run=${save} done="Changed">Change it</${Do}></div></${Dialog}>`;
 }

@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "./html.js";
 import { call, patch, post, put, query, remove } from "./api.js";
 import { useGet, useRested } from "./data.js";
 import { isOver } from "./experiments.js";
-import { FormButton } from "./form.js";
+import { Field, FormButton, Pick, typed } from "./form.js";
 import { bytes, many } from "./format.js";
 import { go } from "./router.js";
 import { Band, Confirm, Dialog, Do, Load, Table } from "./ui.js";
@@ -20,8 +20,8 @@ export function More({ e, reload }) {
       { key: "name", label: "Name", value: e.name, required: true }, { key: "labels", label: "Labels, one a line", type: "lines", value: e.labels }, { key: "description", label: "Description", type: "area", value: e.description }]}
       run=${async (/** @type {any} */ given) => { await patch(`experiments/${e.id}`, given); reload(); }} />
     <button onClick=${() => setDialog("move")}>Move to a project</button>
-    <${FormButton} label="Log retention" title="How long logs are kept" whole fields=${[{ key: "days", label: "Days after a trial's end; -1: without a limit", type: "number", min: -1, max: 32_767, value: 30, required: true }]}
-      run=${(/** @type {any} */ { days }) => put(`experiments/${e.id}/retain_logs`, { numDays: days })} />
+    <${FormButton} label="Log retention" title="How long logs are kept" whole fields=${[{ key: "numDays", label: "Days after a trial's end; -1: without a limit", type: "number", min: -1, max: 32_767, value: 30, required: true }]}
+      run=${(/** @type {any} */ given) => put(`experiments/${e.id}/retain_logs`, given)} />
     <button onClick=${() => setDialog("keep")}>Checkpoints to keep</button>
     ${isOver(e) && html`<${Confirm} kind="" label="Remove TensorBoard files" title="Remove the TensorBoard files of experiment ${e.id}?" confirm="Remove" done="They are being removed" run=${() => remove(`experiments/${e.id}/tensorboard-files`)}><p>A TensorBoard of ${e.name} shows nothing afterwards. Metrics, checkpoints and logs stay.</p></${Confirm}>`}
     ${isOver(e) && html`<${Confirm} label="Delete" title="Delete experiment ${e.id}?" confirm="Delete" run=${async () => { await remove(`experiments/${e.id}`); go(`/det/projects/${e.projectId}`); }} done="The experiment is being deleted"><p>${e.name} goes: ${many(e.numTrials, "trial")}, ${many(e.checkpointCount, "checkpoint")} (${bytes(e.checkpointSize)}), metrics and logs. This can't be undone.</p></${Confirm}>`}
@@ -34,7 +34,7 @@ function Move({ e, onClose, reload }) {
   const [workspace, setWorkspace] = useState(String(e.workspaceId));
   const projects = useGet(`workspaces/${workspace}/projects?limit=500`);
   const [project, setProject] = useState(String(e.projectId));
-  const choose = (/** @type {string} */ label, /** @type {any[]} */ all, /** @type {string} */ now, /** @type {(id: string) => void} */ set) => html`<label class="field">${label}<select value=${now} onChange=${(/** @type {any} */ event) => set(event.target.value)}>${all.map((each) => html`<option key=${each.id} value=${each.id} selected=${String(each.id) === now}>${each.name}</option>`)}</select></label>`;
+  const choose = (/** @type {string} */ label, /** @type {any[]} */ all, /** @type {string} */ now, /** @type {(id: string) => void} */ set) => html`<${Field} label=${label} name="destination${label}Id ${label}"><${Pick} value=${now} set=${set} options=${all.map((each) => [each.id, each.name])} /></${Field}>`;
   const found = projects.data?.projects ?? [];
   // The project of another workspace is no choice any more: the first one there is.
   const target = found.some((/** @type {any} */ p) => String(p.id) === project) ? project : String(found[0]?.id ?? "");
@@ -59,7 +59,7 @@ function Keep({ e, storage, onClose, reload }) {
     reload();
   };
   return html`<${Dialog} title="Checkpoints that experiment ${e.id} keeps" onClose=${onClose}>
-    ${fields.map(([key, label]) => html`<label class="field" key=${key}>${label}<input type="number" min="0" value=${values[key]} onInput=${(/** @type {any} */ event) => setValues({ ...values, [key]: event.target.value })} /></label>`)}
+    ${fields.map(([key, label]) => html`<${Field} key=${key} label=${label} name=${key}><input type="number" min="0" value=${values[key]} onInput=${typed((text) => setValues({ ...values, [key]: text }))} /></${Field}>`)}
     <${Load} of=${doomed}>${() => (!rows.length ? html`<p role="status">No checkpoint would be removed.</p>` : html`<${Band} bad>${many(rows.length, "checkpoint")} (${bytes(size)}) ${isOver(e) ? "go, for good." : "go when the experiment has ended."}</${Band}>
       <${Table} label="checkpoints that go" rows=${rows.slice(0, MOST_SHOWN)} id=${(/** @type {any} */ row) => row.UUID} columns=${[
         { key: "trial", title: "Trial", num: true, cell: (/** @type {any} */ row) => row.TrialID }, { key: "steps", title: "Steps", num: true, cell: (/** @type {any} */ row) => row.StepsCompleted }, { key: "uuid", title: "Checkpoint", cell: (/** @type {any} */ row) => html`<code>${row.UUID}</code>` }, { key: "size", title: "Size", num: true, cell: (/** @type {any} */ row) => bytes(Number(row.Size)) }]} />

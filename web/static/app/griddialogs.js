@@ -2,6 +2,7 @@
 import { html, useState } from "./html.js";
 import { post, put } from "./api.js";
 import { useGet } from "./data.js";
+import { Field, Form, Pick } from "./form.js";
 import { many } from "./format.js";
 import { MOST_COLUMNS, MOST_CONDITIONS, NUMBERS, OPERATORS, conditions, kindOf, partsOf } from "./grid.js";
 import { Choice, Dialog, Do, Search, Table, toast } from "./ui.js";
@@ -116,20 +117,13 @@ export function MoveMany({ project, ids, onClose, reload }) {
     onClose();
     reload();
   };
-  const options = (/** @type {any[]} */ list, /** @type {string} */ now) => html`<option value="">choose one</option>${list.map((each) => html`<option key=${each.id} value=${each.id} selected=${String(each.id) === now}>${each.name}</option>`)}`;
+  const options = (/** @type {any[]} */ list) => [["", "choose one"], ...list.map((each) => [each.id, each.name])];
   return html`<${Dialog} title="Move ${many(ids.length, "experiment")}" onClose=${onClose}>
-    <label class="field">Workspace<select value=${workspace} onChange=${(/** @type {any} */ event) => { setWorkspace(event.target.value); setTarget(""); }}>${options(workspaces.data?.workspaces ?? [], workspace)}</select></label>
-    <label class="field">Project<select value=${target} disabled=${!workspace} onChange=${(/** @type {any} */ event) => setTarget(event.target.value)}>${options((projects.data?.projects ?? []).filter((/** @type {any} */ p) => String(p.id) !== project), target)}</select></label>
+    <${Field} label="Workspace" name="workspace"><${Pick} value=${workspace} set=${(/** @type {string} */ id) => { setWorkspace(id); setTarget(""); }} options=${options(workspaces.data?.workspaces ?? [])} /></${Field}>
+    <${Field} label="Project" name="destinationProjectId project"><${Pick} value=${target} disabled=${!workspace} set=${setTarget} options=${options((projects.data?.projects ?? []).filter((/** @type {any} */ p) => String(p.id) !== project))} /></${Field}>
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!target} run=${run}>Move</${Do}></div></${Dialog}>`;
 }
 
 /** @param {{project: string, ids: number[], onClose: () => void}} props */
-export function RetainMany({ project, ids, onClose }) {
-  const [days, setDays] = useState("30");
-  const run = async () => {
-    report("log retention", await put(`projects/${project}/experiments/retain_logs`, { experimentIds: ids, numDays: Number(days) }));
-    onClose();
-  };
-  return html`<${Dialog} title="How long logs of ${many(ids.length, "experiment")} are kept" onClose=${onClose}><label class="field">Days after a trial's end; -1: for good<input type="number" min="-1" max="32767" value=${days} onInput=${(/** @type {any} */ event) => setDays(event.target.value)} /></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${days === ""} run=${run}>Save</${Do}></div></${Dialog}>`;
-}
+export const RetainMany = ({ project, ids, onClose }) => html`<${Form} title="How long logs of ${many(ids.length, "experiment")} are kept" onClose=${onClose} whole done="" fields=${[{ key: "numDays", label: "Days after a trial's end; -1: for good", type: "number", min: -1, max: 32_767, value: 30, required: true }]}
+  run=${async (/** @type {any} */ given) => report("log retention", await put(`projects/${project}/experiments/retain_logs`, { experimentIds: ids, ...given }))} />`;

@@ -3,10 +3,10 @@ import { html, useMemo, useState } from "./html.js";
 import { patch, post, query } from "./api.js";
 import { useGet } from "./data.js";
 import { lasted, stateOf } from "./format.js";
-import { FormButton } from "./form.js";
+import { Form, FormButton } from "./form.js";
 import { go } from "./router.js";
 import { may, session } from "./session.js";
-import { Confirm, Dialog, Do, State, Table, When } from "./ui.js";
+import { Confirm, Do, State, Table, When } from "./ui.js";
 
 /** @type {[string, string, string][]} key of the lists, name, path */
 export const KINDS = [
@@ -96,29 +96,19 @@ function Launch({ path, onClose }) {
   const pools = useGet("resource-pools");
   const workspaces = useGet("workspaces?limit=500");
   const templates = useGet("templates?limit=500");
-  const [form, setForm] = useState(/** @type {any} */ ({ slots: "1", pool: "", workspace: "", template: "", name: "", words: "", idle: "", full: "" }));
-  const set = (/** @type {string} */ key) => (/** @type {any} */ event) => setForm({ ...form, [key]: event.target.value });
   const [, title] = KINDS.find(([key]) => key === path) ?? ["", path];
-  const run = async () => {
-    /** @type {any} */
-    const config = { resources: { slots: Number(form.slots), ...(form.pool ? { resource_pool: form.pool } : {}) } };
-    if (form.name) config.description = form.name;
-    if (form.words) config.entrypoint = [form.words];
-    if (form.idle && path === "notebooks") config.idle_timeout = form.idle;
-    const answer = await post(`${path}`, { config: form.full ? { ...config, ...JSON.parse(form.full) } : config, templateName: form.template, workspaceId: Number(form.workspace || 0) });
+  const run = async (/** @type {any} */ { slots, pool, workspace, template, description, entrypoint, idle, config: more }) => {
+    const config = { resources: { slots, ...(pool && { resource_pool: pool }) }, ...(description && { description }), ...(entrypoint && { entrypoint: [entrypoint] }), ...(idle && { idle_timeout: idle }), ...more };
+    const answer = await post(`${path}`, { config, templateName: template, workspaceId: Number(workspace || 0) });
     const task = answer[path.slice(0, -1)];
-    onClose();
     go(path === "commands" ? `/det/tasks/${task.id}` : `/det/interactive/${task.id}/${path}`);
   };
-  const options = (/** @type {any[]} */ rows, /** @type {string} */ key, /** @type {string} */ name) => [html`<option value="">default</option>`, ...rows.map((row) => html`<option key=${row[key]} value=${row[key]}>${row[name]}</option>`)];
-  return html`<${Dialog} title="Start ${title === "JupyterLab" ? title : `a ${title.toLowerCase()}`}" onClose=${onClose}>
-    <label class="field">Name<input value=${form.name} onInput=${set("name")} placeholder="made up" /></label>
-    ${path === "commands" && html`<label class="field">Command, a line for the shell<input class="mono" value=${form.words} onInput=${set("words")} placeholder="nvidia-smi" /></label>`}
-    <div class="row"><label class="field">Slots<input type="number" min="0" value=${form.slots} onInput=${set("slots")} /></label>
-      <label class="field">Pool<select value=${form.pool} onChange=${set("pool")}>${options(pools.data?.resourcePools ?? [], "name", "name")}</select></label>
-      <label class="field">Workspace<select value=${form.workspace} onChange=${set("workspace")}>${options((workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived), "id", "name")}</select></label>
-      <label class="field">Template<select value=${form.template} onChange=${set("template")}>${options(templates.data?.templates ?? [], "name", "name")}</select></label>
-      ${path === "notebooks" && html`<label class="field">Ends unused after<input value=${form.idle} onInput=${set("idle")} placeholder="never, or 2h" size="10" /></label>`}</div>
-    <details><summary>More of the configuration, as JSON</summary><textarea rows="5" spellcheck="false" value=${form.full} onInput=${set("full")} aria-label="more of the configuration, as JSON" placeholder='{"environment": {"image": "…"}}'></textarea></details>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${path === "commands" && !form.words} run=${run}>Start</${Do}></div></${Dialog}>`;
+  const options = (/** @type {any[]} */ rows, /** @type {string} */ key) => [["", "default"], ...rows.map((row) => [row[key], row.name])];
+  return html`<${Form} title="Start ${title === "JupyterLab" ? title : `a ${title.toLowerCase()}`}" onClose=${onClose} confirm="Start" done="" whole run=${run} fields=${[
+    { key: "description", label: "Name", placeholder: "made up" },
+    ...(path === "commands" ? [{ key: "entrypoint", label: "Command, a line for the shell", placeholder: "nvidia-smi", required: true }] : []),
+    { key: "slots", label: "Slots", type: "number", min: 0, value: 1 }, { key: "pool", at: "resource_pool pool", label: "Pool", type: "choice", options: options(pools.data?.resourcePools ?? [], "name") },
+    { key: "workspace", at: "workspaceId workspace", label: "Workspace", type: "choice", options: options((workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived), "id") }, { key: "template", at: "templateName template", label: "Template", type: "choice", options: options(templates.data?.templates ?? [], "name") },
+    ...(path === "notebooks" ? [{ key: "idle", at: "idle_timeout", label: "Ends unused after", placeholder: "never, or 2h" }] : []),
+    { key: "config", label: "More of the configuration, as JSON", type: "json", rows: 4, placeholder: '{"environment": {"image": "…"}}' }]} />`;
 }

@@ -17,5 +17,10 @@ export function applyTheme(name) {
   window.dispatchEvent(new Event("theme"));
 }
 
-/** A colour of the present theme, for canvases. @param {string} token */
-export const colour = (token) => getComputedStyle(document.documentElement).getPropertyValue(token).trim();
+const probe = document.createElement("span");
+/** A colour of the present theme, for canvases and files. @param {string} token */
+export function colour(token) {
+  if (!probe.isConnected) document.documentElement.append(probe);
+  probe.style.color = `var(${token})`;
+  return getComputedStyle(probe).color;
+}

@@ -1,5 +1,5 @@
 // Pieces that all pages share.
-import { html, useEffect, useRef, useState } from "./html.js";
+import { createContext, html, useContext, useEffect, useRef, useState } from "./html.js";
 import { Problem } from "./api.js";
 import { ago, exact, stateOf } from "./format.js";
 import { useTick } from "./data.js";
@@ -166,14 +166,15 @@ export function Toasts() {
   return html`<div class="toasts" aria-live="polite">${shown.map((one) => html`<div key=${one.id} class="toast ${one.bad ? "bad" : ""}">${one.text}</div>`)}</div>`;
 }
 
-/** Do it, say that it is done or why not. Returns whether it was. @param {() => Promise<any>} work @param {string} [done] */
-export async function attempt(work, done) {
+/** Do it, say that it is done or why not. Returns whether it was. @param {() => Promise<any>} work @param {string} [done] @param {(error: any) => void} [refused] says why not, in place of a toast */
+export async function attempt(work, done, refused = (error) => error && toast(sentence(error), true)) {
+  refused(null);
   try {
     await work();
     if (done) toast(done);
     return true;
   } catch (error) {
-    toast(sentence(error), true);
+    refused(error);
     return false;
   }
 }
@@ -181,12 +182,25 @@ export async function attempt(work, done) {
 /** A button that does something once at a time. @param {{run: () => Promise<any>, done?: string, kind?: string, children?: any, disabled?: boolean, title?: string}} props */
 export function Do({ run, done, kind = "", children, disabled, title }) {
   const [busy, setBusy] = useState(false);
+  const { refused } = useContext(Around);
   const click = async () => {
     setBusy(true);
-    await attempt(run, done);
+    await attempt(run, done, refused);
     setBusy(false);
   };
   return html`<button class=${kind} title=${title ?? null} disabled=${busy || disabled} onClick=${click}>${children}</button>`;
+}
+
+const NOTHING = { at: /** @type {Record<string, string>} */ ({}), rest: "" };
+export const Around = createContext(/** @type {any} */ (NOTHING));
+
+/** A form: what the API refuses is said at the field that it names, the rest above the buttons. @param {{children?: any}} props */
+export function Asks({ children }) {
+  const box = useRef(/** @type {any} */ (null));
+  const [said, setSaid] = useState(NOTHING);
+  useEffect(() => box.current?.querySelector("[aria-invalid]")?.focus(), [said]);
+  const refused = async (/** @type {any} */ error) => setSaid(error ? (await import("./refusals.js")).placed(error.message, [...box.current.querySelectorAll("[name]")].map((each) => each.name)) : NOTHING);
+  return html`<${Around.Provider} value=${{ ...said, refused }}><div class="stack" ref=${box}>${children}${said.rest && html`<p class="band bad" role="alert">${sentence(said.rest)}</p>`}</div></${Around.Provider}>`;
 }
 
 /** A dialog that is open for as long as it is drawn. @param {{title: string, onClose: () => void, wide?: boolean, children?: any}} props */
@@ -197,7 +211,7 @@ export function Dialog({ title, onClose, wide, children }) {
   }, []);
   return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose}
     onClick=${(/** @type {MouseEvent} */ event) => event.target === element.current && element.current?.close()}>
-    <div class="stack"><div class="row spread"><h2>${title}</h2><button class="quiet" aria-label="close" onClick=${() => element.current?.close()}>✕</button></div>${children}</div></dialog>`;
+    <div class="row spread"><h2>${title}</h2><button class="quiet" aria-label="close" onClick=${() => element.current?.close()}>✕</button></div><${Asks}>${children}</${Asks}></dialog>`;
 }
 
 /**

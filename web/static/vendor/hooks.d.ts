@@ -5,3 +5,5 @@ export function useLayoutEffect(effect: () => void | (() => void), inputs?: read
 export function useRef<T>(initial: T): { current: T };
 export function useMemo<T>(make: () => T, inputs?: readonly unknown[]): T;
 export function useCallback<T extends (...args: any[]) => any>(callback: T, inputs: readonly unknown[]): T;
+export function useContext(context: any): any;
+export function useId(): string;

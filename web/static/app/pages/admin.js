@@ -6,10 +6,10 @@ import { exact } from "../format.js";
 import { isAdmin } from "../session.js";
 import { useQuery } from "../router.js";
 import { DescribeToken } from "../tokens.js";
-import { Confirm, Dialog, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
+import { Asks, Confirm, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
 import { GroupMembers, LogRetention, PoolAccess, Roles } from "../access.js";
-import { FormButton } from "../form.js";
-import { Name, Policies } from "./workspaces.js";
+import { Field, Form, FormButton, typed } from "../form.js";
+import { Policies } from "./workspaces.js";
 
 /** @param {{tab?: string}} props */
 export function Admin({ tab = "users" }) {
@@ -55,22 +55,16 @@ function EditUser({ user, change }) {
 
 /** @param {{user: any, onClose: () => void, reload: () => void}} props */
 function UserDialog({ user, onClose, reload }) {
-  const [name, setName] = useState("");
-  const [password, setPassword] = useState("");
-  const [admin, setAdmin] = useState(false);
-  const [remote, setRemote] = useState(false);
-  const flag = (/** @type {string} */ text, /** @type {boolean} */ value, /** @type {(on: boolean) => void} */ set) => html`<label class="row tight"><input type="checkbox" checked=${value} onChange=${(/** @type {any} */ event) => set(event.target.checked)} />${text}</label>`;
-  const run = async () => {
-    if (user) await patch(`users/${user.id}`, { password, isHashed: false });
-    else await post("users", { user: { username: name, active: true, admin, remote }, ...(remote ? {} : { password, isHashed: false }) });
-    onClose();
+  const run = async (/** @type {any} */ { password, remote, ...given }) => {
+    if (!remote && !password) throw new Error("password: expected one for a user who logs in here");
+    const secret = remote ? {} : { password, isHashed: false };
+    if (user) await patch(`users/${user.id}`, secret);
+    else await post("users", { user: { ...given, active: true, remote }, ...secret });
     reload();
   };
-  return html`<${Dialog} title=${user ? `Password of ${user.username}` : "New user"} onClose=${onClose}>${!user && html`<label class="field">Name<input value=${name} autocomplete="off" onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>`}
-    ${!user && html`${flag("an administrator, who sees and changes everything", admin, setAdmin)}${flag("has no password here", remote, setRemote)}`}
-    ${!remote && html`<label class="field">Password<input type="password" autocomplete="new-password" value=${password} onInput=${(/** @type {any} */ event) => setPassword(event.target.value)} /></label>`}
-    ${user && html`<p class="muted">Sessions and access tokens of the user end.</p>`}
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${(!password && !remote) || (!user && !name)} run=${run} done="Saved">Save</${Do}></div></${Dialog}>`;
+  const password = { key: "password", label: "Password", type: "password" };
+  return html`<${Form} title=${user ? `Password of ${user.username}` : "New user"} onClose=${onClose} whole run=${run} fields=${user ? [{ ...password, required: true }] : [{ key: "username", label: "Name", required: true }, { key: "admin", label: "an administrator, who sees and changes everything", type: "check" }, { key: "remote", label: "has no password here", type: "check" }, password]}>
+    ${user && html`<p class="muted">Sessions and access tokens of the user end.</p>`}</${Form}>`;
 }
 
 function Groups() {
@@ -82,7 +76,7 @@ function Groups() {
     setList({});
     load();
   }
-  return html`<div class="stack"><div class="row"><button class="first" onClick=${() => setOpen(true)}>New group</button></div>${open && html`<${Name} title="New group" label="Name" onClose=${() => setOpen(false)} run=${async (/** @type {string} */ name) => { await post("groups", { name }); load(); }} />`}
+  return html`<div class="stack"><div class="row"><button class="first" onClick=${() => setOpen(true)}>New group</button></div>${open && html`<${Form} title="New group" onClose=${() => setOpen(false)} fields=${[{ key: "name", label: "Name", required: true }]} run=${async (/** @type {any} */ given) => { await post("groups", given); load(); }} />`}
     <${Load} of=${{ ...list, reload: load }}>${(/** @type {any} */ { groups }) => html`<${Table} label="groups" rows=${groups} id=${(/** @type {any} */ g) => g.group.groupId} columns=${[{ key: "name", title: "Group", cell: (/** @type {any} */ g) => html`<a href="/det/admin/groups?group=${g.group.groupId}" aria-current=${String(g.group.groupId) === chosen ? "true" : null}>${g.group.name}</a>` }, { key: "n", title: "Members", num: true, cell: (/** @type {any} */ g) => g.numMembers },
       { key: "do", title: "", cell: (/** @type {any} */ g) => html`<${Confirm} kind="small danger" label="Delete" title="Delete group ${g.group.name}?" confirm="Delete" run=${async () => { await remove(`groups/${g.group.groupId}`); load(); }}><p>Its ${g.numMembers} members lose the roles that they have by it.</p></${Confirm}>` }]} empty=${html`<${Empty} title="No groups yet"></${Empty}>`} />
       ${groups.some((/** @type {any} */ g) => String(g.group.groupId) === chosen) && html`<${GroupMembers} key=${chosen} id=${chosen} onChange=${load} />`}`}</${Load}></div>`;
@@ -101,11 +95,11 @@ function Message() {
   const [text, setText] = useState(/** @type {string | null} */ (null));
   const [from, setFrom] = useState("");
   const [until, setUntil] = useState("");
-  const time = (/** @type {string} */ label, /** @type {string} */ value, /** @type {(text: string) => void} */ set) => html`<label class="field">${label}<input type="datetime-local" value=${value} onInput=${(/** @type {any} */ event) => set(event.target.value)} /></label>`;
-  return html`<${Load} of=${one}>${(/** @type {any} */ data) => html`<div class="stack"><p class="muted">All who use the cluster see it, here and in <code>det</code>.</p><label class="field">Message<input value=${text ?? data.clusterMessage?.message ?? ""} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
-    <div class="row">${time("From; empty: now", from, setFrom)}${time("Until; empty: until you take it back", until, setUntil)}</div>
+  const time = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ value, /** @type {(text: string) => void} */ set) => html`<${Field} label=${label} name=${name}><input type="datetime-local" value=${value} onInput=${typed(set)} /></${Field}>`;
+  return html`<${Load} of=${one}>${(/** @type {any} */ data) => html`<${Asks}><p class="muted">All who use the cluster see it, here and in <code>det</code>.</p><${Field} label="Message" name="message"><input value=${text ?? data.clusterMessage?.message ?? ""} onInput=${typed(setText)} /></${Field}>
+    <div class="row">${time("startTime", "From; empty: now", from, setFrom)}${time("endTime", "Until; empty: until you take it back", until, setUntil)}</div>
     ${data.clusterMessage && html`<p class="muted">Now: from ${exact(data.clusterMessage.startTime)}${data.clusterMessage.endTime ? ` until ${exact(data.clusterMessage.endTime)}` : ""}.</p>`}
-    <div class="row"><${Do} kind="first" disabled=${!(text ?? data.clusterMessage?.message)} run=${async () => { await put("master/cluster_message", { message: text ?? data.clusterMessage?.message, startTime: (from ? new Date(from) : new Date()).toISOString(), ...(until ? { endTime: new Date(until).toISOString() } : {}) }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></div>`}</${Load}>`;
+    <div class="row actions"><${Do} kind="first" disabled=${!(text ?? data.clusterMessage?.message)} run=${async () => { await put("master/cluster_message", { message: text ?? data.clusterMessage?.message, startTime: (from ? new Date(from) : new Date()).toISOString(), ...(until ? { endTime: new Date(until).toISOString() } : {}) }); one.reload(); }} done="Said">Say it</${Do}><${Do} run=${async () => { await remove("master/cluster_message"); setText(null); one.reload(); }} done="Taken back">Take it back</${Do}></div></${Asks}>`}</${Load}>`;
 }
 
 function Audit() {

@@ -2,22 +2,13 @@
 import { html, useEffect, useState } from "../html.js";
 import { post } from "../api.js";
 import { useGet, useRested } from "../data.js";
+import { Field, Pick, typed } from "../form.js";
 import { bytes, count, many } from "../format.js";
 import { go, useLocation } from "../router.js";
-import { Do, Head, sentence } from "../ui.js";
+import { Asks, Do, Head, sentence } from "../ui.js";
 
 const LARGEST = 95 * 1024 * 1024;
-const FIRST = `name: my first search
-entrypoint: python3 train.py
-hyperparameters:
-  learning_rate: {type: log, base: 10, minval: -4, maxval: -1}
-searcher:
-  name: adaptive_asha
-  metric: accuracy
-  smaller_is_better: false
-  max_length: {epochs: 16}
-  max_trials: 16
-`;
+const FIRST = ["name: my first search", "entrypoint: python3 train.py", "hyperparameters:", "  learning_rate: {type: log, base: 10, minval: -4, maxval: -1}", "searcher:", "  name: adaptive_asha", "  metric: accuracy", "  smaller_is_better: false", "  max_length: {epochs: 16}", "  max_trials: 16", ""].join("\n");
 
 export function Launch() {
   const { query } = useLocation();
@@ -51,12 +42,12 @@ export function Launch() {
   };
   return html`<div class="stack"><${Head} title="New experiment" crumbs=${projects.data ? [[projects.data.project.workspaceName, `/det/workspaces/${projects.data.project.workspaceId}`], [projects.data.project.name, `/det/projects/${projects.data.project.id}`]] : []} />
     <div class="cards" style=${{ gridTemplateColumns: "repeat(auto-fit, minmax(min(100%, 460px), 1fr))" }}><section class="card stack">
-      <label class="field">Configuration (YAML)<textarea rows="22" spellcheck="false" value=${config} onInput=${(/** @type {any} */ event) => setConfig(event.target.value)}></textarea></label>
-      <div class="row"><label class="field">Template<select value=${template} onChange=${(/** @type {any} */ event) => setTemplate(event.target.value)}><option value="">none</option>${(templates.data?.templates ?? []).map((/** @type {any} */ t) => html`<option key=${t.name} value=${t.name}>${t.name}</option>`)}</select></label>
-        <label class="field">A folder with the code<input type="file" webkitdirectory multiple onChange=${choose} /></label><label class="field">or single files<input type="file" multiple onChange=${choose} /></label></div>
+      <${Asks}><${Field} label="Configuration (YAML)" name="config"><textarea rows="22" spellcheck="false" value=${config} onInput=${typed(setConfig)}></textarea></${Field}>
+      <div class="row"><${Field} label="Template" name="template"><${Pick} value=${template} set=${setTemplate} options=${[["", "none"], ...(templates.data?.templates ?? []).map((/** @type {any} */ t) => [t.name, t.name])]} /></${Field}>
+        <${Field} label="A folder with the code" name="modelDefinition"><input type="file" webkitdirectory multiple onChange=${choose} /></${Field}><${Field} label="or single files" name="files"><input type="file" multiple onChange=${choose} /></${Field}></div>
       ${files.length > 0 && html`<p class="muted">${many(files.length, "file")}, ${bytes(size)}: ${files.slice(0, 6).map((file) => file.path).join(", ")}${files.length > 6 ? ", …" : ""}</p>`}
       ${size > LARGEST && html`<p class="band bad">The files have ${bytes(size)}, the limit is ${bytes(LARGEST)}: leave data out, and mount it.</p>`}
-      <div class="row"><${Do} kind="first" disabled=${!checked || checked.error || size > LARGEST} run=${start}>Start it</${Do}><span class="muted">${workspaces.error ? "" : "You can pause, fork and change it later."}</span></div></section>
+      <div class="row actions"><${Do} kind="first" disabled=${!checked || checked.error || size > LARGEST} run=${start}>Start it</${Do}><span class="muted">${workspaces.error ? "" : "You can pause, fork and change it later."}</span></div></${Asks}></section>
     <section class="card stack" aria-live="polite"><h2>What it will do</h2>${!checked ? html`<div class="skeleton"></div>` : checked.error ? html`<div class="band bad" role="alert">${sentence(checked.error).split("\n").map((line) => html`<div key=${line}>${line}</div>`)}</div>` : html`<${Plan} checked=${checked} pools=${pools.data?.resourcePools ?? []} />`}</section></div></div>`;
 }
 

@@ -2,6 +2,7 @@
 import { html, useState } from "../html.js";
 import { post, query } from "../api.js";
 import { useGet } from "../data.js";
+import { Field, Pick, typed } from "../form.js";
 import { duration, many, stateOf } from "../format.js";
 import { go } from "../router.js";
 import { may, session } from "../session.js";
@@ -66,10 +67,10 @@ function Place({ job, others, pool, onClose, run }) {
   const options = what === "resourcePool" ? elsewhere : jobs;
   const isNumber = what === "priority" || what === "weight";
   const value = values[what] ?? (isNumber ? "" : options[0]?.[0]);
-  const set = (/** @type {any} */ event) => setValues({ ...values, [what]: event.target.value });
+  const set = (/** @type {string} */ text) => setValues({ ...values, [what]: text });
   return html`<${Dialog} title="Place of ${job.name}" onClose=${onClose}><${Choice} label="change" value=${what} onChange=${setWhat} options=${kinds} />
-    ${isNumber ? html`<label class="field">${what === "priority" ? "Priority, 1 to 99: 1 goes first" : "Weight: more is a larger share"}<input type="number" min=${what === "priority" ? 1 : 0} max=${what === "priority" ? 99 : null} step="any" value=${value} onInput=${set} /></label>`
-      : html`<label class="field">${what === "resourcePool" ? "Pool" : "Job"}<select value=${value} onChange=${set}>${options.map((/** @type {any} */ [key, text]) => html`<option key=${key} value=${key} selected=${key === value}>${text}</option>`)}</select></label>`}
+    ${isNumber ? html`<${Field} label=${what === "priority" ? "Priority, 1 to 99: 1 goes first" : "Weight: more is a larger share"} name=${what}><input type="number" min=${what === "priority" ? 1 : 0} max=${what === "priority" ? 99 : null} step="any" value=${value} onInput=${typed(set)} /></${Field}>`
+      : html`<${Field} label=${what === "resourcePool" ? "Pool" : "Job"} name="${what} job"><${Pick} value=${value} set=${set} options=${options} /></${Field}>`}
     ${what === "resourcePool" && html`<p class="muted">What runs stores a checkpoint, leaves, and asks for slots there.</p>`}
     <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${value === "" || value === undefined} done="Changed" run=${async () => { await run({ [what]: isNumber ? Number(value) : value }); onClose(); }}>Change it</${Do}></div></${Dialog}>`;
 }

@@ -2,8 +2,9 @@
 import { html, useState } from "../html.js";
 import { call, remove } from "../api.js";
 import { useGet } from "../data.js";
+import { Form } from "../form.js";
 import { may, session } from "../session.js";
-import { Confirm, Dialog, Do, Empty, Head, Load, Table } from "../ui.js";
+import { Confirm, Empty, Head, Load, Table } from "../ui.js";
 
 export function Templates() {
   const list = useGet("templates?limit=500");
@@ -20,16 +21,6 @@ export function Templates() {
 }
 
 /** @param {{template: any, onClose: () => void, reload: () => void}} props */
-function Edit({ template, onClose, reload }) {
-  const [name, setName] = useState(template.name);
-  const [text, setText] = useState(JSON.stringify(template.config, null, 2));
-  const save = async () => {
-    const config = JSON.parse(text);
-    await call("PUT", `/api/v1/templates/${encodeURIComponent(name)}`, { name, config, workspaceId: template.workspaceId });
-    onClose();
-    reload();
-  };
-  return html`<${Dialog} title=${template.name ? `Template ${template.name}` : "New template"} onClose=${onClose} wide><label class="field">Name<input value=${name} disabled=${Boolean(template.name)} onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>
-    <label class="field">Configuration, as JSON<textarea rows="16" spellcheck="false" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!name} run=${save} done="Saved">Save</${Do}></div></${Dialog}>`;
-}
+const Edit = ({ template, onClose, reload }) => html`<${Form} title=${template.name ? `Template ${template.name}` : "New template"} onClose=${onClose} wide whole fields=${[
+    ...(template.name ? [] : [{ key: "name", label: "Name", required: true }]), { key: "config", label: "Configuration, as JSON", type: "json", rows: 16, value: template.config }]}
+  run=${async (/** @type {any} */ { name = template.name, config }) => { await call("PUT", `/api/v1/templates/${encodeURIComponent(name)}`, { name, config, workspaceId: template.workspaceId }); reload(); }} />`;

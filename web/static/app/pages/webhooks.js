@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { patch, post, remove } from "../api.js";
 import { useGet } from "../data.js";
-import { FormButton } from "../form.js";
+import { Form, FormButton } from "../form.js";
 import { isAdmin, may } from "../session.js";
 import { Confirm, Dialog, Do, Empty, Head, Load, Table, When, toast } from "../ui.js";
 
@@ -31,29 +31,20 @@ export function Webhooks() {
 
 /** @param {{places: any[], onClose: () => void, onMade: (secret: string) => void}} props */
 function New({ places, onClose, onMade }) {
-  const [form, setForm] = useState(/** @type {any} */ ({ name: "", url: "", type: "DEFAULT", mode: "WORKSPACE", workspace: String(places[0].id), patterns: "", thresholds: "", custom: false, states: new Set(["COMPLETED", "ERROR"]) }));
-  const set = (/** @type {string} */ key) => (/** @type {any} */ event) => setForm({ ...form, [key]: event.target.value });
-  const triggers = () => [...[...form.states].map((state) => trigger("EXPERIMENT_STATE_CHANGE", { state })), ...listed(form.patterns).map((regex) => trigger("TASK_LOG", { regex })),
-    ...listed(form.thresholds).map(threshold), ...(form.custom ? [trigger("CUSTOM", {})] : [])];
-  const run = async () => {
-    const { webhook } = await post("webhooks", { name: form.name, url: form.url, webhookType: `WEBHOOK_TYPE_${form.type}`, workspaceId: form.workspace ? Number(form.workspace) : undefined, mode: `WEBHOOK_MODE_${form.mode}`, triggers: triggers() });
-    onClose();
-    onMade(form.type === "DEFAULT" ? webhook.secret : "");
+  const run = async (/** @type {any} */ { type, mode, workspace, patterns, thresholds, custom, name, url, ...states }) => {
+    const triggers = [...TRIGGERS.filter(([state]) => states[state]).map(([state]) => trigger("EXPERIMENT_STATE_CHANGE", { state })), ...patterns.map((/** @type {string} */ regex) => trigger("TASK_LOG", { regex })),
+      ...thresholds.map(threshold), ...(custom ? [trigger("CUSTOM", {})] : [])];
+    const { webhook } = await post("webhooks", { name, url, webhookType: `WEBHOOK_TYPE_${type}`, workspaceId: workspace ? Number(workspace) : undefined, mode: `WEBHOOK_MODE_${mode}`, triggers });
+    onMade(type === "DEFAULT" ? webhook.secret : "");
   };
-  const isReady = form.url && (form.states.size || listed(form.patterns).length || listed(form.thresholds).length || form.custom);
-  return html`<${Dialog} title="New webhook" onClose=${onClose}><label class="field">Name<input value=${form.name} onInput=${set("name")} /></label><label class="field">Address<input type="url" placeholder="https://…" value=${form.url} onInput=${set("url")} /></label>
-    <div class="row"><label class="field">Kind<select value=${form.type} onChange=${set("type")}><option value="DEFAULT">signed JSON</option><option value="SLACK">Slack</option></select></label>
-      <label class="field">Workspace<select value=${form.workspace} onChange=${set("workspace")}>${places.map((w) => html`<option key=${w.id} value=${w.id}>${w.name}</option>`)}</select></label>
-      <label class="field">Of<select value=${form.mode} onChange=${set("mode")}><option value="WORKSPACE">all experiments there</option><option value="SPECIFIC">those whose configuration names it</option></select></label></div>
-    <fieldset><legend>When</legend>${TRIGGERS.map(([state, text]) => html`<label class="row tight" key=${state}><input type="checkbox" checked=${form.states.has(state)} onChange=${() => { const states = new Set(form.states); if (!states.delete(state)) states.add(state); setForm({ ...form, states }); }} />${text}</label>`)}
-      <label class="row tight"><input type="checkbox" checked=${form.custom} onChange=${() => setForm({ ...form, custom: !form.custom })} />training code asks for it</label>
-      <label class="field">a line of a log matches one of these patterns<textarea rows="2" spellcheck="false" placeholder="CUDA out of memory" value=${form.patterns} onInput=${set("patterns")}></textarea></label>
-      <label class="field">a validation metric of a trial crosses a threshold<textarea rows="2" spellcheck="false" placeholder="accuracy >= 0.9" value=${form.thresholds} onInput=${set("thresholds")}></textarea></label></fieldset>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!isReady} run=${run} done="Created">Create</${Do}></div></${Dialog}>`;
+  return html`<${Form} title="New webhook" onClose=${onClose} confirm="Create" done="Created" whole run=${run} fields=${[
+    { key: "name", label: "Name" }, { key: "url", label: "Address", type: "url", placeholder: "https://…", required: true }, { key: "type", at: "webhookType", label: "Kind", type: "choice", value: "DEFAULT", options: [["DEFAULT", "signed JSON"], ["SLACK", "Slack"]] },
+    { key: "workspace", at: "workspaceId workspace", label: "Workspace", type: "choice", value: places[0].id, options: places.map((w) => [w.id, w.name]) }, { key: "mode", label: "Of", type: "choice", value: "WORKSPACE", options: [["WORKSPACE", "all experiments there"], ["SPECIFIC", "those whose configuration names it"]] },
+    ...TRIGGERS.map(([key, text]) => ({ key, label: `When ${text}`, type: "check", value: key !== "CANCELED" })), { key: "custom", label: "When training code asks for it", type: "check" },
+    { key: "patterns", at: "triggers.condition.regex", label: "When a line of a log matches one of these patterns", type: "lines", value: [], placeholder: "CUDA out of memory" },
+    { key: "thresholds", at: "triggers.condition.metric triggers.condition.value", label: "When a validation metric of a trial crosses a threshold", type: "lines", value: [], placeholder: "accuracy >= 0.9" }]} />`;
 }
 
-/** @param {string} text */
-const listed = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 /** @param {string} kind @param {any} condition */
 const trigger = (kind, condition) => ({ triggerType: `TRIGGER_TYPE_${kind}`, condition });
 
@@ -61,7 +52,7 @@ const trigger = (kind, condition) => ({ triggerType: `TRIGGER_TYPE_${kind}`, con
 export function threshold(text) {
   const found = /^(.+?)\s*(>=|<=|>|<)\s*(\S+)$/.exec(text.trim());
   const value = found ? Number(found[3]) : NaN;
-  if (!found || !Number.isFinite(value)) throw new Error(`${text}: expected a metric, one of > >= < <=, and a number`);
+  if (!found || !Number.isFinite(value)) throw new Error(`triggers.condition.metric: ${text}: expected a metric, one of > >= < <=, and a number`);
   return trigger("METRIC_THRESHOLD_EXCEEDED", { metric: found[1], operator: found[2], value });
 }
 

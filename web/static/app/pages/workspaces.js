@@ -6,7 +6,7 @@ import { Form, FormButton } from "../form.js";
 import { lazy } from "../lazy.js";
 import { isAdmin, may, session } from "../session.js";
 import { many } from "../format.js";
-import { Confirm, Dialog, Do, Empty, Head, Load, Table, Tabs, When } from "../ui.js";
+import { Confirm, Do, Empty, Head, Load, Table, Tabs, When } from "../ui.js";
 
 const [GiveHere, TakeHere] = ["GiveHere", "TakeHere"].map((name) => lazy(name, () => import("../access.js")));
 
@@ -35,13 +35,6 @@ export function WorkspacePage({ id, tab = "projects" }) {
         <p>${many(w.numProjects, "project")} with ${many(w.numExperiments, "experiment")} go, with all metrics, logs and checkpoints, and its tasks end. This can't be undone.</p></${Confirm}>`}`}</${Head}>
     <${Tabs} base="/det/workspaces/${id}" now=${tab} tabs=${[["projects", "Projects", w.numProjects], ["members", "Members"], ["pools", "Pools"], ["policies", "Policies"]]} />
     ${tab === "members" ? html`<${Members} id=${id} canGive=${may("ASSIGN_ROLES", w.id)} />` : tab === "pools" ? html`<${Pools} id=${id} workspace=${w} />` : tab === "policies" ? html`<${Policies} of="workspaces/${id}" where="of workspace ${w.name}" canChange=${may("UPDATE_WORKSPACE", w.id)} />` : html`<${Projects} id=${id} />`}</div>`}</${Load}>`;
-}
-
-/** Ask for one line. @param {{title: string, label: string, value?: string, onClose: () => void, run: (text: string) => Promise<any>}} props */
-export function Name({ title, label, value = "", onClose, run }) {
-  const [text, setText] = useState(value);
-  return html`<${Dialog} title=${title} onClose=${onClose}><label class="field">${label}<input value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)} /></label>
-    <div class="actions"><button onClick=${onClose}>Leave it</button><${Do} kind="first" disabled=${!text.trim()} run=${async () => { await run(text.trim()); onClose(); }}>Save</${Do}></div></${Dialog}>`;
 }
 
 /** @param {any} project */
