@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Scope
 
 from api.errors import Forbidden, NotServed
+from web import files
 
 #: The web UI: programs, styles and data of this origin, and pictures that it draws itself.
 UI_POLICY = (
@@ -34,6 +35,8 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
+#: Which pages this server has: one that is open sees by any answer that it is older.
+PAGES = b"x-undeterred-pages"
 _RAW = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 _TOKENS = ("authorization", "grpc-metadata-x-user-token", "grpc-metadata-x-allocation-token")
 #: Here a password authenticates the caller, whatever cookie the client still has.
@@ -48,6 +51,7 @@ def add_headers(message: Message) -> None:
     headers = MutableHeaders(raw=message.setdefault("headers", []))
     raw = list(message["headers"])
     raw += _RAW[1:] if "content-security-policy" in headers else _RAW
+    raw.append((PAGES, files.load().digest.encode()))
     message["headers"] = raw
 
 

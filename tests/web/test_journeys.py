@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
+from tests.kit.servers import REPOSITORY
 from tests.web.conftest import DIGITS, PASSWORD, created, pictures
 
 expect.set_options(timeout=WAIT_MS)
+#: Loads `web` from beside this file before anything else does, in every process that has the folder on its path.
+_OTHER_PAGES = "import sys\nsys.path.insert(0, {0!r})\nimport web\nsys.path.remove({0!r})\n"
 LONG = "import time\nimport determined as det\nwith det.core.init() as c:\n    for n in range(1, 2000):\n        c.train.report_validation_metrics(n, {'loss': 1 / n})\n        if c.preempt.should_preempt():\n            break\n        time.sleep(0.2)\n"
 SINGLE = "name: {name}\nentrypoint: python3 train.py\nsearcher: {{name: single, metric: loss, max_length: {{batches: 2000}}}}\nmax_restarts: 0\n"
 
@@ -296,3 +303,51 @@ def test_task_is_started_watched_and_ended_in_the_browser(admin: Visitor) -> Non
     page.get_by_role("button", name="Kill").click()
     page.get_by_role("dialog").get_by_role("button", name="Kill").click()
     expect(page.locator("header .state")).to_contain_text(re.compile("terminated|canceled"))
+
+
+def test_page_is_of_use_behind_a_slow_line_on_a_slow_machine(admin: Visitor) -> None:
+    """A line of 1.6 Mbit/s with 150 ms to the server and a sixth of the processor: rows, a click, and a chart."""
+    page = admin.page
+    page.goto("/det/account")
+    cdp: Any = page.context.new_cdp_session(page)
+    cdp.send("Network.enable")
+    cdp.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    line = {"offline": False, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 93_750}
+    cdp.send("Network.emulateNetworkConditions", line)
+    cdp.send("Emulation.setCPUThrottlingRate", {"rate": 6})
+    began = time.monotonic()
+    page.goto("/det/projects/1", wait_until="commit")
+    page.locator("tbody tr").first.wait_for()
+    rows_s = time.monotonic() - began
+    began = time.monotonic()
+    page.get_by_role("link", name="1", exact=True).click()
+    page.locator("figure[data-points]").first.wait_for()
+    chart_s = time.monotonic() - began
+    cdp.detach()
+    assert rows_s < 8, f"the first rows took {rows_s:.1f} s"
+    assert chart_s < 8, f"the first chart took {chart_s:.1f} s"
+
+
+def test_open_page_says_that_the_cluster_has_newer_ones_and_loads_them(
+    admin: Visitor, cluster: Embedded, tmp_path: Path
+) -> None:
+    page = admin.page
+    shutil.copytree(REPOSITORY / "web", tmp_path / "web")
+    with (tmp_path / "web" / "static" / "style" / "app.css").open("a") as style:
+        style.write("/* of the next release */\n")
+    (tmp_path / "sitecustomize.py").write_text(_OTHER_PAGES.format(str(tmp_path)))
+    page.goto("/det/admin/users")  # no stream says here what changes
+    page.get_by_role("row").nth(1).wait_for()
+    before = page.locator("script").get_attribute("src")
+    newer = page.get_by_text("The cluster has newer pages")
+    page.get_by_label("filter by name").fill("a")
+    expect(newer).to_have_count(0)
+    cluster.environment["PYTHONPATH"] = str(tmp_path)
+    os.kill(cluster.pid("api"), signal.SIGKILL)
+    cluster.up()
+    page.get_by_label("filter by name").fill("adm")
+    expect(newer).to_be_visible()
+    page.get_by_role("button", name="Load them").click()
+    expect(newer).to_have_count(0)
+    page.get_by_role("row").nth(1).wait_for()
+    assert page.locator("script").get_attribute("src") != before

@@ -153,6 +153,44 @@ def test_importance_of_too_few_trials_says_why_there_is_none(admin: Visitor, clu
     expect(admin.page.get_by_label("heat map", exact=True)).to_have_count(0)
 
 
+def test_any_metric_is_explained_and_brushes_are_in_the_address(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    page.goto("/det/experiments/1/hyperparameters")
+    page.get_by_label("metric", exact=True).fill("training.loss")
+    page.get_by_label("metric", exact=True).press("Enter")
+    page.get_by_role("combobox", name="best is the").select_option("smallest")
+    expect(page).to_have_url(re.compile(r"of=training\.loss.*best=smallest"))
+    lost = {json.loads(text)["training"]["loss"]["last"] for (text,) in cluster.rows(
+        "SELECT summary FROM trials WHERE experiment_id = 1")}  # fmt: skip
+    expect(page.get_by_role("heading", name="Two hyperparameters against training.loss")).to_be_visible()
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save heat map as CSV"))))
+    assert min(float(row["best"]) for row in rows) == pytest.approx(min(lost), rel=1e-9)
+    expect(page.get_by_label("importance", exact=True)).to_contain_text("What matters for training.loss")
+    picture = page.get_by_role("img", name=re.compile("^a line for each of 16 trials"))
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] * 50 / 900  # the first axis
+    page.mouse.move(x, box["y"] + box["height"] * 0.15)
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + box["height"] * 0.5, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"brush=\w+~0\.\d+~0\.\d+|brush=\w+%7E0"))
+    told = page.get_by_label("parallel coordinates").get_by_role("status")
+    kept = int(told.inner_text().split()[0])
+    assert 0 < kept < 16
+    page.goto(page.url)
+    expect(told).to_have_text(f"{kept} of 16 trials")
+    admin.picture(pictures(), "brushed")
+    page.get_by_role("button", name="Clear brushes").click()
+    expect(told).to_have_text("16 of 16 trials")
+    expect(page).not_to_have_url(re.compile("brush="))
+    page.goto("/det/experiments/1/hyperparameters?of=validation.nothing")
+    expect(page.get_by_role("heading", name="Two trials with validation.nothing are needed")).to_be_visible()
+    page.goto("/det/experiments/1/hyperparameters?of=loss")
+    expect(page.get_by_role("alert")).to_contain_text("'loss': expected group.name")
+
+
 def test_curves_of_a_group_become_a_line_and_a_band(admin: Visitor) -> None:
     page = admin.page
     page.goto("/det/experiments/1")
@@ -239,6 +277,8 @@ SAVED = [
     ("/det/experiments/1/hyperparameters", "heat map", "batch_size and alpha against accuracy", "best accuracy ≤ "),
     ("/det/experiments/1/hyperparameters", "parallel coordinates", "Hyperparameters against accuracy", "best"),
     ("/det/experiments/1/hyperparameters", "alpha against accuracy", "alpha against accuracy", "best trial"),
+    ("/det/experiments/1/hyperparameters?of=training.loss&best=smallest", "importance",
+     "What matters for training.loss", "give or take"),
     ("/det/experiments/1/search", "rungs", "Rungs", "went on"),
     ("/det/experiments/1/timeline", "slots over time", "Slots over time of experiment 1", "waits"),
     ("/det/trials/1/logs", "lines over time", "Lines of trial 1 over time", "warning: "),

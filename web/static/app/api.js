@@ -11,6 +11,15 @@ export class Problem extends Error {
 
 /** @type {() => void} */
 let onLoggedOut = () => {};
+/** The pages that this one is of, by their address. */
+const OWN = new URL(import.meta.url).pathname.split("/").at(-3);
+let onNewer = () => {};
+
+/** Called when the server has other pages than this one. @param {() => void} handler */
+export const whenNewer = (handler) => void (onNewer = handler);
+
+/** Which pages the server has now. @param {string | null} digest */
+export const serverHas = (digest) => void (digest && digest !== OWN && onNewer());
 
 /** Called when the session has ended. @param {() => void} handler */
 export function whenLoggedOut(handler) {
@@ -46,6 +55,7 @@ export async function call(method, path, body, options = {}) {
     if (options.signal?.aborted) throw error;
     throw new Problem(0, "the API does not answer");
   }
+  serverHas(response.headers.get("x-undeterred-pages"));
   const text = await response.text();
   if (response.ok) return text ? JSON.parse(text) : {};
   const message = said(text) || `${response.status} ${response.statusText}`;

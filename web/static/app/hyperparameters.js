@@ -1,28 +1,48 @@
 // Hyperparameters against the metric: a heat map of two, parallel coordinates with brushes, and a scatter for each.
 import { html, useMemo, useRef, useState } from "./html.js";
+import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { count, hparam, many, metric } from "./format.js";
+import { listOf, textOf } from "./grid.js";
 import { HeatMap, specOf } from "./heatmap.js";
 import { Importance } from "./importance.js";
-import { go } from "./router.js";
+import { metricNames } from "./metrics.js";
+import { go, setQuery, useQuery } from "./router.js";
 import { Saves } from "./saves.js";
 import { traced } from "./svg.js";
-import { Empty, Load } from "./ui.js";
+import { Choice, Empty, Load } from "./ui.js";
 
 const [W, H, TOP, BOTTOM, SIDE] = [900, 320, 34, 26, 50];
 
 /** Lines and circles that a page draws without delay. */
 const MOST_DRAWN = 1000;
+const MOST_OFFERED = 300;
 
-/** @param {{e: any}} props */
+/** Against the metric of the search, or another one that its trials report. @param {{e: any}} props */
 export function Hyperparameters({ e }) {
-  const columns = useGet(`undeterred/experiments/${e.id}/hyperparameters`, [`experiment:${e.id}`]);
-  return html`<${Load} of=${columns} height=${320}>${(/** @type {any} */ found) => {
+  const main = `validation.${e.searcherMetric}`;
+  const usual = e.config.searcher.smaller_is_better ? "smallest" : "largest";
+  const [of] = useQuery("of", main);
+  const [best, setBest] = useQuery("best", usual);
+  const trials = useGet(`experiments/${e.id}/trials${query({ limit: 100, sortBy: "SORT_BY_BATCHES_PROCESSED", orderBy: "ORDER_BY_DESC" })}`);
+  const columns = useGet(`undeterred/experiments/${e.id}/hyperparameters${query({ metric: of === main ? "" : of })}`, [`experiment:${e.id}`]);
+  const known = [main, ...metricNames(trials.data?.trials ?? []).filter((name) => name !== main)];
+  return html`<div class="stack"><div class="row"><label class="row tight"><span class="muted">metric</span><input list="metrics" value=${of} size="24" onChange=${(/** @type {any} */ event) => setQuery({ of: event.target.value.trim() === main ? "" : event.target.value.trim(), best: "", at: "", brush: "" })} /></label>
+      <datalist id="metrics">${known.slice(0, MOST_OFFERED).map((name) => html`<option key=${name} value=${name} />`)}</datalist>
+      ${of !== main && html`<${Choice} label="best is the" value=${best} onChange=${setBest} options=${[["smallest", "smallest"], ["largest", "largest"]]} /><button class="small" onClick=${() => setQuery({ of: "", best: "", at: "", brush: "" })}>The search's metric</button>`}</div>
+    <${Load} of=${columns} height=${320}>${(/** @type {any} */ found) => {
     const names = Object.keys(found.hyperparameters);
-    if (found.values.length < 2) return html`<${Empty} title="Two trials with a validation are needed"><p>Then their hyperparameters are drawn against ${e.searcherMetric}.</p></${Empty}>`;
-    if (!names.length) return html`<${Empty} title="All trials have the same hyperparameters"><p>What differs between them is drawn against ${e.searcherMetric}.</p></${Empty}>`;
-    return html`<div class="stack"><${Importance} e=${e} />${names.length > 1 && html`<${HeatMap} e=${e} found=${found} />`}<${Drawn} e=${e} found=${found} names=${names} /></div>`;
-  }}</${Load}>`;
+    const against = of === main ? e : another(e, found, of, best === "smallest");
+    if (found.values.length < 2) return html`<${Empty} title="Two trials with ${against === e ? "a validation" : of} are needed"><p>Then their hyperparameters are drawn against ${against.searcherMetric}.</p></${Empty}>`;
+    if (!names.length) return html`<${Empty} title="All trials have the same hyperparameters"><p>What differs between them is drawn against ${against.searcherMetric}.</p></${Empty}>`;
+    return html`<${Importance} e=${against} metric=${of === main ? "" : of} />${names.length > 1 && html`<${HeatMap} e=${against} found=${found} />`}<${Drawn} e=${against} found=${found} names=${names} />`;
+  }}</${Load}></div>`;
+}
+
+/** The experiment as if its search were about another metric. @param {any} e @param {any} found @param {string} name @param {boolean} smaller is better */
+function another(e, found, name, smaller) {
+  const best = found.values.reduce((/** @type {number} */ top, /** @type {number} */ value, /** @type {number} */ k) => ((smaller ? value < found.values[top] : value > found.values[top]) ? k : top), 0);
+  return { ...e, searcherMetric: name, bestTrialId: found.trialIds[best], config: { ...e.config, searcher: { ...e.config.searcher, smaller_is_better: smaller } } };
 }
 
 /** @param {{e: any, found: any, names: string[]}} props */
@@ -55,17 +75,30 @@ function scaleOf(e, values, name) {
   return { place, ticks: kinds.slice(0, 12).map((kind, i) => /** @type {[number, string]} */ ([kinds.length > 1 ? i / (kinds.length - 1) : 0.5, hparam(JSON.parse(kind)).slice(0, 14)])) };
 }
 
+const THINNEST = 0.02;
+/** Which part of which axis is chosen: shares of its length, from below. @param {string} text of the address @param {string[]} axes @returns {Record<string, [number, number]>} */
+export function brushesOf(text, axes) {
+  const found = listOf(text, axes.length).map((each) => /^(.+)~(\d(?:\.\d+)?)~(\d(?:\.\d+)?)$/s.exec(each));
+  return Object.fromEntries(found.flatMap((each) => (each && axes.includes(each[1]) ? [[each[1], [Number(each[2]), Number(each[3])]]] : [])));
+}
+
+/** The same for the address; a click is no brush, and takes one away. @param {Record<string, [number, number]>} brushes */
+export const textOfBrushes = (brushes) => textOf(Object.entries(brushes).filter(([, [low, high]]) => high - low >= THINNEST).map(([name, [low, high]]) => `${name}~${low.toFixed(3)}~${high.toFixed(3)}`));
+
 /** From worst to best, also by lightness. @param {number} share */
 const shade = (share) => `hsl(${210 - 180 * share} 70% ${62 - 22 * share}%)`;
 
 /** @param {{e: any, trials: any[], names: string[]}} props */
 function ParallelCoordinates({ e, trials, names }) {
   const picture = useRef(/** @type {any} */ (null));
-  const [brushes, setBrushes] = useState(/** @type {Record<string, [number, number]>} */ ({}));
+  const [held, keep] = useQuery("brush");
+  const [drawing, setDrawing] = useState(/** @type {Record<string, [number, number]>} */ ({}));
   const drag = useRef(/** @type {any} */ (null));
   const smaller = e.config.searcher.smaller_is_better;
   const axes = useMemo(() => [...names.map((name) => ({ name, ...scaleOf(e, trials.map((t) => t.hparams[name]), name), of: (/** @type {any} */ t) => t.hparams[name] })),
     { name: e.searcherMetric, ...scaleOf({}, trials.map((t) => t.searcherMetricValue), ""), of: (/** @type {any} */ t) => t.searcherMetricValue }], [trials, names]);
+  /** In the address, so that a link shows the same trials; one that is being drawn is not yet. */
+  const brushes = { ...brushesOf(held, axes.map((axis) => axis.name)), ...drawing };
   const x = (/** @type {number} */ i) => SIDE + (i * (W - 2 * SIDE)) / Math.max(1, axes.length - 1);
   const y = (/** @type {number} */ share) => H - BOTTOM - share * (H - TOP - BOTTOM);
   const quality = (/** @type {any} */ t) => {
@@ -85,17 +118,18 @@ function ParallelCoordinates({ e, trials, names }) {
   const kept = trials.filter(fits);
   const ordered = [...trials].sort((a, b) => Number(fits(a)) - Number(fits(b)) || quality(a) - quality(b));
   return html`<section class="card" aria-label="parallel coordinates"><div class="row spread"><h2>Parallel coordinates</h2><div class="row tight"><span class="muted" role="status">${kept.length} of ${trials.length} trials</span>
-      ${Object.keys(brushes).length > 0 && html`<button class="small" onClick=${() => setBrushes({})}>Clear brushes</button>`}
+      ${Object.keys(brushes).length > 0 && html`<button class="small" onClick=${() => keep("")}>Clear brushes</button>`}
       <${Saves} name="parallel coordinates" draw=${() => ({ ...traced(picture.current), title: `Hyperparameters against ${e.searcherMetric}`, about: `${kept.length} of ${many(trials.length, "trial")}; the thick line is the best trial`, keys: [[0, "worst"], [0.5, "between"], [1, "best"]].map(([share, label]) => ({ label, shape: "line", stroke: shade(Number(share)) })) })}
         table=${() => [["trial", ...axes.map((a) => a.name)], [trials.map((t) => t.id), ...axes.map((a) => trials.map(a.of))]]} /></div></div>
     <svg class="picture" ref=${picture} viewBox="0 0 ${W} ${H}" role="img" aria-label="a line for each of ${trials.length} trials over ${names.length} hyperparameters; drag along an axis to choose"
       onPointerMove=${(/** @type {any} */ event) => {
         if (!drag.current) return;
         const to = shareAt(event);
-        setBrushes({ ...brushes, [drag.current.name]: [Math.min(drag.current.from, to), Math.max(drag.current.from, to)] });
+        setDrawing({ [drag.current.name]: [Math.min(drag.current.from, to), Math.max(drag.current.from, to)] });
       }} onPointerUp=${() => {
-        const brush = drag.current && brushes[drag.current.name];
-        if (brush && brush[1] - brush[0] < 0.02) setBrushes(Object.fromEntries(Object.entries(brushes).filter(([name]) => name !== drag.current.name)));
+        const name = drag.current?.name;
+        if (name) keep(textOfBrushes({ ...brushes, [name]: drawing[name] ?? [0, 0] }));
+        setDrawing({});
         drag.current = null;
       }}>
       ${ordered.map((t) => html`<polyline key=${t.id} points=${axes.map((axis, i) => `${x(i).toFixed(1)},${y(axis.place(axis.of(t))).toFixed(1)}`).join(" ")} fill="none" stroke=${fits(t) ? shade(quality(t)) : "var(--line)"} stroke-width=${t.id === e.bestTrialId ? 3 : 1.3} opacity=${fits(t) ? 0.9 : 0.5}

@@ -1,5 +1,6 @@
 // How much each hyperparameter explains of the metric: bars with their spread.
 import { html, useRef } from "./html.js";
+import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { count, many } from "./format.js";
 import { short } from "./heatmap.js";
@@ -18,9 +19,9 @@ export function meaning(r2, name) {
   return `These hyperparameters explain most of ${name} (${about}).`;
 }
 
-/** @param {{e: any}} props */
-export function Importance({ e }) {
-  const found = useGet(`undeterred/experiments/${e.id}/importance`);
+/** @param {{e: any, metric: string}} props `metric`: group.name; empty: that of the search */
+export function Importance({ e, metric }) {
+  const found = useGet(`undeterred/experiments/${e.id}/importance${query({ metric })}`);
   return html`<section class="card" aria-label="importance"><h2>What matters for ${e.searcherMetric}</h2>
     <${Load} of=${found} height=${160}>${(/** @type {any} */ answer) => (answer.reason ? html`<p class="muted">Not known yet: ${answer.reason}.</p>` : html`<${Bars} e=${e} answer=${answer} reload=${found.reload} />`)}</${Load}></section>`;
 }

@@ -1,6 +1,6 @@
 // Notices of changes for this page. All tabs of the browser share one stream (`stream.js`).
 import { useEffect, useState } from "./html.js";
-import { get } from "./api.js";
+import { get, serverHas, whenNewer } from "./api.js";
 
 /**
  * `started`: from now on its points come; what was read before may lack some that were reported meanwhile.
@@ -14,7 +14,6 @@ const handlers = new Map();
 const versions = new Map();
 /** @type {{isAway: boolean, isOld: boolean}} */
 let connection = { isAway: false, isOld: false };
-let release = "";
 /** @type {Set<() => void>} */
 const watchers = new Set();
 /** @type {number | undefined} */
@@ -100,10 +99,8 @@ function told(news) {
       get("me").catch(() => {}); // that the session has ended is no answer of a stream's, but one of a request's
     }
     connected({ isAway: news.is });
-  } else if (news.kind === "release") {
-    release ||= news.digest;
-    if (news.digest !== release) connected({ isOld: true });
-  } else if (news.kind === "version") {
+  } else if (news.kind === "release") serverHas(news.digest);
+  else if (news.kind === "version") {
     versions.set(news.topic, news.version);
     each(news.topic, (own) => {
       if (news.first) own.started?.();
@@ -115,6 +112,8 @@ function told(news) {
 
 /** @param {string} topic @param {(own: Handlers) => void} call */
 const each = (topic, call) => handlers.get(topic)?.forEach(call);
+
+whenNewer(() => connection.isOld || connected({ isOld: true }));
 
 /** @param {Partial<typeof connection>} change */
 function connected(change) {

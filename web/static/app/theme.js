@@ -18,9 +18,10 @@ export function applyTheme(name) {
 }
 
 const probe = document.createElement("span");
-/** A colour of the present theme, for canvases and files. @param {string} token */
+/** A colour of the present theme as `#rrggbb`, for canvases and files. @param {string} token */
 export function colour(token) {
   if (!probe.isConnected) document.documentElement.append(probe);
   probe.style.color = `var(${token})`;
-  return getComputedStyle(probe).color;
+  const [red, green, blue] = getComputedStyle(probe).color.match(/\d+/g)?.map(Number) ?? [0, 0, 0];
+  return `#${((1 << 24) + (red << 16) + (green << 8) + blue).toString(16).slice(1)}`;
 }
