@@ -99,6 +99,7 @@ from api.services.log_retention import LogRetention
 from api.services.master_log import LogRing
 from api.services.monitoring import Monitoring
 from api.services.outbox_retention import OutboxRetention
+from api.services.pool_samples import PoolSamples
 from api.services.pools import run_of
 from api.services.preemption import PreemptionWatch
 from api.services.unmanaged import watch as watch_unmanaged
@@ -151,6 +152,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(_start_pools(parts)),
             asyncio.create_task(parts.log_retention.run()),
             asyncio.create_task(parts.outbox_retention.run()),
+            asyncio.create_task(PoolSamples(parts.database).run()),
             asyncio.create_task(watch_unmanaged(parts.database)),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, func, or_, select, text
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import func, or_, select, text
+from sqlalchemy.orm import Session
 
+from api.queries.waiting import POOL, SINCE, SLOTS, waiting
 from database.models import Agent, Allocation, Experiment, Outbox, ResourcePool, Task, Trial
 from database.types import utc_now
 from workflows.lifecycle.trial import TrialState
@@ -66,19 +67,7 @@ def limit_time(session: Session, seconds: int) -> None:
 
 def queues(session: Session) -> dict[str, Queue]:
     """What waits, by pool: for its first slots, or for new ones after its pool took some away."""
-    last = aliased(Allocation)
-    newest = select(func.max(Allocation.run_id)).where(Allocation.task_id == Task.id).scalar_subquery()
-    pool = func.coalesce(Experiment.resource_pool, Task.pool, "")
-    slots = func.coalesce(Experiment.slots_per_trial, Task.slots, 0)
-    since = func.min(func.coalesce(last.ended_at, Task.started_at))
-    statement = select(pool, func.count(), func.sum(slots), since).select_from(Task)
-    statement = statement.outerjoin(Trial, Trial.task_id == Task.id)
-    statement = statement.outerjoin(Experiment, Experiment.id == Trial.experiment_id)
-    statement = statement.outerjoin(last, and_(last.task_id == Task.id, last.run_id == newest))
-    trial = and_(Trial.state == "ACTIVE", Experiment.state == "ACTIVE", ~Experiment.is_unmanaged)
-    other = and_(Task.trial_id.is_(None), Task.state == "ACTIVE")
-    waits = or_(last.id.is_(None), and_(last.ended_at.is_not(None), last.preempt_reason != ""))
-    statement = statement.where(Task.ended_at.is_(None), or_(trial, other), waits).group_by(pool)
+    statement = waiting(POOL, func.count(), func.sum(SLOTS), func.min(SINCE)).group_by(POOL)
     now = utc_now()
     return {
         name: Queue(count, int(wanted), max(0.0, (now - oldest).total_seconds()))

@@ -18,9 +18,10 @@ from sqlalchemy import BigInteger, ColumnElement, Select, Subquery, and_, case, 
 from sqlalchemy.orm import Session, aliased
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_tasks, with_trials
+from api.auth.authorization import readable_tasks, readable_workspaces, with_trials
 from api.queries.spans import elapsed_s
-from database.models import Allocation, Experiment, Task, Trial, User
+from api.queries.waiting import POOL, SINCE, SLOTS, waiting
+from database.models import Allocation, Experiment, PoolSample, Task, User
 from database.types import UtcTime, utc_now
 
 #: Users with a line of their own.
@@ -58,12 +59,16 @@ class SlotsOverTime:
         others: Of all other users.
         hidden: Of what the caller may not see, of all users.
         waiting: Slots that were waited for.
+        capacity: Slots in service at the end of each part; None where that is not known.
+        fair: Fair parts of them by user, likewise.
     """
 
     users: dict[str, list[float]]
     others: list[float]
     hidden: list[float]
     waiting: list[float]
+    capacity: list[int | None]
+    fair: dict[str, list[float | None]]
 
 
 def over_time(session: Session, span: Span, pool: str, user: UserPrincipal) -> SlotsOverTime:
@@ -73,7 +78,8 @@ def over_time(session: Session, span: Span, pool: str, user: UserPrincipal) -> S
     hidden = used.pop(None, [0.0] * span.count)
     names = sorted((name for name in used if name is not None), key=lambda name: (-sum(used[name]), name))
     others = _sum(span, {name: used[name] for name in names[MOST_USERS:]})
-    return SlotsOverTime({name: used[name] for name in names[:MOST_USERS]}, others, hidden, _sum(span, waits))
+    shown = {name: used[name] for name in names[:MOST_USERS]}
+    return SlotsOverTime(shown, others, hidden, _sum(span, waits), *_shares(session, span, pool, user))
 
 
 def _sum(span: Span, series: Mapping[Any, list[float]]) -> list[float]:
@@ -110,19 +116,8 @@ def _waits_that_ended(session: Session, span: Span, pool: str) -> Select[Any]:
 
 def _waits_of_now(session: Session, span: Span, pool: str) -> Select[Any]:
     """Trials and tasks that wait now, likewise."""
-    last = aliased(Allocation)
-    since = func.coalesce(last.ended_at, Task.started_at)
-    slots = func.coalesce(Experiment.slots_per_trial, Task.slots, 0)
-    columns = _interval(session, span, literal("waits"), slots, since, None)
-    newest = select(func.max(Allocation.run_id)).where(Allocation.task_id == Task.id).scalar_subquery()
-    statement = select(*columns).select_from(Task).outerjoin(Trial, Trial.task_id == Task.id)
-    statement = statement.outerjoin(Experiment, Experiment.id == Trial.experiment_id)
-    statement = statement.outerjoin(last, and_(last.task_id == Task.id, last.run_id == newest))
-    trial = and_(Trial.state == "ACTIVE", Experiment.state == "ACTIVE", ~Experiment.is_unmanaged)
-    other = and_(Task.trial_id.is_(None), Task.state == "ACTIVE", Task.ended_at.is_(None))
-    waits = or_(last.id.is_(None), and_(last.ended_at.is_not(None), last.preempt_reason != ""))
-    own_pool = func.coalesce(Experiment.resource_pool, Task.pool, "")
-    return statement.where(or_(trial, other), waits, since < span.end, _in_pool(own_pool, pool))
+    columns = _interval(session, span, literal("waits"), SLOTS, SINCE, None)
+    return waiting(*columns).where(span.end > SINCE, _in_pool(POOL, pool))
 
 
 def _ends_after(span: Span) -> ColumnElement[bool]:
@@ -191,3 +186,52 @@ def _differences(span: Span, level: list[float]) -> list[float]:
 
 def _end_of(span: Span, part: int) -> int:
     return min(span.total_ms, (part + 1) * span.width_ms)
+
+
+# -- what there was to share ---------------------------------------------------------------------------------------
+
+
+def _shares(
+    session: Session, span: Span, pool: str, user: UserPrincipal
+) -> tuple[list[int | None], dict[str, list[float | None]]]:
+    """Slots in service, and fair parts of the users with the most, at the end of each part of the span."""
+    capacity: list[int | None] = [None] * span.count
+    fair: defaultdict[int, list[float | None]] = defaultdict(lambda: [None] * span.count)
+    places = set(session.scalars(readable_workspaces(user)))
+    for samples in _samples(session, span, pool).values():
+        now: PoolSample | None = None
+        for part in range(span.count):
+            now = samples.get(part, now if part else samples.get(-1))
+            if now is None:
+                continue
+            capacity[part] = (capacity[part] or 0) + now.slots
+            for user_id, workspace_id, slots in now.parts:
+                if workspace_id in places:
+                    fair[user_id][part] = (fair[user_id][part] or 0) + slots
+    # where it is known what there was, who had no part of it had none
+    for values in fair.values():
+        values[:] = [
+            0.0 if value is None and slots is not None else value for value, slots in zip(values, capacity, strict=True)
+        ]
+    most = sorted(fair, key=lambda id_: (-sum(value or 0 for value in fair[id_]), id_))[:MOST_USERS]
+    names = dict(session.execute(select(User.id, User.username).where(User.id.in_(most))).tuples().all())
+    return capacity, {names[id_]: fair[id_] for id_ in most if id_ in names}
+
+
+def _samples(session: Session, span: Span, pool: str) -> dict[str, dict[int, PoolSample]]:
+    """By pool and part the last sample; as part -1 the last one before the span."""
+    start = literal(span.start, UtcTime())
+    part = (cast(elapsed_s(session, start, PoolSample.at) * 1000 + 0.5, BigInteger) // span.width_ms).label("part")
+    within = select(PoolSample.pool, part, func.max(PoolSample.at).label("at"))
+    within = within.where(PoolSample.at >= span.start, PoolSample.at < span.end).group_by(PoolSample.pool, part)
+    before = select(PoolSample.pool, literal(-1), func.max(PoolSample.at))
+    before = before.where(PoolSample.at < span.start).group_by(PoolSample.pool)
+    found: defaultdict[str, dict[int, PoolSample]] = defaultdict(dict)
+    for each in (within, before):
+        last = each.where(_in_pool(PoolSample.pool, pool)).subquery()
+        rows = select(PoolSample, list(last.c)[1]).join(
+            last, and_(last.c[0] == PoolSample.pool, last.c[2] == PoolSample.at)
+        )
+        for sample, number in session.execute(rows).tuples():
+            found[sample.pool][int(number)] = sample
+    return found

@@ -16,6 +16,9 @@ class SlotsOverTime(Wire):
         hidden: Of what the caller may not see, without a name.
         waiting: Slots that were waited for: from the submission to the first slots, and from a preemption by the pool
             to the next ones. What ended before it got slots does not count.
+        capacity: Slots in service, at the end of each part. null: not known, as it is too long ago.
+        fair: Slots at the end of each part that would be a user's by the weights of all jobs, and none more than they
+            can use; of the ten users with the most of them that the caller may see.
     """
 
     start: Timestamp
@@ -24,3 +27,5 @@ class SlotsOverTime(Wire):
     others: list[float]
     hidden: list[float]
     waiting: list[float]
+    capacity: list[int | None]
+    fair: dict[str, list[float | None]]

@@ -14,6 +14,7 @@ from database.models.cluster import (
     ClusterMessage,
     HeldStart,
     Outbox,
+    PoolSample,
     ResourcePool,
 )
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
@@ -72,6 +73,7 @@ __all__ = [
     "ModelVersion",
     "Outbox",
     "PoolBinding",
+    "PoolSample",
     "Project",
     "ProjectVisit",
     "ResourcePool",

@@ -62,6 +62,17 @@ class ResourcePool(Base):
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)  # tells it from one of its name before
 
 
+class PoolSample(Base):
+    """What a pool had to share from a moment on, and the fair parts of it; written when they change."""
+
+    __tablename__ = "pool_samples"
+
+    pool: Mapped[str] = mapped_column(String(120), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcTime, primary_key=True)
+    slots: Mapped[int]  # in service
+    parts: Mapped[list[Any]] = mapped_column(Document)  # user, workspace, slots that would be their fair part
+
+
 class Agent(Base):
     """A host that offers slots, as its workflow last recorded it."""
 

@@ -8,14 +8,19 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from api.services.pool_samples import PoolSamples
+from database.session import Database
+from database.types import utc_now
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
 from tests.web.conftest import PASSWORD, pictures
+from tests.web.test_journeys import LONG, SINGLE
 
 expect.set_options(timeout=WAIT_MS)
 
@@ -257,6 +262,29 @@ def test_slots_over_time_are_those_that_trials_held(admin: Visitor) -> None:
     expect(picture).to_be_visible()
 
 
+def test_fair_shares_stand_beside_what_users_held(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    number = cluster.create(SINGLE.format(name="shared"), LONG)
+    cluster.until(cluster.training, 60, "it trains")
+    samples = PoolSamples(Database(f"sqlite:///{cluster.folder / 'undeterred.db'}"))
+    samples.record(utc_now() - timedelta(minutes=10))
+    page.goto("/det/cluster/slots?span=hour")
+    page.get_by_role("combobox", name="show").select_option("use and fair shares")
+    expect(page).to_have_url(re.compile("view=fair"))
+    picture = page.get_by_role("slider", name=re.compile("slots in use and waited for"))
+    expect(picture.locator("polyline[stroke-dasharray='6 4']").first).to_be_attached()
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save slots over time as CSV"))))
+    known = [row for row in rows if row["fair share of admin"]]
+    assert 35 <= len(known) < 240, "from ten minutes ago on"
+    assert float(known[0]["fair share of admin"]) == 1  # its one trial can use no more
+    assert {row["in service"] for row in known} == {"2"}
+    picture.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(picture).to_have_attribute("aria-valuetext", re.compile(r"admin [0-9.]+ of a fair [01]"))
+    admin.picture(pictures(), "fair-shares")
+    cluster.det("experiment", "kill", str(number))
+
+
 def test_areas_lie_on_each_other(admin: Visitor) -> None:
     page = on_any_page(admin)
     answer = "{users: {a: [1, 2], b: [0, 3]}, others: [1, 0], hidden: [0, 0], waiting: [0, 0]}"
@@ -283,6 +311,7 @@ SAVED = [
     ("/det/experiments/1/timeline", "slots over time", "Slots over time of experiment 1", "waits"),
     ("/det/trials/1/logs", "lines over time", "Lines of trial 1 over time", "warning: "),
     ("/det/cluster/slots?span=hour", "slots over time", "Slots over time", "waited for"),
+    ("/det/cluster/slots?span=hour&view=fair", "slots over time", "Slots over time", "fair share"),
 ]  # fmt: skip
 
 

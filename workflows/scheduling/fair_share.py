@@ -5,6 +5,7 @@ Source: spec scheduling.md §3, fair_share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -144,6 +145,26 @@ def _fill(jobs: list[_Job], left: int) -> int:
             if not left:
                 break
     return left
+
+
+def fair_parts(jobs: Mapping[str, tuple[float, int]], capacity: int) -> dict[str, float]:
+    """What each job would have if slots could be split: by weight, and none more than it can use.
+
+    Args:
+        jobs: Weight and demand in slots of each, by its id.
+        capacity: Slots to share.
+    """
+    parts = dict.fromkeys(jobs, 0.0)
+    left, wanting = float(capacity), {job: entry for job, entry in jobs.items() if entry[1] > 0 and entry[0] > 0}
+    while wanting and left > 0:
+        each = left / sum(weight for weight, _ in wanting.values())
+        content = [job for job, (weight, demand) in wanting.items() if demand <= each * weight]
+        if not content:
+            return parts | {job: each * weight for job, (weight, _) in wanting.items()}
+        for job in content:
+            parts[job] = float(wanting.pop(job)[1])
+            left -= parts[job]
+    return parts
 
 
 def _give_back(job: _Job, draft: Draft) -> None:

@@ -109,6 +109,13 @@ def upgrade() -> None:
     with op.batch_alter_table('outbox', schema=None) as batch_op:
         batch_op.create_index('ix_outbox_waiting', ['id'], unique=False, sqlite_where=sa.text('sent_at IS NULL'), postgresql_where=sa.text('sent_at IS NULL'))
 
+    op.create_table('pool_samples',
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('at', UtcTime(), nullable=False),
+    sa.Column('slots', sa.Integer(), nullable=False),
+    sa.Column('parts', Document, nullable=False),
+    sa.PrimaryKeyConstraint('pool', 'at', name=op.f('pk_pool_samples'))
+    )
     op.create_table('resource_pools',
     sa.Column('name', sa.String(length=120), nullable=False),
     sa.Column('description', sa.Text(), nullable=False),
@@ -933,6 +940,7 @@ def downgrade() -> None:
 
     op.drop_table('task_logs')
     op.drop_table('resource_pools')
+    op.drop_table('pool_samples')
     with op.batch_alter_table('outbox', schema=None) as batch_op:
         batch_op.drop_index('ix_outbox_waiting', sqlite_where=sa.text('sent_at IS NULL'), postgresql_where=sa.text('sent_at IS NULL'))
 

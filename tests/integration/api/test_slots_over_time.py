@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from api.queries.slots_over_time import Span
-from database.models import Allocation, Experiment, Project, Task, Trial, Workspace
+from api.services.pool_samples import PoolSamples
+from database.models import Agent, Allocation, Experiment, PoolSample, Project, ResourcePool, Task, Trial, Workspace
 from database.types import utc_now
 from tests.integration.api.served import Caller, Run, Served
 
@@ -205,3 +207,81 @@ def test_span_has_at_most_the_parts_that_were_asked_for() -> None:
         span = Span.of(T0, T0 + timedelta(seconds=seconds), most)
         assert 1 <= span.count <= most
         assert (span.count - 1) * span.width_ms < span.total_ms <= span.count * span.width_ms
+
+
+# -- what there was to share ---------------------------------------------------------------------------------------
+
+
+def a_pool(api: Served, slots: int) -> str:
+    """A pool of its own, with an agent that is connected."""
+    name = f"p {uuid.uuid4().hex[:8]}"
+    with api.database.write() as session:
+        session.add(ResourcePool(name=name))
+        session.add(Agent(id=name, pool=name, slot_ids=list(range(slots)), is_connected=True))
+    return name
+
+
+def in_pool(api: Served, run: Run, pool: str, slots: int, **resources: Any) -> None:
+    """Have an experiment's trials want so many slots in a pool, by these resources of its configuration."""
+    with api.database.write() as session:
+        row = session.get_one(Experiment, run.experiment_id)
+        config = {**row.config, "resources": {**row.config["resources"], **resources}}
+        row.config, row.resource_pool, row.slots_per_trial = config, pool, slots
+        session.execute(update(Allocation).where(Allocation.id == run.allocation_id).values(pool=pool, slots=slots))
+
+
+def sampled(api: Served, pool: str) -> list[tuple[datetime, int, Any]]:
+    with api.database.read() as session:
+        rows = session.scalars(select(PoolSample).where(PoolSample.pool == pool).order_by(PoolSample.at))
+        return [(row.at, row.slots, row.parts) for row in rows]
+
+
+async def test_fair_parts_are_sampled_when_they_change_and_shown(api: Served) -> None:
+    one, two = api.user(), api.user()
+    pool = a_pool(api, 8)
+    first, second = await api.trial(one), await api.trial(two)
+    in_pool(api, first, pool, 2)
+    in_pool(api, second, pool, 8, weight=3.0)
+    samples = PoolSamples(api.database)
+    samples.record(hour(100) + timedelta(seconds=30))
+    samples.record(hour(101))
+    (place,) = {row[1] for row in sampled(api, pool)[0][2]}
+    assert sampled(api, pool) == [(hour(100), 8, [[two.user_id, place, 6.0], [one.user_id, place, 2.0]])]
+    in_pool(api, second, pool, 8, weight=3.0, max_slots=5)
+    samples.record(hour(102))
+    assert sampled(api, pool)[1:] == [(hour(102), 8, [[two.user_id, place, 5.0], [one.user_id, place, 2.0]])]
+    found = await between(one, 99, 103, 4, pool=pool)
+    assert found["capacity"] == [None, 8, 8, 8]
+    assert found["fair"] == {two.username: [None, 6, 6, 5], one.username: [None, 2, 2, 2]}
+    later = await between(one, 110, 112, 2, pool=pool)
+    assert (later["capacity"], later["fair"][two.username]) == ([8, 8], [5, 5]), "it holds until the next one"
+    assert (await between(one, 99, 103, 1, pool="another"))["capacity"] == [None]
+
+
+async def test_fair_parts_of_hidden_workspaces_have_no_name(api: Served) -> None:
+    owner, foreign = api.user(), api.user()
+    pool = a_pool(api, 4)
+    run = await api.trial(owner)
+    in_pool(api, run, pool, 4)
+    with api.database.write() as session:
+        workspace = Workspace(name=pool, owner_id=owner.user_id)
+        session.add(workspace)
+        session.flush()
+        project = Project(name="hidden", workspace_id=workspace.id, owner_id=owner.user_id)
+        session.add(project)
+        session.flush()
+        session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(project_id=project.id))
+    PoolSamples(api.database).record(hour(200))
+    assert (await between(owner, 200, 201, 1, pool=pool))["fair"] == {owner.username: [4]}
+    hidden = await between(foreign, 200, 201, 1, pool=pool)
+    assert (hidden["fair"], hidden["capacity"]) == ({}, [4])
+
+
+def test_old_samples_go_but_for_the_last_of_a_pool(api: Served) -> None:
+    pool = a_pool(api, 1)
+    start = utc_now().replace(second=0, microsecond=0, minute=0)
+    with api.database.write() as session:
+        for days in (50, 40, 36, 3):
+            session.add(PoolSample(pool=pool, at=start - timedelta(days=days), slots=days, parts=[]))
+    PoolSamples(api.database).record(start)
+    assert [slots for _, slots, _ in sampled(api, pool)] == [36, 3, 1]

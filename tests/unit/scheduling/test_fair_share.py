@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.scheduling.pools import agent, ask, decided, hold, pool_of, started, waiting
 from workflows.scheduling.decide import decide
+from workflows.scheduling.fair_share import fair_parts
 from workflows.scheduling.pool import Pool
 
 
@@ -259,3 +260,13 @@ def test_slots_that_nobody_claims_are_lent_at_once(users: dict[str, int]) -> Non
     ask_many(pool, "a", 3, user="ann")
     assert started(pool) == ["a.0", "a.1", "a.2"]
     assert started(pool) == []
+
+
+def test_fair_parts_follow_weights_and_nobody_has_more_than_he_can_use() -> None:
+    assert fair_parts({"a": (1, 9), "b": (3, 9)}, 8) == {"a": 2, "b": 6}
+    assert fair_parts({"a": (1, 9), "b": (3, 2)}, 8) == {"a": 6, "b": 2}
+    assert fair_parts({"a": (1, 1), "b": (1, 2), "c": (2, 9)}, 8) == {"a": 1, "b": 2, "c": 5}
+    assert fair_parts({"a": (1, 9), "b": (1, 9), "c": (1, 9)}, 8) == pytest.approx(dict.fromkeys("abc", 8 / 3))
+    assert fair_parts({"a": (1, 2), "b": (0, 9)}, 8) == {"a": 2, "b": 0}
+    assert fair_parts({"a": (1, 2)}, 0) == {"a": 0}
+    assert fair_parts({}, 8) == {}
