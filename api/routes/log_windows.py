@@ -98,7 +98,17 @@ def _window(parts: Parts, task_ids: list[str], wanted: wire.WindowRequest) -> Re
             begin = first + int((last - first) * wanted.share) - 1
         elif begin is None:
             descending, begin = True, None
-        found = logs.read(session, task_ids, filters, from_id=begin, most=wanted.limit, descending=descending)
+        if wanted.search:
+            begin = (
+                min(begin if begin is not None else last + 1, last + 1) if descending else max(begin or 0, first - 1)
+            )
+            found = logs.search(
+                session, task_ids, filters, begin=begin, last=first if descending else last, most=wanted.limit,
+                descending=descending,
+            )  # fmt: skip
+        else:
+            found = logs.read(session, task_ids, filters, from_id=begin, most=wanted.limit, descending=descending)
         rows = list(reversed(found.rows)) if descending else list(found.rows)
         lines = [wire.Line.of(row) for row in rows]
-    return answer(wire.LogWindow(first_id=first, last_id=last, lines=lines, is_full=found.is_full))
+    looked_to = found.last_id if wanted.search else None
+    return answer(wire.LogWindow(first_id=first, last_id=last, lines=lines, is_full=found.is_full, looked_to=looked_to))

@@ -70,10 +70,12 @@ class Line(Wire):
 class LogWindow(Wire):
     """Lines in their order; the ids of the log's first and last line, which say where in it they are.
 
-    `is_full`: there may be more in the direction that was read.
+    `is_full`: there may be more in the direction that was read. `looked_to`: a search stopped there, as its time was
+    up, and goes on `before` that or `after` it.
     """
 
     first_id: int | None = None
     last_id: int | None = None
     lines: list[Line] = []
     is_full: bool = False
+    looked_to: int | None = None

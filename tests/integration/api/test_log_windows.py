@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
+from api.queries import logs
 from database.models import TaskLog
 from database.types import utc_now
 from tests.integration.api.served import Caller, Run, Served
@@ -70,7 +71,7 @@ async def test_log_without_lines_has_no_ids(api: Served) -> None:
     user = api.user()
     run = await api.trial(user)
     window = await user.get(f"/api/v1/undeterred/tasks/{run.task_id}/log-window")
-    assert window == {"firstId": None, "lastId": None, "lines": [], "isFull": False}
+    assert window == {"firstId": None, "lastId": None, "lines": [], "isFull": False, "lookedTo": None}
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,31 @@ async def test_window_is_refused_by_name_when_it_is_none(api: Served, parameters
     run = await api.trial(user)
     path = f"/api/v1/undeterred/tasks/{run.task_id}/log-window"
     assert why in await user.refused(400, "GET", path, params=parameters)
+
+
+@pytest.mark.parametrize("way", ["before", "after"])
+async def test_search_stops_when_its_time_is_up_and_goes_on_from_there(
+    api: Served, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    user = api.user()
+    run = await written(api, user)
+    monkeypatch.setattr(logs, "_SEARCH_S", 0.0)
+    monkeypatch.setattr(logs, "_RANGE", 700)
+    path = f"/api/v1/undeterred/trials/{run.trial_id}/log-window"
+    wanted = [f"line {i}" for i in range(COUNT) if i % 3 and "7" in str(i)]
+    found: list[str] = []
+    asked, place = 0, {} if way == "before" else {"after": 0}
+    while True:
+        window = await user.get(path, search="7", limit=1000, **place)
+        found = [*texts(window), *found] if way == "before" else [*found, *texts(window)]
+        asked += 1
+        if window["lookedTo"] is None:
+            break
+        place = {way: window["lookedTo"]}
+    assert found == wanted
+    assert asked == 5, "3,000 lines in pieces of 700"
+    some = await user.get(path, search="7", limit=3)
+    assert (texts(some), some["isFull"], some["lookedTo"]) == (wanted[-3:], True, None)
+    nothing = await user.get(path, search="7", before=0)
+    assert (texts(nothing), nothing["lookedTo"]) == ([], None)
+    assert (await user.get(path, limit=3))["lookedTo"] is None

@@ -10,14 +10,14 @@ import { useQuery } from "./router.js";
 
 const LogHistogram = lazy("LogHistogram", () => import("./loghistogram.js"));
 
-const MOST_KEPT = 2000;
+const [MOST_KEPT, ENOUGH] = [2000, 100];
 const NEAR_PX = 200;
 
 /** @param {{of: string, taskIds: string[]}} props `of`: `tasks/<id>` or `trials/<number>`; `taskIds`: whose lines arrive */
 export function LogView({ of, taskIds }) {
   const [search, setSearch] = useQuery("search");
   const [level, setLevel] = useQuery("level");
-  const [state, setState] = useState(/** @type {any} */ ({ lines: [], firstId: null, lastId: null, error: null, isRead: false }));
+  const [state, setState] = useState(/** @type {any} */ ({ lines: [], firstId: null, lastId: null, lookedTo: null, error: null, isRead: false }));
   const [follows, setFollows] = useState(true);
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const turn = useRef(0);
@@ -35,6 +35,28 @@ export function LogView({ of, taskIds }) {
     [of, search, level],
   );
 
+  /** Take in one more piece. @param {any} found @param {"before" | "after"} end */
+  const join = (found, end) => {
+    if (found.lines.length && end === "before" && box.current) keep.current = { height: box.current.scrollHeight, top: box.current.scrollTop };
+    setState((/** @type {any} */ now) => {
+      // Another answer may have brought some of them meanwhile.
+      const known = new Set(now.lines.map((/** @type {any} */ line) => line.id));
+      const fresh = found.lines.filter((/** @type {any} */ line) => !known.has(line.id));
+      const joined = end === "before" ? [...fresh, ...now.lines] : [...now.lines, ...fresh];
+      const kept = end === "before" ? joined.slice(0, MOST_KEPT) : joined.slice(-MOST_KEPT);
+      return { ...now, firstId: found.firstId, lastId: found.lastId, lookedTo: found.lookedTo, lines: kept, error: null };
+    });
+  };
+
+  /** A search looks at a part of a long log, and goes on from there. @param {number} own @param {any} found @param {"before" | "after"} end */
+  const onward = async (own, found, end) => {
+    for (let n = found.lines.length; found.lookedTo !== null && n < ENOUGH; n += found.lines.length) {
+      found = await read({ [end]: found.lookedTo });
+      if (own !== turn.current) return;
+      join(found, end);
+    }
+  };
+
   /** Show another part of it. @param {Record<string, any>} where @param {boolean} toEnd */
   const show = useCallback(async (where, toEnd) => {
     const own = ++turn.current;
@@ -45,6 +67,7 @@ export function LogView({ of, taskIds }) {
       setState({ ...found, error: null, isRead: true });
       setFollows(toEnd);
       requestAnimationFrame(() => box.current && (box.current.scrollTop = toEnd ? box.current.scrollHeight : 0));
+      await onward(own, found, toEnd ? "before" : "after");
     } catch (error) {
       if (own === turn.current) setState((/** @type {any} */ before) => ({ ...before, error, isRead: true }));
     }
@@ -60,17 +83,10 @@ export function LogView({ of, taskIds }) {
     try {
       const edge = end === "before" ? lines[0]?.id : lines[lines.length - 1]?.id;
       const found = await read(edge === undefined ? { after: 0 } : { [end]: edge });
-      if (own !== turn.current || !found.lines.length) return;
+      if (own !== turn.current || (!found.lines.length && found.lookedTo === null)) return;
       isFull = found.isFull;
-      if (end === "before" && box.current) keep.current = { height: box.current.scrollHeight, top: box.current.scrollTop };
-      setState((/** @type {any} */ now) => {
-        // Another answer may have brought some of them meanwhile.
-        const known = new Set(now.lines.map((/** @type {any} */ line) => line.id));
-        const fresh = found.lines.filter((/** @type {any} */ line) => !known.has(line.id));
-        const joined = end === "before" ? [...fresh, ...now.lines] : [...now.lines, ...fresh];
-        const kept = end === "before" ? joined.slice(0, MOST_KEPT) : joined.slice(-MOST_KEPT);
-        return { ...now, firstId: found.firstId, lastId: found.lastId, lines: kept, error: null };
-      });
+      join(found, end);
+      await onward(own, found, end);
     } catch (error) {
       if (own === turn.current) setState((/** @type {any} */ now) => ({ ...now, error }));
     } finally {
@@ -117,9 +133,13 @@ export function LogView({ of, taskIds }) {
     <${LogHistogram} of=${of} taskIds=${taskIds} levels=${from(level)} search=${search} box=${box} lines=${state.lines} onTime=${(/** @type {string} */ time) => show({ time }, false)} />
     <div class="log" ref=${box} onScroll=${onScroll} tabindex="0" role="log" aria-label="lines of the log" aria-live="off">
       ${state.lines.map((/** @type {any} */ line) => html`<${Line} key=${line.id} line=${line} search=${search} />`)}
-      ${state.isRead && !state.lines.length && html`<p class="empty muted">${search || level ? "No line matches." : "Nothing has been written yet."}</p>`}
+      ${state.lookedTo !== null && html`<p class="muted" role="status">Searching: ${share(state)} of the log so far.</p>`}
+      ${state.isRead && !state.lines.length && state.lookedTo === null && html`<p class="empty muted">${search || level ? "No line matches." : "Nothing has been written yet."}</p>`}
     </div></section>`;
 }
+
+/** How much of it a search has looked at, from its end. @param {any} state */
+const share = ({ firstId, lastId, lookedTo }) => `${Math.round((100 * (lastId - lookedTo)) / Math.max(1, lastId - firstId))} %`;
 
 /** @param {{line: any, search: string}} props */
 function Line({ line, search }) {
