@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|restore|partitions|cluster|docker|kubernetes …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|cluster|docker|kubernetes …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -56,6 +56,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "interactive": interactive.figures,
     "web": web.figures,
     "pages": pages.figures,
+    "pages_sqlite": pages.figures_on_sqlite,
     "hosts": hosts.figures,
     "restore": restore.figures,
     "partitions": partitions.figures,

@@ -11,14 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import psycopg
-from sqlalchemy import make_url, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import hash_password
+from bench.loading import Target, target_of
 from database.migrate import migrate, seed
 from database.models import Project, User
 from database.session import Database
@@ -45,10 +46,10 @@ class Filled:
 
 
 def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: int | None = None) -> Filled:
-    """Bring an empty PostgreSQL to today's schema and fill it.
+    """Bring an empty database to today's schema and fill it.
 
     Args:
-        url: `postgresql+psycopg://…`.
+        url: `postgresql+psycopg://…` or `sqlite:///…`.
         scale: 1 for the sizes above.
         experiments: this many instead of 100,000 times `scale`.
         log_lines: this many in the long log.
@@ -64,28 +65,21 @@ def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: i
     database.close()
     count = experiments or max(10, round(100_000 * scale))
     large = 1_000_000 if scale > 0.1 else max(1000, round(10_000_000 * scale))
-    address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(address) as connection:
-        connection.execute("SET session_replication_role = replica")  # foreign keys hold by construction
-        connection.execute("SET maintenance_work_mem = '1GB'")
-        connection.execute("DROP INDEX uq_metrics_current")
-        _experiments(connection, count)
-        _trials(connection, count)
-        trials = count * _TRIALS
-        _copy(connection, "metrics", _METRIC_COLUMNS, _reports(trials))
-        curve_trial, log_trial = trials, trials - 1
-        _copy(connection, "metrics", _METRIC_COLUMNS, _curve(curve_trial, trials * _REPORTS, large))
-        in_summary = json.dumps({"curve": {"loss": {"type": "number", "count": large, "last": 0.2}}})
-        connection.execute("UPDATE trials SET summary = summary || %s WHERE id = %s", (in_summary, curve_trial))
-        _copy(connection, "task_logs", _LOG_COLUMNS, _lines(log_trial, log_lines or large))
-        connection.execute(_INDEX)
-        for table in ("experiments", "trials", "metrics", "task_logs", "users", "projects", "workspaces"):
-            connection.execute(
-                f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), (SELECT max(id) FROM {table}))"  # pyright: ignore[reportArgumentType, reportCallIssue]
-            )
-        connection.commit()
-        connection.autocommit = True
-        connection.execute("VACUUM (ANALYZE)")
+    trials = count * _TRIALS
+    curve_trial, log_trial = trials, trials - 1
+    with target_of(url) as target:
+        target.run("DROP INDEX uq_metrics_current")
+        _experiments(target, count)
+        _trials(
+            target,
+            count,
+            in_summary={curve_trial: {"curve": {"loss": {"type": "number", "count": large, "last": 0.2}}}},
+        )
+        target.load("metrics", _METRIC_COLUMNS, _reports(trials))
+        target.load("metrics", _METRIC_COLUMNS, _curve(curve_trial, trials * _REPORTS, large))
+        target.load("task_logs", _LOG_COLUMNS, _lines(log_trial, log_lines or large))
+        target.run(_INDEX)
+        target.finish()
     seconds = time.monotonic() - began
     return Filled(count, trials, trials * _REPORTS + large, curve_trial, large, log_trial, log_lines or large, seconds)
 
@@ -96,12 +90,6 @@ _INDEX = (
 )
 _METRIC_COLUMNS = "id, trial_id, run_id, group_name, total_batches, metrics, searcher_metric, archived, reported_at"
 _LOG_COLUMNS = "id, task_id, allocation_id, agent_id, container_id, line_offset, timestamp, level, source, stdtype, log"
-
-
-def _copy(connection: psycopg.Connection, table: str, columns: str, chunks: Iterator[str]) -> None:
-    with connection.cursor().copy(f"COPY {table} ({columns}) FROM STDIN") as copy:  # pyright: ignore[reportArgumentType, reportCallIssue]
-        for chunk in chunks:
-            copy.write(chunk)
 
 
 def _organization(session: Session, admin: int) -> None:
@@ -122,7 +110,7 @@ def _config() -> tuple[str, str]:
     return json.dumps(parse_experiment_config(text, cluster=ClusterDefaults(), seed=1).to_wire()), text
 
 
-def _experiments(connection: psycopg.Connection, count: int) -> None:
+def _experiments(target: Target, count: int) -> None:
     config, text = _config()
     states = ("COMPLETED", "COMPLETED", "COMPLETED", "CANCELED", "ERROR", "PAUSED")
     original = _escaped(text)
@@ -142,24 +130,26 @@ def _experiments(connection: psycopg.Connection, count: int) -> None:
         " resource_pool, pool_moves, slots_per_trial, owner_id, project_id, inherited, continuations, searcher_queue,"
         " trial_count, is_archived, is_unmanaged, commanded, commanded_by, started_at, ended_at"
     )
-    _copy(connection, "experiments", columns, rows())
+    target.load("experiments", columns, rows())
     definitions = (f"{n}\t\\\\x00\t1\n" for n in range(1, count + 1))
-    _copy(connection, "model_definitions", "experiment_id, content, size_bytes", definitions)
+    target.load("model_definitions", "experiment_id, content, size_bytes", definitions)
 
 
-def _trials(connection: psycopg.Connection, experiments: int) -> None:
-    summary = json.dumps(
-        {group: {name: {"type": "number", "count": 20, "sum": 9.5, "min": 0.1, "max": 0.9, "mean": 0.475, "last": 0.2}
-                 for name in ("loss", "accuracy", "f1", "lr")} for group in ("training", "validation")}
-    )  # fmt: skip
+def _trials(target: Target, experiments: int, in_summary: Mapping[int, Mapping[str, Any]]) -> None:
+    summary: dict[str, Any] = {
+        group: {name: {"type": "number", "count": 20, "sum": 9.5, "min": 0.1, "max": 0.9, "mean": 0.475, "last": 0.2}
+                for name in ("loss", "accuracy", "f1", "lr")} for group in ("training", "validation")
+    }  # fmt: skip
+    usual = json.dumps(summary)
 
     def rows() -> Iterator[str]:
         for n in range(1, experiments * _TRIALS + 1):
             experiment = (n - 1) // _TRIALS + 1
             best = (n - 1) * _REPORTS + _REPORTS
+            own = json.dumps(summary | dict(in_summary[n])) if n in in_summary else usual
             yield (
                 f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
-                f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{summary}\t"
+                f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{own}\t"
                 f"{_START}\t{_START}\t{{}}\t[]\n"
             )
 
@@ -168,9 +158,9 @@ def _trials(connection: psycopg.Connection, experiments: int) -> None:
         " run_id, metrics_run_id, asks_operations, is_closed, progress, runner_state, is_continuation, total_batches,"
         " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at, sealed, delays"
     )
-    _copy(connection, "trials", columns, rows())
+    target.load("trials", columns, rows())
 
-    connection.execute(
+    target.run(
         "INSERT INTO tasks (id, kind, owner_id, trial_id, job_id, state, started_at, ended_at)"
         " SELECT t.task_id, 'TRIAL', e.owner_id, t.id, e.job_id, t.state, t.started_at, t.ended_at"
         " FROM trials t JOIN experiments e ON e.id = t.experiment_id"
@@ -188,7 +178,7 @@ def _trials(connection: psycopg.Connection, experiments: int) -> None:
         "uuid, task_id, allocation_id, trial_id, experiment_id, state, resources, metadata, steps_completed, size_bytes,"
         " reported_at"
     )
-    _copy(connection, "checkpoints", columns, checkpoints())
+    target.load("checkpoints", columns, checkpoints())
 
 
 def _reports(trials: int) -> Iterator[str]:
@@ -229,7 +219,9 @@ def _escaped(text: str) -> str:
 def main() -> None:
     """Fill the database of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.data", description=__doc__)
-    parser.add_argument("url", help="of an empty database: postgresql+psycopg://user:password@host:port/name")
+    parser.add_argument(
+        "url", help="of an empty database: postgresql+psycopg://user:password@host:port/name, or sqlite:///file"
+    )
     parser.add_argument("--scale", type=float, default=1.0)
     arguments = parser.parse_args()
     filled = fill(arguments.url, arguments.scale)

@@ -1,4 +1,4 @@
-"""The pages on a PostgreSQL as large as years leave it (see `bench.data`), in a real Chromium.
+"""The pages on a database as large as years leave it (see `bench.data`), in a real Chromium.
 
 `UNDETERRED_BENCH_SCALE` is the size: 1 (the default) for 100,000 experiments, 1,000,000 trials and a log of 10,000,000
 lines.
@@ -7,20 +7,21 @@ lines.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psycopg
 from playwright.sync_api import Page
-from sqlalchemy import make_url
+from sqlalchemy import text, update
 
 from bench.data import PASSWORD, Filled, fill
 from bench.measure import Figure, p95
 from bench.served import Api, serving
+from database.models import Experiment, Trial
+from database.session import Database
 from tests.kit.browser import Visitor, chromium
 from tests.kit.servers import postgres_server
 
@@ -57,33 +58,43 @@ _ASKED = """
 
 
 def figures() -> Iterator[Figure]:
-    """Lists, one large search, very many metrics, and a long log."""
+    """Lists, one large search, very many metrics, and a long log, on PostgreSQL."""
     with postgres_server() as url:
-        filled = fill(url, _SCALE, log_lines=round(_LOG_LINES * _SCALE))
-        large = _together(url, filled)
-        with serving(url) as api, chromium() as browser:
-            visitor = Visitor(browser, f"http://127.0.0.1:{api.port}")
-            visitor.login("admin", PASSWORD)
-            page = visitor.page
-            yield from _lists(page, filled)
-            yield from _search(page, large)
-            yield from _log(page, filled)
-            (cookie,) = (f"auth={each['value']}" for each in visitor.context.cookies() if each["name"] == "auth")  # pyright: ignore[reportTypedDictNotRequiredAccess]
-            yield from _streams(api, cookie)
+        yield from _on(url)
+
+
+def figures_on_sqlite() -> Iterator[Figure]:
+    """The same on SQLite."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _on(f"sqlite:///{folder}/pages.db")
+
+
+def _on(url: str) -> Iterator[Figure]:
+    filled = fill(url, _SCALE, log_lines=round(_LOG_LINES * _SCALE))
+    large = _together(url, filled)
+    with serving(url) as api, chromium() as browser:
+        visitor = Visitor(browser, f"http://127.0.0.1:{api.port}")
+        visitor.login("admin", PASSWORD)
+        page = visitor.page
+        yield from _lists(page, filled)
+        yield from _search(page, large)
+        yield from _log(page, filled)
+        (cookie,) = (f"auth={each['value']}" for each in visitor.context.cookies() if each["name"] == "auth")  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        yield from _streams(api, cookie)
 
 
 def _together(url: str, filled: Filled) -> int:
     """All experiments into one project, many trials into one search, many metrics into one trial; the search's id."""
-    address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     names = {f"metric {n}": {"type": "number", "count": 20, "last": 0.5} for n in range(_NAMES)}
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("UPDATE experiments SET project_id = 1")
-        connection.execute("UPDATE trials SET experiment_id = 1 WHERE id <= %s", (_MANY_TRIALS,))
-        connection.execute(
-            "UPDATE trials SET summary = %s WHERE id = %s", (json.dumps({"training": names}), _trial_of_names(filled))
-        )
-        connection.execute("VACUUM ANALYZE experiments")
-        connection.execute("VACUUM ANALYZE trials")
+    database = Database(url)
+    with database.write() as session:
+        session.execute(update(Experiment).values(project_id=1))
+        session.execute(update(Trial).where(Trial.id <= _MANY_TRIALS).values(experiment_id=1))
+        of_names = update(Trial).where(Trial.id == _trial_of_names(filled))
+        session.execute(of_names.values(summary={"training": names}))
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE" if url.startswith("sqlite") else "VACUUM ANALYZE"))
+    database.close()
     return 1
 
 
@@ -183,14 +194,14 @@ def _found(page: Page, of: str, filled: Filled) -> Iterator[Figure]:
     said: list[float] = []
     shown: list[float] = []
     for n in range(3):
-        text = f"step {filled.log_lines // 2 + n}:"
+        line = f"step {filled.log_lines // 2 + n}:"
         word.fill("")
         page.wait_for_function("() => document.querySelectorAll('.line').length > 100")
         page.evaluate(_ASKED)
-        word.fill(text)
+        word.fill(line)
         said.append(page.evaluate("window.said") * 1000)
         began = time.perf_counter()
-        page.wait_for_function("(text) => document.querySelector('.line mark')?.innerText === text", arg=text)
+        page.wait_for_function("(text) => document.querySelector('.line mark')?.innerText === text", arg=line)
         shown.append(time.perf_counter() - began)
     word.fill("")
     yield Figure(f"{of}: search for a line in its middle, until the page says how far it is", said, "ms", goal=300)
