@@ -441,7 +441,7 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('experiments', schema=None) as batch_op:
-        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count'], unique=False)
+        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count', 'state'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
