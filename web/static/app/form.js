@@ -1,6 +1,8 @@
 // A form in a dialog, made from a list of its fields: what most changes ask for.
 import { cloneElement, html, useContext, useId, useState } from "./html.js";
-import { Around, Dialog, Do, sentence } from "./ui.js";
+import { Around, Dialog, Do, Pick, sentence, typed } from "./ui.js";
+
+export { Pick, typed };
 
 /** An input with its label, and why what is in it was refused. @param {{label: string, name: string, children?: any}} props `name`: as the API calls it; several with spaces between */
 export function Field({ label, name, children }) {
@@ -8,12 +10,6 @@ export function Field({ label, name, children }) {
   const id = useId();
   return html`<div><label class="field">${label}${cloneElement(children, { name, "aria-invalid": why ? "true" : null, "aria-describedby": why ? id : null })}</label>${why && html`<p class="refused" id=${id} role="alert">${sentence(why)}</p>`}</div>`;
 }
-
-/** What an input calls with what was typed or chosen. @param {(text: any) => void} set */
-export const typed = (set) => (/** @type {any} */ event) => set(event.target.value);
-
-/** One of a few; each with its key and its words. @param {{options: any[], value: any, set: (key: string) => void, [other: string]: any}} props */
-export const Pick = ({ options, value, set, ...others }) => html`<select value=${value} onChange=${typed(set)} ...${others}>${options.map(([key, text]) => html`<option key=${key} value=${key} selected=${String(key) === String(value)}>${text}</option>`)}</select>`;
 
 /**
  * `value`: what is there now. `at`: what the API calls it, if not by its key. `json`: it is written and sent as JSON. `lines`: a list, one entry a line.

@@ -2,7 +2,7 @@
 import { html, useState } from "./html.js";
 import { post, put } from "./api.js";
 import { useGet } from "./data.js";
-import { Field, Form, Pick } from "./form.js";
+import { Field, Form, Pick, typed } from "./form.js";
 import { many } from "./format.js";
 import { MOST_COLUMNS, MOST_CONDITIONS, NUMBERS, OPERATORS, conditions, kindOf, partsOf } from "./grid.js";
 import { Choice, Dialog, Do, Search, Table, toast } from "./ui.js";
@@ -49,20 +49,17 @@ function GroupEditor({ group, columns, depth, isFull, onChange, onRemove }) {
 function ConditionEditor({ condition: [column, operator, value], columns, onChange, onRemove }) {
   const kind = kindOf(columns.find((each) => each.column === column));
   const operators = OPERATORS[kind];
-  const rename = (/** @type {string} */ name) => {
+  const rename = (/** @type {string} */ text) => {
+    const name = text.trim();
     const next = kindOf(columns.find((each) => each.column === name));
     onChange(next === kind ? [name, operator, value] : [name, OPERATORS[next][0][0], name === "state" ? STATES[0] : name === "archived" ? "false" : ""]);
   };
-  const type = (/** @type {any} */ event) => {
-    const typed = event.target.value;
-    const number = Number(typed);
-    onChange([column, operator, kind === "date" ? (typed ? new Date(typed).toISOString() : "") : kind === "number" && typed.trim() && Number.isFinite(number) ? number : typed]);
-  };
-  return html`<div class="row tight"><input list="filter-columns" aria-label="column" maxlength="1000" value=${column} onChange=${(/** @type {any} */ event) => rename(event.target.value.trim())} />
-    <select aria-label="operator" value=${operator} onChange=${(/** @type {any} */ event) => onChange([column, event.target.value, value])}>${operators.map(([key, word]) => html`<option key=${key} value=${key} selected=${key === operator}>${word}</option>`)}</select>
+  const type = (/** @type {string} */ text) => onChange([column, operator, kind === "date" ? (text ? new Date(text).toISOString() : "") : kind === "number" && text.trim() && Number.isFinite(Number(text)) ? Number(text) : text]);
+  return html`<div class="row tight"><input list="filter-columns" aria-label="column" maxlength="1000" value=${column} onChange=${typed(rename)} />
+    <${Pick} aria-label="operator" value=${operator} set=${(/** @type {string} */ next) => onChange([column, next, value])} options=${operators} />
     ${BARE.includes(operator) ? null
-      : column === "state" || column === "archived" ? html`<select aria-label="value" value=${value} onChange=${type}>${(column === "state" ? STATES : ["false", "true"]).map((each) => html`<option key=${each} value=${each} selected=${each === value}>${each.toLowerCase()}</option>`)}</select>`
-      : html`<input aria-label="value" maxlength="1000" type=${kind === "date" ? "datetime-local" : "text"} inputmode=${kind === "number" ? "decimal" : null} value=${kind === "date" ? local(value) : value ?? ""} onInput=${type} />`}
+      : column === "state" || column === "archived" ? html`<${Pick} aria-label="value" value=${value} set=${type} options=${(column === "state" ? STATES : ["false", "true"]).map((each) => [each, each.toLowerCase()])} />`
+      : html`<input aria-label="value" maxlength="1000" type=${kind === "date" ? "datetime-local" : "text"} inputmode=${kind === "number" ? "decimal" : null} value=${kind === "date" ? local(value) : value ?? ""} onInput=${typed(type)} />`}
     <button class="quiet small" aria-label="remove the condition" onClick=${onRemove}>✕</button></div>`;
 }
 

@@ -226,9 +226,15 @@ export function Confirm({ label, title, children, confirm, run, done, kind = "da
         <${Do} kind="danger" run=${async () => { await run(); setOpen(false); }} done=${done}>${confirm}</${Do}></div></${Dialog}>`}`;
 }
 
+/** What an input calls with what was typed or chosen. @param {(text: any) => void} set */
+export const typed = (set) => (/** @type {any} */ event) => set(event.target.value);
+
+/** One of a few; each with its key and its words. @param {{options: any[], value: any, set: (key: string) => void, [other: string]: any}} props */
+export const Pick = ({ options, value, set, ...others }) => html`<select value=${value} onChange=${typed(set)} ...${others}>${options.map(([key, text]) => html`<option key=${key} value=${key} selected=${String(key) === String(value)}>${text}</option>`)}</select>`;
+
 /** Choose one of a few. @param {{label: string, value: string, options: [string, string][], onChange: (value: string) => void}} props */
 export const Choice = ({ label, value, options, onChange }) => html`<label class="row tight"><span class="muted">${label}</span>
-  <select value=${value} onChange=${(/** @type {any} */ event) => onChange(event.target.value)}>${options.map(([key, text]) => html`<option key=${key} value=${key} selected=${key === value}>${text}</option>`)}</select></label>`;
+  <${Pick} value=${value} set=${onChange} options=${options} /></label>`;
 
 /** A line to type in; what was typed counts after a moment. @param {{label: string, value: string, onChange: (value: string) => void, placeholder?: string, type?: string}} props */
 export function Search({ label, value, onChange, placeholder, type = "search" }) {

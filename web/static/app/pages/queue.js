@@ -15,7 +15,7 @@ export function Queue({ pool }) {
   return html`<${Load} of=${pools} page>${(/** @type {any} */ { resourcePools }) => {
     if (!resourcePools.length) return html`<${Empty} title="There is no pool"></${Empty}>`;
     const now = resourcePools.find((/** @type {any} */ p) => p.name === pool) ?? resourcePools.find((/** @type {any} */ p) => p.defaultComputePool) ?? resourcePools[0];
-    return html`<div class="stack"><${Head} title="Queue of ${now.name}">${resourcePools.length > 1 && html`<select aria-label="pool" value=${now.name} onChange=${(/** @type {any} */ event) => go(`/det/resourcepool/${encodeURIComponent(event.target.value)}`)}>${resourcePools.map((/** @type {any} */ p) => html`<option key=${p.name} value=${p.name} selected=${p.name === now.name}>${p.name}</option>`)}</select>`}</${Head}>
+    return html`<div class="stack"><${Head} title="Queue of ${now.name}">${resourcePools.length > 1 && html`<${Pick} aria-label="pool" value=${now.name} set=${(/** @type {string} */ name) => go(`/det/resourcepool/${encodeURIComponent(name)}`)} options=${resourcePools.map((/** @type {any} */ p) => [p.name, p.name])} />`}</${Head}>
       <p class="muted">${now.slotsUsed} of ${many(now.slotsAvailable, "slot")} in use on ${many(now.numAgents, "agent")}; ${now.schedulerType.replace("SCHEDULER_TYPE_", "").toLowerCase().replaceAll("_", " ")}${now.details?.priorityScheduler ? `, ${now.details.priorityScheduler.preemption ? "with" : "without"} preemption` : ""}</p>
       <${Jobs} key=${now.name} pool=${now.name} /></div>`;
   }}</${Load}>`;
