@@ -268,9 +268,6 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         seed(session, cluster_name=settings.cluster_name, admin_password_hash=hashed, pools=[settings.default_pool])
         cluster = session.scalars(select(Cluster)).one()
         session.expunge(cluster)
-    secrets = [settings.agent_token.get_secret_value(), password or "", make_url(settings.database_url).password or ""]
-        cluster_id = session.scalars(select(Cluster.cluster_id)).one()
-        log_level = session.scalars(select(Cluster.log_level)).one()
     urls = [make_url(url) for url in (settings.database_url, settings.database_read_url) if url]
     secrets = [settings.agent_token.get_secret_value(), password or "", *(str(url.password or "") for url in urls)]
     redactor = Redactor(secrets)

@@ -262,6 +262,7 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
             raise ValueError(f"{value!r}: expected host, host:port or an IP address, such as 10.1.2.3:8080")
         return value
 
+    @model_validator(mode="after")
     def _has_primary(self) -> Self:
         if self.database_read_url is not None and not self.database_url.startswith("postgresql"):
             raise ValueError("database_read_url: expected none: database_url names no PostgreSQL that it could follow")

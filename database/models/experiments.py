@@ -18,7 +18,9 @@ class Experiment(Base):
     __tablename__ = "experiments"
     __table_args__ = (
         # What counts over a project reads this index alone: experiments, trials, and when the latest began.
-        Index("ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at", "trial_count", "state"),
+        Index(
+            "ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at", "trial_count", "state"
+        ),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
     )
 
