@@ -46,7 +46,7 @@ ENTRIES = (
     Entry("down", "stop it", "deploy:down"),
     Entry("status", "show which of its processes run", "deploy:status"),
     Entry("logs", "show the log of one of its processes", "deploy:logs"),
-    Entry("deploy", "the same commands by their longer names: deploy local …", "deploy", shortest="d"),
+    Entry("deploy", "the same commands by their longer names: deploy local …", "deploy_local", shortest="d"),
     Entry("experiment", "create, list, watch and control experiments", "experiment", shortest="e"),
     Entry("preview-search", "show the trials and the cost of a search before it runs", "plan:plan"),
     Entry("trial", "describe trials and read their logs", "trial", shortest="t"),

@@ -18,10 +18,8 @@ import typer
 
 from cli import render, server
 from cli.group import new_app
-from cli.later import not_there
 
 app = new_app("A cluster on this machine.")
-not_there(app, "det starts no cluster in a cloud", "aws", "gcp", "gke-experimental")
 
 PARTS = ("temporal", "api", "orchestrator", "gateway", "agent")
 
@@ -40,9 +38,6 @@ Part = Annotated[
 
 def command() -> Any:
     """The group as a command."""
-    from cli import deploy_local
-
-    app.add_typer(deploy_local.app, name="local")
     return typer.main.get_command(app)
 
 

@@ -20,8 +20,19 @@ import typer
 
 from cli import deploy, render, server, session
 from cli.group import new_app
+from cli.later import not_there
 
-app = new_app("A cluster on this machine, and agents of others.")
+app = deploy.app
+local_app = new_app("A cluster on this machine, and agents of others.")
+app.add_typer(local_app, name="local")
+
+not_there(app, "det starts no cluster in a cloud", "aws", "gcp", "gke-experimental")
+
+
+def command() -> Any:
+    """`det deploy`, as a command."""
+    return typer.main.get_command(app)
+
 
 _READY_WITHIN_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -53,7 +64,7 @@ _ASIDE = {
 }
 
 
-@app.command("cluster-up")
+@local_app.command("cluster-up")
 def cluster_up(
     agents: Annotated[int, typer.Option("--agents", min=0, help="0 or 1: this machine is one agent.")] = 1,
     master_port: MasterPort = None,
@@ -100,13 +111,13 @@ def cluster_up(
     )
 
 
-@app.command("cluster-down")
+@local_app.command("cluster-down")
 def cluster_down(cluster_name: ClusterName = None, delete_db: DeleteDb = False) -> None:
     """Stop the cluster on this machine; trials resume from their checkpoints at the next start."""
     deploy.run_embedded("down", {"--delete-records": delete_db}, is_last=True)
 
 
-@app.command("master-up")
+@local_app.command("master-up")
 def master_up(
     master_port: MasterPort = None,
     host: Annotated[str, typer.Option("--host", help="Where agents of other hosts reach it.")] = "0.0.0.0",
@@ -131,13 +142,13 @@ def master_up(
     )  # fmt: skip
 
 
-@app.command("master-down")
+@local_app.command("master-down")
 def master_down(master_name: MasterName = None, cluster_name: ClusterName = None, delete_db: DeleteDb = False) -> None:
     """Stop the cluster on this machine."""
     cluster_down(cluster_name, delete_db)
 
 
-@app.command("agent-up")
+@local_app.command("agent-up")
 def agent_up(
     master_host: Annotated[str, typer.Argument(metavar="MASTER_HOST", help="Of the cluster.", show_default=False)],
     master_port: Annotated[int, typer.Option("--master-port", min=1, max=65535, help="Of the master.")] = 8080,
@@ -192,7 +203,7 @@ def agent_up(
     render.say(f"Agent '{name}' of {master} runs; its log: {log}")
 
 
-@app.command("agent-down")
+@local_app.command("agent-down")
 def agent_down(
     agent_name: Annotated[str | None, typer.Option("--agent-name", help="Its id (det-agent-<host>).")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All that `agent-up` started on this host.")] = False,
@@ -213,7 +224,7 @@ def agent_down(
         render.say(f"Stopped agent '{name}'")
 
 
-@app.command("logs")
+@local_app.command("logs")
 def logs(
     part: Annotated[
         str, typer.Argument(metavar="[PART]", help="temporal, api, orchestrator, gateway or agent.", show_default=True)
@@ -226,8 +237,8 @@ def logs(
     deploy.logs(part, follow, tail)
 
 
-app.command("status")(deploy.status)
-app.command("reset-password")(deploy.reset_password)
+local_app.command("status")(deploy.status)
+local_app.command("reset-password")(deploy.reset_password)
 
 
 def _note(options: dict[str, Any]) -> None:
