@@ -14,10 +14,10 @@ LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
 
-# Three at a time, as tests/streams.py parts them: on two cores, as many of them wait.
+# Two at a time, as tests/streams.py parts them.
 test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
 	@$(VENV)/bin/python -m tests.prepare
-	@$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
 
 # The Helm chart, the units of systemd and the Compose file. Helm is compiled the first time.
 test-deploy: install-dev
