@@ -19,6 +19,7 @@ from api import errors
 from api.auth.authentication import Authenticator, hash_password
 from api.auth.redaction import Redactor
 from api.auth.service_tokens import ServiceTokens
+from api.auth.sign_on import SignOn
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response
 from api.health import Health, of_database
 from api.ingest.log_policies import LogPolicies
@@ -70,6 +71,7 @@ from api.routes import (
     runs,
     search,
     shells,
+    sign_on,
     submissions,
     task_limits,
     task_lists,
@@ -196,6 +198,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         master,
         settings_routes,
         users,
+        sign_on,
         legacy_users,
         legacy_events,
         tokens,
@@ -290,6 +293,7 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         database=database,
         auth=auth,
         service_tokens=service_tokens,
+        sign_on=SignOn(settings, cluster.secret),
         proxy=Proxy(settings, database, auth, service_tokens, Peers(database, cluster.secret, own_url(settings))),
         commands=commands,
         dispatcher=dispatcher,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from api.auth.authentication import Authenticator
 from api.auth.redaction import Redactor
 from api.auth.service_tokens import ServiceTokens
+from api.auth.sign_on import SignOn
 from api.ingest.log_writer import LogWriter
 from api.ingest.metrics_writer import MetricsWriter
 from api.ingest.report_lane import MetricReports
@@ -35,6 +36,7 @@ class Parts:
     database: Database
     auth: Authenticator
     service_tokens: ServiceTokens
+    sign_on: SignOn
     proxy: Proxy
     commands: Commands
     dispatcher: Dispatcher

@@ -181,7 +181,52 @@ def check_ports(settings: BaseModel) -> None:
             raise ValueError(f"{name}: {port}: expected another port than that of {other}")
 
 
-class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings):
+_LOOPBACK = re.compile(r"http://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]{1,5})?(/.*)?")
+
+
+class SignOnSettings(BaseModel):
+    """An identity provider by which users log in. See `api.auth.sign_on`."""
+
+    oidc_issuer: str = Field(
+        default="", description="OpenID Connect provider by which users log in, such as https://login.example.org"
+    )
+    oidc_client_id: str = Field(default="", description="what the provider calls this cluster")
+    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="what the provider gave with it")
+    oidc_public_url: str = Field(
+        default="",
+        description="where browsers reach the API, such as https://det.example.org; the provider sends them back to "
+        "/oidc/callback there",
+    )
+    oidc_provider_name: str = Field(default="OIDC", max_length=60, description="the provider's name, for people")
+    oidc_scopes: str = Field(default="openid profile email", description="what the provider is asked for")
+    oidc_username_claim: str = Field(
+        default="email", min_length=1, description="claim that is the user's name here; an email has to be confirmed"
+    )
+    oidc_groups_claim: str = Field(
+        default="", description="claim that lists the groups of a user: of those that are here, no others; empty: none"
+    )
+    oidc_creates_users: bool = Field(default=False, description="whether who is unknown gets an account")
+    oidc_always_redirect: bool = Field(default=False, description="whether the login page goes to the provider at once")
+
+    @field_validator("oidc_issuer", "oidc_public_url")
+    @classmethod
+    def _is_safe(cls, value: str) -> str:
+        if value and not value.startswith("https://") and _LOOPBACK.fullmatch(value) is None:
+            raise ValueError(f"{value!r}: expected an address that begins with https://")
+        return value
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        self.oidc_public_url = self.oidc_public_url.rstrip("/")
+        for name in ("oidc_client_id", "oidc_public_url"):
+            if self.oidc_issuer and not getattr(self, name):
+                raise ValueError(f"{name}: expected with oidc_issuer")
+        if self.oidc_issuer and "openid" not in self.oidc_scopes.split():
+            raise ValueError(f"oidc_scopes: {self.oidc_scopes!r}: expected openid among them")
+        return self
+
+
+class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings, SignOnSettings):
     """What the API needs to know."""
 
     database_read_url: str | None = Field(

@@ -233,13 +233,16 @@ class Authenticator:
             raise Forbidden("user is not active")
         if request := asking.get():
             request.actor_id, request.actor = user.id, user.username
-        token = new_token()
         with self._database.write() as session:
-            now = utc_now()
-            session.add(UserToken(token_hash=token_hash(token), user_id=user.id, expires_at=now + self._session_life))
-            session.execute(update(User).where(User.id == user.id).values(last_auth_at=now))
-            session.execute(delete(UserToken).where(*_long_dead_sessions(user.id, now)))
-        return token, user
+            return self.new_session(session, user.id), user
+
+    def new_session(self, session: Session, user_id: int) -> str:
+        """The token of a new session of a user who has proved to be that user."""
+        token, now = new_token(), utc_now()
+        session.add(UserToken(token_hash=token_hash(token), user_id=user_id, expires_at=now + self._session_life))
+        session.execute(update(User).where(User.id == user_id).values(last_auth_at=now))
+        session.execute(delete(UserToken).where(*_long_dead_sessions(user_id, now)))
+        return token
 
     def _user_with(self, username: str, password: str, is_hashed: bool) -> User | None:
         """The user of this name and password. It takes as long if there is none."""

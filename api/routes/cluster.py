@@ -28,7 +28,7 @@ def info(parts: PartsDep) -> Response:
             "cluster_id": parts.cluster_id,
             "cluster_name": parts.settings.cluster_name,
             "telemetry": {"enabled": False},
-            "sso_providers": [],
+            "sso_providers": parts.sign_on.providers,
         }
     )
 

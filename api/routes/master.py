@@ -53,7 +53,7 @@ def master(parts: PartsDep) -> Response:
             "clusterId": parts.cluster_id,
             "clusterName": parts.settings.cluster_name,
             "telemetryEnabled": False,
-            "ssoProviders": [],
+            "ssoProviders": [_camel(each) for each in parts.sign_on.providers],
             "externalLoginUri": "",
             "externalLogoutUri": "",
             "branding": "undeterred",
@@ -69,6 +69,12 @@ def master(parts: PartsDep) -> Response:
             "clusterMessage": _message(message) if message is not None and is_on else None,
         }
     )
+
+
+def _camel(provider: dict[str, Any]) -> dict[str, Any]:
+    """v1SSOProvider."""
+    kept = {"name": provider["name"], "type": provider["type"], "ssoUrl": provider["sso_url"]}
+    return kept | {"alwaysRedirect": provider["always_redirect"]}
 
 
 @router.get("/api/v1/master/telemetry")

@@ -77,8 +77,11 @@ def user_by_name(session: Session, username: str) -> User:
     return user
 
 
-def new_user(session: Session, wanted: wire.NewUser, password_hash: str) -> User:
-    """Add a user; the hash is made before, as it takes long. Raises: BadRequest, Conflict."""
+def new_user(session: Session, wanted: wire.NewUser, password_hash: str | None) -> User:
+    """Add a user; the hash is made before, as it takes long. Without one no password opens it.
+
+    Raises: BadRequest, Conflict.
+    """
     user = User(
         username=_free_name(session, wanted.username),
         display_name=_display_name(session, wanted.display_name, wanted.username.strip()),

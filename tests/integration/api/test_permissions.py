@@ -111,6 +111,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/health/startup", None, PUBLIC),
     ("GET", "/health/ready", None, PUBLIC.replace("200", "503")),  # Temporal is away
     ("GET", "/api/v1/master", None, PUBLIC),
+    ("GET", "/oidc/sso", None, PUBLIC.replace("200", "404")),  # this cluster has no identity provider
+    ("GET", "/oidc/callback", None, PUBLIC.replace("200", "404")),
     ("GET", "/api/v1/undeterred/config-schema", None, PUBLIC),
     ("GET", "/api/v1/openapi.json", None, PUBLIC),
     ("GET", "/docs/rest-api", None, PUBLIC),
