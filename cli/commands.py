@@ -74,7 +74,7 @@ ENTRIES = (
     Entry("audit", "the audit log: who changed what", "audit"),
     Entry("master", "information, settings and log of the cluster", "master"),
     Entry("dev", "tools for work with the API itself", "dev"),
-    Entry("auth", "comes with a later release", "later:auth"),
+    Entry("auth", "log in by an identity provider", "auth"),
     Entry("oauth", "comes with a later release", "later:oauth"),
     Entry("version", "print the versions of this client and of the cluster", "master:version"),
     Entry("doctor", "check this client, the cluster and this machine, and say what to do", "doctor:doctor"),

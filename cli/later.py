@@ -9,11 +9,7 @@ import typer
 
 from cli.group import new_app
 
-_SIGN_ON = "single sign-on comes with a later release; log in with `det user login`"
-NAMES = {
-    "auth": _SIGN_ON,
-    "oauth": _SIGN_ON,
-}
+NAMES = {"oauth": "identity providers do not provision users here yet; `det auth login` logs in by one"}
 
 
 def command() -> Any:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
+import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli import auth
 from cli.commands import ENTRIES, find
+from tests.kit.servers import free_port
 from tests.unit.cli.conftest import Cluster, Det
 
 
@@ -258,3 +264,28 @@ def test_logs_of_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def main_in_subprocess(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "cli.main", *words], capture_output=True, text=True, check=False)
+
+
+def test_login_by_a_provider_takes_the_token_that_the_browser_brings(
+    det: Det, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def browser(address: str) -> bool:
+        opened.append(address)
+        bring = functools.partial(urllib.request.urlopen, f"http://localhost:{auth.PORT}/?token=secret", timeout=10)
+        threading.Thread(target=bring).start()
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    monkeypatch.setattr(auth, "PORT", free_port())  # that of releases may be taken here
+    cluster.routes["GET /api/v1/master"] = {"ssoProviders": []}
+    assert "this cluster has no identity provider" in det("auth", "login").err
+    sso = "https://det.example.org/oidc/sso"
+    cluster.routes["GET /api/v1/master"] = {"ssoProviders": [{"name": "okta", "type": "OIDC", "ssoUrl": sso}]}
+    assert "okta" in det("auth", "list-providers").out
+    assert "--provider: 'x': expected one of okta." in det("auth", "login", "-p", "x").err
+    done = det("auth", "login")
+    assert (done.code, opened) == (0, [f"{sso}?relayState=cli"])
+    assert "Logged in as user 'ada'" in done.out
+    assert "secret" not in done.out + done.err

@@ -22,7 +22,7 @@ from cli.commands import ENTRIES, find, help_page
 from tests.unit.cli.conftest import Cluster, Det
 
 GENERATIONS = ("both", "0.21.0", "0.38.1")
-LATER = ("auth", "oauth")
+LATER = ("oauth",)
 KINDS = ("command", "alias", "default", "argument", "option")
 
 
