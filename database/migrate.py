@@ -5,12 +5,15 @@ Alembic is loaded only when there is something to migrate: every start of the AP
 
 from __future__ import annotations
 
+import json
 import secrets
+import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import inspect, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from database.models import Base, Cluster, Project, ResourcePool, User, Workspace
@@ -19,21 +22,62 @@ from database.session import Database
 if TYPE_CHECKING:
     from alembic.config import Config
 
-_MIGRATIONS = Path(__file__).parent / "migrations"
+#: Alembic's folder.
+MIGRATIONS = Path(__file__).parent / "migrations"
+#: How long a migration on PostgreSQL waits for a table, and how often it tries again after it gave way.
+_LOCK_S, _TRIES, _PAUSE_S = 3, 40, 1.0
+_LOCKED = "55P03"
+
+
+class LaterSchema(Exception):
+    """The database has the schema of a later release, which this one can't run on. The message says so."""
 
 
 def migrate(database: Database) -> None:
-    """Upgrade to the newest schema in one transaction: killed half-way, nothing has changed."""
-    if is_current(database):
-        return
+    """Upgrade to the newest schema in one transaction: killed half-way, nothing has changed.
+
+    The release before goes on with it meanwhile, and may come back: a migration only adds to what that release knows
+    (`database.expand`), and notes in the cluster's row from which schema on releases can run on this one.
+
+    Raises: LaterSchema.
+    """
+    for _ in range(_TRIES):
+        if is_current(database):
+            return
+        try:
+            _upgrade(database)
+            return
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != _LOCKED:
+                raise
+            time.sleep(_PAUSE_S)  # those who queued behind us go first
+    _upgrade(database)
+
+
+def _upgrade(database: Database) -> None:
     from alembic import command
 
     config = alembic_config()
     with database.engine.connect() as connection, connection.begin():
         if not database.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(7263041)"))  # one migration at a time
+            # a lock that is waited for holds up all who come after: they must not wait for the longest reader
+            connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_S}s'"))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        connection.execute(text("UPDATE cluster SET oldest_schema = :oldest"), {"oldest": oldest_schema()})
+
+
+def oldest_schema() -> str:
+    """The schema from which on releases can run on today's: that of the release before, or today's if there is none."""
+    before = released()
+    return newest_revision() if before is None else before["revision"]
+
+
+def released() -> dict[str, Any] | None:
+    """The schema of the release before, as `database.expand` recorded it; None: nothing has been released."""
+    path = MIGRATIONS / "released.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def alembic_config() -> Config:
@@ -41,22 +85,35 @@ def alembic_config() -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("script_location", str(MIGRATIONS))
     return config
 
 
 def newest_revision() -> str:
     """Today's schema, by name: the number that the last migration's file begins with (see `database.revise`)."""
-    names = [path.name for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")]
+    names = [path.name for path in (MIGRATIONS / "versions").glob("[0-9]*.py")]
     return max(names, default="").partition("_")[0]
 
 
 def is_current(database: Database) -> bool:
-    """Whether the schema is today's. False also while another process still brings it there."""
+    """Whether this release runs on the schema: today's, or that of the next release, which adds to it.
+
+    False also while another process still brings it there. Raises: LaterSchema.
+    """
+    mine = newest_revision()
     with database.engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return False
-        return connection.scalar(text("SELECT version_num FROM alembic_version")) == newest_revision()
+        found = connection.scalar(text("SELECT version_num FROM alembic_version")) or ""
+        if found <= mine:
+            return found == mine
+        oldest = connection.scalar(text("SELECT oldest_schema FROM cluster"))
+        if not oldest or oldest > mine:
+            raise LaterSchema(
+                f"the database has schema {found}, which releases with schema {oldest or found} or a later one run on,"
+                f" and this one has {mine}: start a later release, or restore a backup of before"
+            )
+        return True
 
 
 def is_usable(database: Database) -> bool:
@@ -81,6 +138,7 @@ def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None
     if is_first:
         row = Cluster(id=1, cluster_id=str(uuid.uuid4()), secret=secrets.token_hex(32), name=cluster_name)
         row.compute_pool = row.aux_pool = pools[0]
+        row.oldest_schema = oldest_schema()
         session.add(row)
         admin = User(username="admin", is_admin=True, password_hash=admin_password_hash)
         session.add(admin)

@@ -12,10 +12,13 @@ from typing import NoReturn
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.app import create_app
 from api.health import Health
 from api.settings import ApiSettings
+from database.migrate import LaterSchema, is_current
+from database.session import Database
 from workers.connect import GivenUp, connection_of, mark_ready
 from workers.connect import run as run_process
 from workers.monitoring import served
@@ -54,6 +57,7 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     # the metrics writer's thread and the event loop hand over to each other all the time: 5 ms would be an eternity
     sys.setswitchinterval(0.0005)
     connection_of(settings)  # a file that can't be used ends the process with a sentence, and not within its start
+    await asyncio.to_thread(_check_database, settings)
     app = create_app(settings)
     server = server_of(app)
     with served(settings, app.state.monitoring.registry):
@@ -74,6 +78,20 @@ async def _say_ready(server: uvicorn.Server) -> None:
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.02)
     mark_ready()
+
+
+def _check_database(settings: ApiSettings) -> None:
+    """What can't be served is said before anything is. Raises: GivenUp."""
+    database = Database(settings.database_url)
+    try:
+        is_current(database)
+    except LaterSchema as error:
+        raise GivenUp(str(error)) from None
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise GivenUp(f"database_url: the database does not answer: {reason}") from None
+    finally:
+        database.close()
 
 
 def listeners(settings: ApiSettings) -> list[socket.socket]:

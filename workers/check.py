@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from activities.launchers.environments import NoSuchPython, has_image, how_to_build, look_at
 from api.settings import TemporalSettings, from_environment
 from api.temporal.connection import CantConnect, Connection
-from database.migrate import is_current
+from database.migrate import LaterSchema, is_current
 from database.session import Database
 from workers.embedded import ClusterState, home
 
@@ -68,6 +68,8 @@ def check_database(folder: Path) -> list[Finding]:
             connection.execute(text("UPDATE cluster SET id = id"))
             connection.rollback()
         current = is_current(database)
+    except LaterSchema as error:
+        return [_finding("database", "problem", str(error), "install that release again")]
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0][:120]
         fix = f"make {where} writable for you, and look that its disk is not full"

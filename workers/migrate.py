@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.settings import ClusterSettings
-from database.migrate import migrate, newest_revision
+from database.migrate import LaterSchema, migrate, newest_revision
 from database.session import Database
 from workers.connect import GivenUp
 from workers.connect import run as run_process
@@ -29,6 +29,8 @@ async def main(settings: ClusterSettings, stop: asyncio.Event) -> None:
     database = Database(settings.database_url)
     try:
         await asyncio.to_thread(migrate, database)
+    except LaterSchema as error:
+        raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise GivenUp(f"the database was not migrated, and is as it was: {reason}") from error

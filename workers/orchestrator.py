@@ -22,10 +22,10 @@ from activities.sampling import Sampling
 from activities.webhooks import Webhooks
 from api.health import Health, of_database, of_temporal
 from api.temporal.connection import Connection
-from database.migrate import is_current
+from database.migrate import LaterSchema, is_current
 from database.session import Database
 from determined.common.outgoing import Outgoing
-from workers.connect import connect, connection_of, ensure_search_attributes, following, mark_ready
+from workers.connect import GivenUp, connect, connection_of, ensure_search_attributes, following, mark_ready
 from workers.connect import run as run_process
 from workers.health import answering
 from workers.monitoring import runtime_of
@@ -91,10 +91,13 @@ def record_activities(
 
 async def _schema_is_current(database: Database, stop: asyncio.Event) -> None:
     """Wait for the API, which starts at the same time, to bring the schema up to date."""
-    while not await asyncio.to_thread(is_current, database):
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 0.1)
-            return
+    try:
+        while not await asyncio.to_thread(is_current, database):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.1)
+                return
+    except LaterSchema as error:
+        raise GivenUp(str(error)) from None
 
 
 def new_worker(

@@ -19,13 +19,16 @@ def render(kind: str, item: Any, autogen: AutogenContext) -> str | Literal[False
     return False
 
 
-connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection,
-    target_metadata=Base.metadata,
-    render_as_batch=connection.dialect.name == "sqlite",
-    render_item=render,
-    compare_type=True,
-)
+if context.is_offline_mode():  # the statements are asked for, by `database.expand`
+    context.configure(dialect_name="postgresql", target_metadata=Base.metadata, literal_binds=True)
+else:
+    connection = context.config.attributes["connection"]
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=connection.dialect.name == "sqlite",
+        render_item=render,
+        compare_type=True,
+    )
 with context.begin_transaction():
     context.run_migrations()

@@ -25,6 +25,7 @@ class Cluster(Base):
     compute_pool: Mapped[str] = mapped_column(String(120))  # of experiments that name none
     aux_pool: Mapped[str] = mapped_column(String(120))  # the same, of those without slots
     log_level: Mapped[str] = mapped_column(String(12), default="INFO")  # from which on the API's processes tell
+    oldest_schema: Mapped[str] = mapped_column(String(12), default="", server_default="")  # see `database.migrate`
 
 
 class ClusterMessage(Base):

@@ -80,6 +80,7 @@ def upgrade() -> None:
     sa.Column('compute_pool', sa.String(length=120), nullable=False),
     sa.Column('aux_pool', sa.String(length=120), nullable=False),
     sa.Column('log_level', sa.String(length=12), nullable=False),
+    sa.Column('oldest_schema', sa.String(length=12), server_default='', nullable=False),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_cluster'))
     )
     op.create_table('groups',
