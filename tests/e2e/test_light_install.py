@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.kit.releases import sources, uv, wheels
 from tests.kit.servers import REPOSITORY
 from tests.unit.cli.test_search import Story
 from tests.unit.cli.test_simulate import TRACE
 
-UV = REPOSITORY / ".venv" / "bin" / "uv"
 #: What `det up` needs, and nobody who only calls a cluster does.
 OF_SERVERS = {
     *("temporalio", "grpcio", "protobuf", "fastapi", "starlette", "uvicorn", "uvloop", "sqlalchemy", "alembic"),
@@ -49,31 +47,22 @@ class Installed:
         return subprocess.run(line, cwd=self.work, env=environment, capture_output=True, text=True, check=False)
 
 
-def uv(*words: str | Path) -> None:
-    done = subprocess.run([UV, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def wheels(folder: Path) -> Sequence[Path]:
-    """Of both distributions, from a copy of the sources: an earlier build leaves files behind that would come along."""
-    source = folder / "source"
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "tests")
-    for name in ("workflows", "activities", "database", "api", "cli", "workers", "harness"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source / name)
-    for project in (source, source / "harness"):
-        uv("build", "--quiet", "--wheel", "--out-dir", folder / "wheels", project)
-    return sorted((folder / "wheels").glob("*.whl"))
-
-
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """What `pip install undeterred` makes, in the versions of constraints.txt."""
     folder = tmp_path_factory.mktemp("light")
     uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    uv("pip", "install", "--quiet", "--python", python, "-c", REPOSITORY / "constraints.txt", *wheels(folder))
+    uv(
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        "-c",
+        REPOSITORY / "constraints.txt",
+        *wheels(sources(folder / "source"), folder / "wheels"),
+    )
     (folder / "work").mkdir()
     return Installed(folder / "venv", folder / "work")
 

@@ -32,6 +32,7 @@ class Embedded:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder / "home"
+        self.code: Path | None = None  # a folder with another release's packages, for what is started from now on
         self.launcher = launcher
         self.slots = slots
         self.environment = {
@@ -51,9 +52,20 @@ class Embedded:
 
     def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """`python -m workers.embedded …`."""
-        command = [sys.executable, "-m", "workers.embedded", *arguments]
+        return self.module("workers.embedded", *arguments, timeout_s=timeout_s)
+
+    def module(self, name: str, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """`python -m …`, of this repository or of `code`."""
+        environment = self.environment if self.code is None else self.environment | {"PYTHONPATH": str(self.code)}
+        command = [sys.executable, "-m", name, *arguments]
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            command,
+            env=environment,
+            cwd=self.code,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def up(self) -> float:
@@ -74,10 +86,7 @@ class Embedded:
 
     def det(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """`det …`."""
-        command = [sys.executable, "-m", "cli", *arguments]
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        return self.module("cli", *arguments, timeout_s=timeout_s)
 
     def create(self, config: str, script: str) -> int:
         """Create an experiment of one script, by `det`; returns its id."""
