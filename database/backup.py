@@ -84,6 +84,7 @@ def restore(database: Database, folder: Path, engine: str) -> None:
         target = Path(_path(database.url))
         partial = target.with_name(f"{target.name}.restoring")
         partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600)
         _copy_sqlite(str(folder / FILES["sqlite"]), partial)
         for suffix in ("-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)

@@ -27,6 +27,7 @@ class Replica:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._left_alone_until = 0.0
+        self._is_in_use = True  # as last logged
 
     def engine_for(self, primary: Engine) -> Engine:
         """The replica, once it has all that is committed on the primary now; else the primary.
@@ -40,12 +41,17 @@ class Replica:
             lsn = connection.scalar(_COMMITTED)
         try:
             if self._has(lsn or ""):
+                if not self._is_in_use:
+                    log.info("lists are read from the replica again")
+                self._is_in_use = True
                 return self.engine
             reason = f"it lags by more than {_PATIENCE_S:g} s, or is no standby"
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         self._left_alone_until = time.monotonic() + _LEFT_ALONE_S
-        log.warning("lists are read from the primary: the replica can't be used", reason=reason, for_s=_LEFT_ALONE_S)
+        if self._is_in_use:
+            log.warning("lists are read from the primary: the replica can't be used", reason=reason)
+        self._is_in_use = False
         return primary
 
     def _has(self, lsn: str) -> bool:

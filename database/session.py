@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
 from database.audit import AuditedSession, asking, record
@@ -22,6 +23,10 @@ _PATIENCE: dict[str, int] = {
     "connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }  # fmt: skip
+
+
+#: SQLSTATE of a write where only reads are allowed.
+_READ_ONLY = "25006"
 
 
 class Database:
@@ -111,10 +116,18 @@ class Database:
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
-    return create_engine(
+    engine = create_engine(
         url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
         json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),
     )  # fmt: skip
+    event.listen(engine, "handle_error", _leave_if_read_only)
+    return engine
+
+
+def _leave_if_read_only(context: ExceptionContext) -> None:
+    """A server that was demoted while it lives takes no more writes: all connections to it are given up."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _postgres_options(url: URL) -> dict[str, Any]:

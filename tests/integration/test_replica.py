@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from sqlalchemy import create_engine, make_url, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from api.settings import ApiSettings, from_environment
@@ -121,3 +122,35 @@ async def test_pages_of_lists_come_from_the_standby(servers: Replicated, tempora
         while ask(standby, reads) == before:  # the server writes its statistics down now and then
             assert time.monotonic() < deadline, "the standby was not asked"
             await asyncio.sleep(0.2)
+
+
+def test_server_that_is_demoted_while_it_lives_is_left(servers: Replicated) -> None:
+    """Its connections work, and their writes do not: they would stay in the pool. The last test: it uses the servers up."""
+    database = Database(servers.url)
+    migrate(database)
+    lazy = database.connect_lazy_writer()
+    held = lazy.connection.dbapi_connection
+    with database.write() as session:
+        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
+    ask(servers.standby.url, "SELECT pg_promote()")
+    ask(servers.primary.url, "ALTER SYSTEM SET default_transaction_read_only = on")
+    ask(servers.primary.url, "SELECT pg_reload_conf()")
+    deadline = time.monotonic() + 10
+    while ask(servers.primary.url, "SHOW default_transaction_read_only") != "on":
+        assert time.monotonic() < deadline
+
+    def write() -> None:
+        with database.write() as session:
+            session.add(Project(workspace_id=1, name="after it", owner_id=1))
+
+    with pytest.raises(DBAPIError, match="read-only"):
+        write()
+    write()
+    with pytest.raises(DBAPIError, match="read-only"), lazy.begin():
+        lazy.exec_driver_sql("UPDATE projects SET name = 'by the lazy one'")
+    assert lazy.invalidated, "its owner connects anew"
+    assert ask(servers.standby.url, "SELECT count(*) FROM projects WHERE name = 'after it'") == 1
+    lazy.close()
+    assert held is not None
+    held.close()
+    database.close()
