@@ -7,13 +7,13 @@ from their newest checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import delete, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
@@ -71,6 +71,9 @@ from workflows.searchers.replay import carried_on
 #: in notes, links and file names, and are not to mean something else.
 SKIPPED = 1000
 
+#: Of experiments that ended so shortly before the backup, checkpoints may not have been looked at yet.
+_JUST_ENDED = timedelta(hours=1)
+
 _OVER = [state.value for state in TERMINAL]
 
 
@@ -95,8 +98,8 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
     """
     revived = Revived()
     because = f"the cluster was restored from a backup of {made_at:%Y-%m-%d %H:%M:%S} UTC"
-    unstarted = set(_unstarted(session))
-    _drop_messages(session)
+    unstarted = _unstarted(session)
+    _drop_messages(session, unstarted)
     _close_allocations(session, because)
     _skip_numbers(session)
     for pool in session.scalars(select(ResourcePool)):
@@ -131,27 +134,40 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
         is_lost = _post_task(session, task, timing, because)
         (revived.lost_tasks if is_lost else revived.tasks).append(task.id)
     _post_deliveries(session)
-    _post_cleanup(session)
+    _post_cleanup(session, made_at)
     return revived
 
 
 # -- what is left of before ------------------------------------------------------------------------------------------
 
 
-def _unstarted(session: Session) -> Iterable[str]:
-    """Workflows whose start is recorded and was not sent: their messages say all there is to say."""
-    starts = Outbox.kind.in_((outbox.START_EXPERIMENT, outbox.START_TASK))
-    return session.scalars(select(Outbox.workflow_id).where(Outbox.sent_at.is_(None), starts))
+def _unstarted(session: Session) -> dict[str, int]:
+    """Workflows whose start was not sent, each with the number of that message, which says all there is to say.
 
-
-def _drop_messages(session: Session) -> None:
-    """Messages that wait are to workflows which are started with what they say; but for starts themselves."""
-    unsent = select(Outbox.workflow_id, func.min(Outbox.id)).where(
+    One may have been sent, and that was not noted yet: what has come further in the records is no such start.
+    """
+    found: dict[str, int] = {}
+    starts = select(Outbox).where(
         Outbox.sent_at.is_(None), Outbox.kind.in_((outbox.START_EXPERIMENT, outbox.START_TASK))
     )
-    since = dict(session.execute(unsent.group_by(Outbox.workflow_id)).tuples().all())
+    for entry in session.scalars(starts.order_by(Outbox.id)):
+        if entry.kind == outbox.START_EXPERIMENT:
+            row = session.get(Experiment, entry.payload["experiment_id"])
+            runs = select(Allocation.id).join(Trial, Trial.id == Allocation.trial_id)
+            runs = runs.where(Trial.experiment_id == entry.payload["experiment_id"])
+        else:
+            row = session.get(Task, entry.payload["task_id"])
+            runs = select(Allocation.id).where(Allocation.task_id == entry.payload["task_id"])
+        since = runs.where(Allocation.started_at >= entry.created_at).limit(1)
+        if row is not None and row.revision == entry.payload["revision"] and session.scalar(since) is None:
+            found[entry.workflow_id] = entry.id
+    return found
+
+
+def _drop_messages(session: Session, unstarted: Mapping[str, int]) -> None:
+    """What waits is to workflows that are started with what it says; but for unsent starts, and what follows them."""
     for entry in session.scalars(select(Outbox).where(Outbox.sent_at.is_(None))):
-        if entry.id < since.get(entry.workflow_id, entry.id + 1):
+        if entry.id < unstarted.get(entry.workflow_id, entry.id + 1):
             entry.sent_at = utc_now()
     session.flush()
 
@@ -283,7 +299,7 @@ def _take_reports(session: Session, run: ExperimentRun, decisions: Sequence[Deci
             entry.last_step = max(entry.last_step, report.steps_completed)
     for report in reports:
         entry = run.trials[report.request_id]
-        if report.steps_completed <= entry.last_step:
+        if not entry.is_open or report.steps_completed <= entry.last_step:
             continue
         entry.last_step = report.steps_completed
         if report.reached is None:
@@ -350,12 +366,8 @@ def _post_task(session: Session, row: Task, timing: Timing, because: str) -> boo
     workspace = session.get_one(Workspace, row.workspace_id)
     run = tasks.run_of(row, config, owner, workspace, timing)
     runs = session.scalars(select(Allocation).where(Allocation.task_id == row.id)).all()
-    run.state, run.restarts, run.message, run.revision = (
-        TaskState(row.state),
-        row.restarts,
-        row.message or "",
-        row.revision,
-    )
+    run.state, run.restarts = TaskState(row.state), row.restarts
+    run.message, run.revision = row.message or "", row.revision
     run.newest_wish = run.newest_limits = row.wishes
     run.needs = [
         Need(task_id=needed.id, any_end=any_end, state=TaskState(needed.state) if needed.ended_at else None)
@@ -387,13 +399,18 @@ def _post_deliveries(session: Session) -> None:
         outbox.post(session, workflow_id, DELIVER, {"delivery_id": delivery_id})
 
 
-def _post_cleanup(session: Session) -> None:
-    """Experiments that are being deleted, checkpoints that retention had begun to collect, and single files."""
+def _post_cleanup(session: Session, made_at: datetime) -> None:
+    """Experiments that are being deleted, checkpoints that retention had begun or was to collect, and single files."""
     deleting = session.scalars(select(Experiment.id).where(Experiment.state == ExperimentState.DELETING.value)).all()
     for experiment_id in deleting:
         workflow_id = names.deletion_workflow(experiment_id)
         outbox.post(session, workflow_id, outbox.DELETE_EXPERIMENT, {"experiment_id": experiment_id})
-    begun = select(Checkpoint.experiment_id).where(Checkpoint.state == "DELETING").distinct()
+    begun = (
+        select(Checkpoint.experiment_id)
+        .join(Experiment, Experiment.id == Checkpoint.experiment_id)
+        .where(or_(Checkpoint.state == "DELETING", Experiment.ended_at >= made_at - _JUST_ENDED))
+        .distinct()
+    )
     for experiment_id in session.scalars(begun.order_by(Checkpoint.experiment_id)).all():
         if experiment_id not in deleting:
             cleanup.collect(session, experiment_id)
