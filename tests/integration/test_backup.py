@@ -24,7 +24,7 @@ from api.services.experiments import Creator
 from api.settings import ApiSettings
 from database.checkpoint_files import Kept, checked
 from database.migrate import migrate, seed
-from database.models import Experiment, Outbox, SearchDecision
+from database.models import Checkpoint, Experiment, Outbox, SearchDecision
 from database.session import Database
 from database.types import utc_now
 from tests.conftest import empty_postgres
@@ -37,9 +37,9 @@ from workers.connect import GivenUp, configure_logging
 from workers.restore import RestoreSettings, bring_back
 from workflows.searchers.replay import parse_lines, replay
 
-#: Reports and saves each step; goes on from the newest checkpoint.
+#: Reports and saves each step; goes on from the newest checkpoint. Behind its fourth step it waits for a file.
 SAVES = """
-import sys, time
+import pathlib, sys, time
 import determined as det
 from determined import core
 
@@ -53,6 +53,8 @@ with core.init() as context:
     for op in context.searcher.operations():
         while steps < op.length:
             time.sleep(hparams["sleep"])
+            while steps == 4 and not pathlib.Path(hparams["go"]).exists():
+                time.sleep(0.05)
             steps += 1
             context.train.report_validation_metrics(steps, {"accuracy": hparams["quality"] * steps})
             with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
@@ -69,8 +71,8 @@ STOPPING = {"name": "adaptive_asha", "max_length": None, "max_time": 9, "time_me
             "max_concurrent_trials": 2, "max_rungs": 2}  # fmt: skip
 
 
-def of(searcher: dict[str, Any], sleep: float) -> dict[str, Any]:
-    space = {"quality": {"type": "double", "minval": 0, "maxval": 1}, "sleep": sleep}
+def of(searcher: dict[str, Any], sleep: float, go: Path = Path("/")) -> dict[str, Any]:
+    space = {"quality": {"type": "double", "minval": 0, "maxval": 1}, "sleep": sleep, "go": str(go)}
     return config(searcher, hyperparameters=space)
 
 
@@ -139,7 +141,7 @@ async def test_running_experiments_go_on_where_nothing_is_left(
         undisturbed = await cluster.create(of(RANDOM, 0.0), {"train.py": SAVES})
         await cluster.finish(undisturbed)
         expected = await results(cluster, undisturbed)
-        random = await cluster.create(of(RANDOM, 0.4), {"train.py": SAVES})
+        random = await cluster.create(of(RANDOM, 0.0, tmp_path / "go"), {"train.py": SAVES})
         halving = await cluster.create(of(ASHA, 0.15), {"train.py": SAVES})
         stopping = await cluster.create(of(STOPPING, 0.15), {"train.py": EPOCHS})
         held = await cluster.create(of(RANDOM, 0.0), {"train.py": SAVES}, activate=False)
@@ -150,11 +152,12 @@ async def test_running_experiments_go_on_where_nothing_is_left(
         await cluster.until(lambda: _runs(cluster, lost), what="the command runs")
         for experiment_id in (random, halving, stopping):
             await cluster.until_reported(experiment_id)
-        await cluster.until(lambda: _steps(cluster, random, 3), what="two trials have come some way")
+        await cluster.until(lambda: _saved(cluster, random, 4) == 2, what="two trials wait behind their fourth step")
         before = {experiment_id: await cluster.trials(experiment_id) for experiment_id in (random, halving, stopping)}
         await asyncio.to_thread(write, settings(BackupSettings, database_url, tmp_path), tmp_path / "backup")
         late = await cluster.create(of(RANDOM, 0.0), {"train.py": SAVES}, activate=False)  # which is lost
     shutil.rmtree(tmp_path / "main-first")
+    (tmp_path / "go").touch()
 
     began = time.monotonic()
     revived = await asyncio.to_thread(bring_back, settings(RestoreSettings, second_url, tmp_path), tmp_path / "backup")
@@ -172,7 +175,7 @@ async def test_running_experiments_go_on_where_nothing_is_left(
                 f"\nrestored within {restored_s:.2f} s, all three were over {time.monotonic() - began:.1f} s after it began"
             )
             assert await results(cluster, random) == [
-                ({**hparams, "sleep": 0.4}, state, steps) for hparams, state, steps in expected
+                ({**hparams, "go": str(tmp_path / "go")}, state, steps) for hparams, state, steps in expected
             ], "the same points, trained as far"
             for experiment_id in (random, halving, stopping):
                 after = {trial["id"]: trial for trial in await cluster.trials(experiment_id)}
@@ -183,7 +186,7 @@ async def test_running_experiments_go_on_where_nothing_is_left(
             assert resumed, "some were interrupted"
             logs = [await cluster.logs(trial_id) for trial_id in resumed]
             assert all(any("restored from a backup" in line for line in lines) for lines in logs)
-            assert any(line.startswith("resumed at") for lines in logs for line in lines), "at a checkpoint, not anew"
+            assert ["resumed at 4" in lines for lines in logs] == [True, True], "at its checkpoint, not anew"
             for trial_id in resumed:
                 steps = [report["totalBatches"] for report in await cluster.metrics(trial_id)]
                 assert steps == list(range(1, 9)), "each step is there once"
@@ -198,9 +201,13 @@ async def test_running_experiments_go_on_where_nothing_is_left(
             assert await cluster.create(of(RANDOM, 0.0), {"train.py": SAVES}) > late + 900, "no number means two things"
 
 
-async def _steps(cluster: Platform, experiment_id: int, least: int) -> bool:
-    trials = await cluster.trials(experiment_id)
-    return len([trial for trial in trials if trial["totalBatchesProcessed"] >= least]) >= 2
+def _saved(cluster: Platform, experiment_id: int, step: int) -> int:
+    """How many of its trials have saved this step."""
+    saved = select(Checkpoint.uuid).where(
+        Checkpoint.experiment_id == experiment_id, Checkpoint.steps_completed == step, Checkpoint.state == "COMPLETED"
+    )
+    with cluster.database.read() as session:
+        return len(session.scalars(saved).all())
 
 
 async def _runs(cluster: Platform, command_id: str) -> bool:
