@@ -19,8 +19,9 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import RPCError
 
 from activities.launchers.environments import NoSuchPython, has_image, how_to_build, look_at
+from api.pem import CantUse
 from api.settings import TemporalSettings, from_environment
-from api.temporal.connection import CantConnect, Connection
+from api.temporal.connection import Connection
 from database.migrate import LaterSchema, is_current
 from database.session import Database
 from workers.embedded import ClusterState, home
@@ -47,7 +48,7 @@ async def check_temporal(state: ClusterState) -> Finding:
             )
             client = await Connection(found).client()
             await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-    except (RuntimeError, RPCError, TimeoutError, CantConnect, ValidationError) as error:
+    except (RuntimeError, RPCError, TimeoutError, CantUse, ValidationError) as error:
         reason = str(error).splitlines()[0][:120] or f"no answer within {_ANSWERS_WITHIN_S:g} s"
         what = f"at {state.temporal_address} there is no Temporal: {reason}"
         fix = "start it with `det up`" if state.temporal_port else "check TEMPORAL_ADDRESS and that server"

@@ -22,8 +22,9 @@ from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from api.pem import CantUse
 from api.settings import TemporalSettings, from_environment
-from api.temporal.connection import CantConnect, Connection
+from api.temporal.connection import Connection
 from workers import systemd
 from workers.secret_environment import take
 from workflows.names import SEARCH_ATTRIBUTES
@@ -54,7 +55,7 @@ def connection_of(
     """How this process reaches Temporal. Raises: GivenUp, if a file that its settings name can't be used."""
     try:
         return Connection(settings, credential, runtime)
-    except CantConnect as error:
+    except CantUse as error:
         raise GivenUp(str(error)) from None
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import grpc
 import structlog
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from grpc import aio
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime
 from temporalio.service import TLSConfig
 
+from api.pem import Followed, certificates, check_pair, private_key
 from api.settings import TemporalSettings
 from workflows.converter import CONVERTER, encrypting
 from workflows.encryption import Keys, parse_keys
@@ -24,12 +22,6 @@ from workflows.encryption import Keys, parse_keys
 log = structlog.get_logger()
 
 _FOLLOW_S = 10.0
-
-Value = TypeVar("Value")
-
-
-class CantConnect(Exception):
-    """A file that a setting names can't be used. The message names the setting and the file."""
 
 
 class Connection:
@@ -41,7 +33,7 @@ class Connection:
         runtime: What its clients run in, if it is not the one of all.
 
     Raises:
-        CantConnect: A file of the settings can't be used.
+        CantUse: A file of the settings can't be used.
     """
 
     def __init__(
@@ -57,11 +49,11 @@ class Connection:
         if settings.temporal_api_key is not None:
             self._api_key = settings.temporal_api_key.get_secret_value
         elif settings.temporal_api_key_file is not None:
-            self._api_key = _File("temporal_api_key_file", settings.temporal_api_key_file, _api_key)
+            self._api_key = Followed("temporal_api_key_file", settings.temporal_api_key_file, _api_key)
         #: the keys that payloads are encrypted with, as they are now; None: histories are not encrypted
         self.keys: Callable[[], Keys] | None = None
         if settings.temporal_encryption_keys_file is not None:
-            self.keys = _File("temporal_encryption_keys_file", settings.temporal_encryption_keys_file, parse_keys)
+            self.keys = Followed("temporal_encryption_keys_file", settings.temporal_encryption_keys_file, parse_keys)
 
     @property
     def converter(self) -> DataConverter:
@@ -107,39 +99,6 @@ class Connection:
         return [("authorization", f"Bearer {self._api_key()}"), ("temporal-namespace", self.namespace)]
 
 
-class _File(Generic[Value]):
-    """What a file holds now. It is read again once it changed; a text that can't be used is logged and not taken."""
-
-    def __init__(self, setting: str, path: str, parse: Callable[[str], Value]) -> None:
-        self._setting, self._path, self._parse = setting, path, parse
-        self._seen = self._stamp()
-        self._value = self._parsed()
-
-    def __call__(self) -> Value:
-        try:
-            stamp = self._stamp()
-            if stamp != self._seen:
-                self._seen = stamp
-                self._value = self._parsed()
-                log.info("a file was read again", setting=self._setting, path=self._path)
-        except CantConnect as error:
-            log.error("the value from before is used on", reason=str(error))
-        return self._value
-
-    def _stamp(self) -> tuple[int, int, int]:
-        try:
-            found = Path(self._path).stat()
-        except OSError as error:
-            raise _unreadable(self._setting, self._path, error) from None
-        return found.st_mtime_ns, found.st_size, found.st_ino
-
-    def _parsed(self) -> Value:
-        try:
-            return self._parse(_read(self._setting, self._path).decode())
-        except ValueError as error:  # of the parser, or UnicodeDecodeError
-            raise CantConnect(f"{self._setting}: {self._path!r}: {error}") from None
-
-
 def _api_key(text: str) -> str:
     key = text.strip()
     if not key or not key.isprintable() or " " in key:
@@ -152,55 +111,20 @@ def _tls(settings: TemporalSettings) -> TLSConfig | None:
         return None
     ca = certificate = key = None
     if path := settings.temporal_ca_file:
-        ca = _certificates("temporal_ca_file", path)
+        ca = certificates("temporal_ca_file", path)
     if path := settings.temporal_cert_file:
-        certificate = _certificates("temporal_cert_file", path)
+        certificate = certificates("temporal_cert_file", path)
     if path := settings.temporal_key_file:
-        key = _key("temporal_key_file", path)
-        _check_pair(settings, certificate or b"", key)
+        key = private_key("temporal_key_file", path)
+        check_pair(
+            ("temporal_cert_file", settings.temporal_cert_file or ""),
+            ("temporal_key_file", path),
+            certificate or b"",
+            key,
+        )
     return TLSConfig(
         server_root_ca_cert=ca,
         client_cert=certificate,
         client_private_key=key,
         domain=settings.temporal_server_name or None,
     )
-
-
-def _certificates(setting: str, path: str) -> bytes:
-    data = _read(setting, path)
-    try:
-        x509.load_pem_x509_certificates(data)
-    except ValueError:
-        raise CantConnect(f"{setting}: {path!r}: expected a file with certificates in PEM") from None
-    return data
-
-
-def _key(setting: str, path: str) -> bytes:
-    data = _read(setting, path)
-    try:
-        load_pem_private_key(data, None)
-    except (ValueError, TypeError):  # TypeError: it has a password
-        raise CantConnect(
-            f"{setting}: {path!r}: expected a file with a private key in PEM, without a password"
-        ) from None
-    return data
-
-
-def _check_pair(settings: TemporalSettings, certificate: bytes, key: bytes) -> None:
-    public = x509.load_pem_x509_certificates(certificate)[0].public_key()
-    if public != load_pem_private_key(key, None).public_key():
-        raise CantConnect(
-            f"temporal_key_file: {settings.temporal_key_file!r}: expected the key of the first certificate in "
-            f"{settings.temporal_cert_file!r} (temporal_cert_file)"
-        )
-
-
-def _read(setting: str, path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise _unreadable(setting, path, error) from None
-
-
-def _unreadable(setting: str, path: str, error: OSError) -> CantConnect:
-    return CantConnect(f"{setting}: {path!r}: expected a file that this process can read: {error.strerror}")

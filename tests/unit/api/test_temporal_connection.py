@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from api.pem import CantUse
 from api.settings import TemporalSettings
-from api.temporal.connection import CantConnect, Connection
+from api.temporal.connection import Connection
 from tests.kit.certificates import Authority
 from workers.settings import AgentSettings
 
@@ -36,7 +37,7 @@ def files(folder: Path) -> dict[str, str]:
 )
 def test_wrong_file_is_named_with_its_setting(tmp_path: Path, settings: dict[str, str], expected: str) -> None:
     there = files(tmp_path)
-    with pytest.raises(CantConnect, match=expected):
+    with pytest.raises(CantUse, match=expected):
         Connection(TemporalSettings(**{name: path.format(**there) for name, path in settings.items()}))  # pyright: ignore
 
 
