@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,14 +56,14 @@ def membership(folder: Path, master: str, agent_id: str) -> Membership:
     return known.model_copy(update={"master": master})  # it moved; if it is another, it will not know us
 
 
-def enroll(folder: Path, mine: Membership, token: str) -> None:
-    """Make this host an agent, unless it is one. Raises: CantJoin."""
+def enroll(folder: Path, mine: Membership, token: str, trusted: ssl.SSLContext | None = None) -> None:
+    """Make this host an agent, unless it is one. `trusted`: what checks the API's certificate. Raises: CantJoin."""
     if not mine.is_joined:
-        _register(mine, token)
+        _register(mine, token, trusted)
         save(folder, mine)
 
 
-def _register(mine: Membership, token: str) -> None:
+def _register(mine: Membership, token: str, trusted: ssl.SSLContext | None) -> None:
     if not token:
         raise CantJoin(
             "this host has not joined yet: an administrator makes a token by `det agent join-token create`, and it is"
@@ -72,7 +73,9 @@ def _register(mine: Membership, token: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            response = httpx.post(f"{mine.master}/api/v1/undeterred/agents/join", json=body, timeout=10)
+            response = httpx.post(
+                f"{mine.master}/api/v1/undeterred/agents/join", json=body, timeout=10, verify=trusted or True
+            )
             if response.status_code < 500:
                 break
             problem = message_of(response)

@@ -30,7 +30,7 @@ from api.ingest.report_lane import MetricReports, ReportLane
 from api.middleware.audit import Audited
 from api.middleware.paths import LenientPaths
 from api.parts import Parts
-from api.proxy.peers import Peers, own_url
+from api.proxy.peers import peers_of
 from api.proxy.serve import Proxy
 from api.routes import (
     agent_slots,
@@ -294,7 +294,7 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         auth=auth,
         service_tokens=service_tokens,
         sign_on=SignOn(settings, cluster.secret),
-        proxy=Proxy(settings, database, auth, service_tokens, Peers(database, cluster.secret, own_url(settings))),
+        proxy=Proxy(settings, database, auth, service_tokens, peers_of(settings, database, cluster.secret)),
         commands=commands,
         dispatcher=dispatcher,
         live=Live(database),

@@ -134,6 +134,23 @@ class OutgoingSettings(BaseModel):
         return value
 
 
+class ServingSettings(BaseModel):
+    """The certificate that a process serves with. See `api.pem`."""
+
+    tls_cert_file: str | None = Field(
+        default=None,
+        description="file with the certificate (PEM), and what it was signed by, that this process serves with; unset: "
+        "it serves without TLS. A new one is taken within 10 seconds",
+    )
+    tls_key_file: str | None = Field(default=None, description="file with the private key (PEM) of that certificate")
+
+    @model_validator(mode="after")
+    def _are_both(self) -> Self:
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ValueError("tls_cert_file and tls_key_file: expected both or neither of them")
+        return self
+
+
 class MetricsSettings(BaseModel):
     """Where a process serves its metrics to Prometheus. See `workers.monitoring`."""
 
@@ -226,7 +243,7 @@ class SignOnSettings(BaseModel):
         return self
 
 
-class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings, SignOnSettings):
+class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings, ServingSettings, SignOnSettings):
     """What the API needs to know."""
 
     database_read_url: str | None = Field(
@@ -243,6 +260,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings, SignOnSett
         le=600,
         description="after SIGTERM, seconds in which this process is not ready and still serves: as long as load "
         "balancers take to notice",
+    )
+    peer_ca_file: str | None = Field(
+        default=None,
+        description="file with the authorities (PEM) that sign the certificates of other processes of the API; unset: "
+        "the system's, and what is in tls_cert_file",
     )
     proxy_port: int | None = Field(
         default=8081, ge=1, le=65535, description="port for the pages of tasks: they never share the API's origin"

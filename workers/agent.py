@@ -30,6 +30,7 @@ from activities.orphans import Orphans
 from activities.spool import SpoolDelivery
 from activities.storage import Storage
 from api.health import Health, of_temporal
+from api.pem import read
 from api.temporal.connection import Connection
 from determined.common.outgoing import Outgoing, configure
 from workers.agent_api import ApiClient
@@ -56,6 +57,7 @@ def host_of(settings: AgentSettings) -> Host:
         environment=settings.handed_on(os.environ),
         trial_python=settings.trial_python,
         memory_mib=settings.memory_mib,
+        api_ca=read("api_ca_file", settings.api_ca_file).decode() if settings.api_ca_file else "",
     )
 
 

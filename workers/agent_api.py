@@ -17,6 +17,7 @@ from activities.launchers.base import LaunchError, Offer, Place
 from activities.launchers.devices import Device
 from activities.orphans import Unwanted
 from activities.spool import Answer
+from api.pem import CantUse, trusting
 from workers.connect import GivenUp
 from workers.settings import AgentSettings
 from workflows.lifecycle.allocation import AllocationState
@@ -59,13 +60,20 @@ class ApiClient:
             "heartbeatS": settings.heartbeat_s,
             "reconnectWaitS": settings.reconnect_wait_s,
         }
+        try:
+            verify = True if settings.api_ca_file is None else trusting("api_ca_file", settings.api_ca_file)
+        except CantUse as error:
+            raise GivenUp(str(error)) from None
         self._http = httpx.AsyncClient(
+            verify=verify,
             base_url=settings.api_url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(15.0, connect=3.0),
         )
         # without the agent's token: for what is sent in the name of a container
-        self._anonymous = httpx.AsyncClient(base_url=settings.api_url, timeout=httpx.Timeout(60.0, connect=3.0))
+        self._anonymous = httpx.AsyncClient(
+            verify=verify, base_url=settings.api_url, timeout=httpx.Timeout(60.0, connect=3.0)
+        )
 
     def offer(self, offer: Offer) -> None:
         """What a cluster offers from now on; `hello` and `present` report it."""

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.app import create_app
 from api.health import Health
+from api.pem import CantUse, ServedCertificate, served_by
 from api.settings import ApiSettings
 from database.migrate import LaterSchema, is_current
 from database.session import Database
@@ -31,8 +32,11 @@ _KEEP_ALIVE_S = 75
 _FINISH_S = 10
 
 
-def server_of(app: FastAPI, port: int = 0) -> uvicorn.Server:
-    """A server for the API that leaves signals alone; on `port`, unless it is given sockets to serve."""
+def server_of(app: FastAPI, port: int = 0, certificate: ServedCertificate | None = None) -> uvicorn.Server:
+    """A server for the API that leaves signals alone; on `port`, unless it is given sockets to serve.
+
+    With a certificate it serves TLS, and nothing else.
+    """
     config = uvicorn.Config(
         app,
         port=port,
@@ -41,6 +45,7 @@ def server_of(app: FastAPI, port: int = 0) -> uvicorn.Server:
         timeout_graceful_shutdown=_FINISH_S,
         timeout_keep_alive=_KEEP_ALIVE_S,
         server_header=False,
+        ssl_context_factory=None if certificate is None else certificate.context_for,
         # what is proxied has messages of its own sizes, and is compressed already or not worth it
         ws="websockets-sansio",
         ws_per_message_deflate=False,
@@ -58,11 +63,16 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
     sys.setswitchinterval(0.0005)
     connection_of(settings)  # a file that can't be used ends the process with a sentence, and not within its start
     await asyncio.to_thread(_check_database, settings)
-    app = create_app(settings)
-    server = server_of(app)
+    try:
+        certificate = served_by(settings)
+        app = create_app(settings)
+    except CantUse as error:
+        raise GivenUp(str(error)) from None
+    server = server_of(app, certificate=certificate)
     with served(settings, app.state.monitoring.registry):
         serving = asyncio.create_task(server.serve(listeners(settings)))
         starting = asyncio.create_task(_say_ready(server))
+        following = asyncio.create_task(certificate.follow()) if certificate is not None else None
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
@@ -71,6 +81,8 @@ async def main(settings: ApiSettings, stop: asyncio.Event) -> None:
         server.should_exit = True
         await serving
         starting.cancel()
+        if following is not None:
+            following.cancel()
         stopping.cancel()
 
 

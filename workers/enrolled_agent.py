@@ -22,6 +22,7 @@ from pydantic import SecretStr, ValidationError
 from activities.enrollment import CantJoin, Membership, enroll, membership, note, save
 from activities.launchers.devices import NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python
+from api.pem import CantUse, trusting
 from api.settings import values_in
 from workers import agent
 from workers.agent_api import ApiClient, Refused
@@ -50,7 +51,12 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
         raise CantJoin(str(error)) from None
     labels = dict(_label(text) for text in options.label)
     mine = membership(folder, master, agent_id)
-    enroll(folder, mine, options.join_token or os.environ.get("UNDETERRED_JOIN_TOKEN", ""))
+    try:
+        ca = os.environ.get("UNDETERRED_API_CA_FILE")
+        trusted = trusting("api_ca_file", ca) if ca else None
+    except CantUse as error:
+        raise CantJoin(str(error)) from None
+    enroll(folder, mine, options.join_token or os.environ.get("UNDETERRED_JOIN_TOKEN", ""), trusted)
     values: dict[str, Any] = {
         "agent_id": agent_id,
         "pool": mine.pool,

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, NoResultFound
 
 from api.auth.authentication import Authenticator
 from api.health import Health, of_database
+from api.pem import CantUse, ServedCertificate, served_by
 from api.temporal.gateway import OPTIONS, CantListen, Gateway, of_upstream, serve
 from database.models import Cluster
 from database.session import Database
@@ -29,6 +30,10 @@ _FINISH_S = 5.0
 async def main(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until asked to stop. Raises: GivenUp."""
     connection = connection_of(settings)
+    try:
+        served = served_by(settings)
+    except CantUse as error:
+        raise GivenUp(str(error)) from None
     database = Database(settings.database_url)
     async with connection.channel(OPTIONS) as upstream:
         health = Health({"database": of_database(database), "temporal": of_upstream(upstream, connection)})
@@ -36,23 +41,32 @@ async def main(settings: GatewaySettings, stop: asyncio.Event) -> None:
             secret = await _secret(database, stop)
             if secret is not None:
                 gateway = Gateway(upstream, connection, Authenticator(database, agent_token="", session_days=1), secret)
-                await _serve(settings, gateway, health, stop)
+                await _serve(settings, gateway, served, health, stop)
     database.close()
 
 
-async def _serve(settings: GatewaySettings, gateway: Gateway, health: Health, stop: asyncio.Event) -> None:
+async def _serve(
+    settings: GatewaySettings,
+    gateway: Gateway,
+    served: ServedCertificate | None,
+    health: Health,
+    stop: asyncio.Event,
+) -> None:
     addresses = [f"{host.strip()}:{settings.port}" for host in settings.host.split(",")]
     try:
-        server = await serve(gateway, addresses)
+        server = await serve(gateway, addresses, served)
     except CantListen as error:
         raise GivenUp(str(error)) from None
     health.is_started = True
     mark_ready()
     log.info("gateway is ready", host=settings.host, port=settings.port)
+    following = asyncio.create_task(served.follow()) if served is not None else None
     await stop.wait()
     await health.drain(settings.drain_s)
     gateway.leave()
     await server.stop(_FINISH_S)
+    if following is not None:
+        following.cancel()
 
 
 async def _secret(database: Database, stop: asyncio.Event) -> str | None:

@@ -15,6 +15,7 @@ from api.settings import (
     ClusterSettings,
     MetricsSettings,
     OutgoingSettings,
+    ServingSettings,
     TemporalSettings,
     check_ports,
     checked_ip,
@@ -72,7 +73,7 @@ class OrchestratorSettings(ClusterSettings, OutgoingSettings, MetricsSettings, H
         return self
 
 
-class GatewaySettings(ClusterSettings, HealthSettings):
+class GatewaySettings(ClusterSettings, HealthSettings, ServingSettings):
     """What a gateway for agents of other hosts needs to know."""
 
     host: str = Field(default="127.0.0.1", description="addresses to listen on, with commas between them")
@@ -163,6 +164,11 @@ class AgentSettings(TemporalSettings, OutgoingSettings, HealthSettings, ClusterO
         default=False, description="whether temporal_address is a gateway's, which gets the agent_token"
     )
     api_url: str = Field(description="where this agent reaches the API")
+    api_ca_file: str | None = Field(
+        default=None,
+        description="file with the authorities (PEM) that sign the API's certificate, for this agent and its "
+        "containers; unset: the system's, and the images'",
+    )
     container_api_url: str | None = Field(default=None, description="where its containers reach the API, if elsewhere")
     agent_token: SecretStr = Field(description="the cluster's agent token, or this agent's own credential")
     labels: dict[str, str] = Field(default_factory=dict, description="what people should know of this host, as JSON")

@@ -47,6 +47,8 @@ exec "$@"
 """
 # Kinds whose server only our harness runs, and its extra with what the server needs.
 _SERVERS = {"NOTEBOOK": "[notebook]", "SHELL": "", "TENSORBOARD": "[tensorboard]"}
+# Has the authorities that sign the API's certificate, for the file that DET_MASTER_CERT_FILE names.
+API_CA = "UNDETERRED_API_CA"
 _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 # How the second line of a script begins whose first would be too long for the kernel.
 _LONG_START = b"'''exec'"
@@ -61,6 +63,11 @@ def main(layer: str, places: list[str]) -> None:
         places: A folder and where the container must see it, in turn.
     """
     _name_user()
+    if API_CA in os.environ:
+        try:
+            _write(os.environ["DET_MASTER_CERT_FILE"], os.environ.pop(API_CA).encode())
+        except OSError as error:
+            _fail(f"can't write the certificate of the API's authority: {error.strerror} ({error.filename})")
     if layer:
         try:
             _put_over(layer)

@@ -37,6 +37,7 @@ class Host:
         environment: Variables that its trials get; an experiment's own come first.
         trial_python: The interpreter of process containers; None: this one.
         memory_mib: The memory limit of a container, a slot; None: none.
+        api_ca: The authorities (PEM) that sign the API's certificate; empty: those that a container trusts anyway.
     """
 
     agent_id: str
@@ -45,6 +46,7 @@ class Host:
     environment: Mapping[str, str]
     trial_python: str | None = None
     memory_mib: int | None = None
+    api_ca: str = ""
 
 
 def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapping[str, Any]], ContainerSpec]:
@@ -79,6 +81,8 @@ def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapp
                 "PYTHONUNBUFFERED": "1",
             }
         )
+        if host.api_ca:  # its first program writes the file
+            env |= {"DET_MASTER_CERT_FILE": f"{paths.run_dir}/api-ca.pem", entry.API_CA: host.api_ca}
         # a gang's must be the same on each of its hosts; one in a network of its own finds them free there
         ports: dict[str, int] = launch["ports"]
         if launcher.shares_host_network and not launch["isOfGang"]:

@@ -17,6 +17,7 @@ import ipaddress
 import re
 import secrets
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +30,7 @@ from sqlalchemy import delete, make_url, select
 from starlette.concurrency import run_in_threadpool
 
 from api.errors import DATABASE_ERRORS, ApiError, NotFound, Unauthenticated
+from api.pem import served_by, trusting
 from api.proxy.relay import LARGEST_MESSAGE
 from api.settings import ApiSettings
 from database.models import ApiProcess
@@ -100,11 +102,22 @@ class Peers:
         database: Has a row for each process.
         secret: The cluster's own, which leaves the database for no one.
         url: Where the others reach this process.
+        server_name: The name in the certificate that it serves with; empty: it serves without TLS.
+        trusted: What checks the certificates of others; None: by the system's authorities.
     """
 
-    def __init__(self, database: Database, secret: str, url: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        secret: str,
+        url: str,
+        *,
+        server_name: str = "",
+        trusted: ssl.SSLContext | None = None,
+    ) -> None:
         self.process_id = secrets.token_hex(8)
         self.url = url
+        self._server_name, self._trusted = server_name, trusted
         self._database = database
         key = hashlib.sha256(b"undeterred peers\0" + secret.encode()).digest()
         self._sealing = Fernet(base64.urlsafe_b64encode(key))
@@ -144,7 +157,9 @@ class Peers:
     def _note(self, *, is_first: bool = False) -> None:
         now = utc_now()
         with self._database.write() as session:
-            statement = insert(session, ApiProcess).values(id=self.process_id, url=self.url, seen_at=now)
+            statement = insert(session, ApiProcess).values(
+                id=self.process_id, url=self.url, server_name=self._server_name, seen_at=now
+            )
             session.execute(statement.on_conflict_do_update(index_elements=["id"], set_={"seen_at": now}))
             session.execute(delete(ApiProcess).where(ApiProcess.seen_at < now - timedelta(seconds=_FORGOTTEN_S)))
             if is_first:  # what was at this address has ended without a word
@@ -217,6 +232,7 @@ class Peers:
                 peer.url + PEERS,
                 headers={"authorization": self.seal(peer.process_id, message)},
                 timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=OPEN_WITHIN_S + _CONNECT_S),
+                server_hostname=peer.server_name or None,
             ) as response:
                 status, body = response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -255,6 +271,7 @@ class Peers:
                 peer.url + PEERS,
                 headers={"authorization": self.seal(peer.process_id, message)},
                 max_msg_size=LARGEST_MESSAGE,
+                server_hostname=peer.server_name or None,
             )
         except aiohttp.WSServerHandshakeError:
             raise NotFound("this stream is not asked for, or not any more") from None
@@ -267,7 +284,7 @@ class Peers:
     def _session(self) -> aiohttp.ClientSession:
         if self._made is None:  # it belongs to the event loop that runs
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._trusted or True)
             self._made = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False)
         return self._made
 
@@ -286,10 +303,26 @@ def own_url(settings: ApiSettings, towards: Callable[[str, int], str] | None = N
     if _is_wildcard(host):
         database = make_url(settings.database_url)
         host = (towards or _address_towards)(database.host, database.port or 5432) if database.host else "127.0.0.1"
-    return f"http://{f'[{host}]' if ':' in host else host}:{port or settings.port}"
+    scheme = "https" if settings.tls_cert_file else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port or settings.port}"
 
 
 _HOST_AND_PORT = re.compile(r"([^:]+|\[.+\]):[0-9]+")
+
+
+def peers_of(settings: ApiSettings, database: Database, secret: str) -> Peers:
+    """The peers of a process with these settings. Raises: CantUse, if a file that they name can't be used."""
+    served = served_by(settings)
+    trusted = None
+    if settings.peer_ca_file is not None:
+        trusted = trusting("peer_ca_file", settings.peer_ca_file)
+    elif settings.tls_cert_file is not None:
+        trusted = ssl.create_default_context()
+        # processes have one certificate, or several by one authority that stands behind each in its file
+        trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        trusted.load_verify_locations(settings.tls_cert_file)
+    name = "" if served is None else served.name
+    return Peers(database, secret, own_url(settings), server_name=name, trusted=trusted)
 
 
 def _is_wildcard(host: str) -> bool:

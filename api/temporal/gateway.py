@@ -35,6 +35,7 @@ from temporalio.api.workflowservice.v1 import (
 from api.auth.authentication import AgentPrincipal, Authenticator
 from api.errors import Unauthenticated
 from api.health import Check
+from api.pem import ServedCertificate
 from api.temporal.connection import Connection
 from api.temporal.transcoding import messages_in, transcode
 from workflows import names
@@ -222,13 +223,34 @@ def of_upstream(upstream: aio.Channel, connection: Connection) -> Check:
     return check
 
 
-async def serve(gateway: Gateway, addresses: Sequence[str]) -> aio.Server:
-    """A started server. Raises: CantListen, if one of the addresses can't be listened on."""
+def _credentials(served: ServedCertificate) -> grpc.ServerCredentials:
+    """What a server shows of a certificate as it is at each handshake."""
+    shown = served.certificate
+
+    def now() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(served.key, served.certificate)])
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        if served.certificate == shown:
+            return None
+        shown = served.certificate
+        return now()
+
+    credentials_of: Any = grpc.dynamic_ssl_server_credentials  # its types know no None for "as before"
+    return credentials_of(now(), changed)
+
+
+async def serve(gateway: Gateway, addresses: Sequence[str], served: ServedCertificate | None = None) -> aio.Server:
+    """A started server, with TLS if it has a certificate. Raises: CantListen, if an address can't be listened on."""
     server = aio.server(options=[*OPTIONS, ("grpc.so_reuseport", 0)])  # a second one on a port gets an error
     server.add_generic_rpc_handlers([gateway])
     for address in addresses:
         try:
-            server.add_insecure_port(address)
+            if served is None:
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, _credentials(served))
         except RuntimeError:
             raise CantListen(f"{address} can't be listened on: is it this host's, and its port free?") from None
     await server.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -48,10 +49,12 @@ backend pages
 
 
 class Replica:
-    """One process of the API."""
+    """One process of the API, which serves TLS if `ca` is the authority of its certificate."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], ca: Path | None = None) -> None:
         self.port, self.pages = free_port(), free_port()
+        self._scheme = "http" if ca is None else "https"
+        self._trusted = True if ca is None else ssl.create_default_context(cafile=ca)
         self._log = folder / f"api-{self.port}.log"
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")},
@@ -64,7 +67,7 @@ class Replica:
     @property
     def url(self) -> str:
         """Where this one is."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     @property
     def log(self) -> str:
@@ -81,7 +84,7 @@ class Replica:
             assert self._process.poll() is None, self.log[-3000:]
             assert time.monotonic() < deadline, self.log[-3000:]
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health/ready").status_code == 200:
+                if httpx.get(f"{self.url}/health/ready", verify=self._trusted).status_code == 200:
                     return
             time.sleep(0.05)
 
