@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from cli import render, session
+from cli import render, server, session
 from cli.group import new_app
 from cli.options import Json, Yaml, at_most_one
 
@@ -35,6 +37,17 @@ def show_config(as_json: Json = False, as_yaml: Yaml = False) -> None:
     """Print the cluster's configuration, without secrets: YAML, or JSON."""
     at_most_one(json=as_json, yaml=as_yaml)
     render.document(session.fetch("master/config")["config"], as_json=as_json)
+
+
+@config_app.command("check")
+def check_config(file: Annotated[Path, typer.Argument(help="The file, in YAML.")]) -> None:
+    """Check a configuration file of the cluster's processes."""
+    try:
+        server.require("det master config check")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    line = server.python("workers.configuration", [str(file)])
+    raise typer.Exit(subprocess.run(line, check=False).returncode)
 
 
 @config_app.command("set")

@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from api.settings import ApiSettings
 from docs import actions, cli_page, compatibility_page, config_page, training_page
+from workers import configuration
 from workers.settings import AgentSettings, GatewaySettings, OrchestratorSettings
 from workflows.config import experiment_config_json_schema
 from workflows.lifecycle import allocation, experiment, trial
@@ -71,6 +72,7 @@ def settings() -> str:
 def main() -> int:
     """Write or check; returns the exit code."""
     wanted = {"experiment-config.schema.json": schema(), "states.md": states(), "settings.md": settings()}
+    wanted["configuration.schema.json"] = json.dumps(configuration.schema(), indent=2) + "\n"
     wanted |= {"cli.md": cli_page.page(), "config.md": config_page.page()}
     wanted["pages.md"] = actions.page()
     wanted["training-apis.md"] = training_page.page()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import gc
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
@@ -23,9 +24,10 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.pem import CantUse
-from api.settings import TemporalSettings, from_environment
+from api.settings import TemporalSettings
 from api.temporal.connection import Connection
 from workers import systemd
+from workers.configuration import VARIABLE, BadConfiguration, settings_of
 from workers.secret_environment import take
 from workflows.names import SEARCH_ATTRIBUTES
 
@@ -159,13 +161,14 @@ def run(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> NoReturn:
     """Run a worker process until SIGTERM or SIGINT, then leave."""
+    parser = argparse.ArgumentParser(description="A process of Undeterred.", allow_abbrev=False)
+    parser.add_argument("--config", help=f"file with its settings, under those of the environment (or {VARIABLE})")
     configure_logging()
     try:
-        settings = from_environment(settings_model)
-    except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False):
-            name = "_".join(str(part) for part in problem["loc"]).upper()
-            print(f"UNDETERRED_{name}: {problem['msg']}", file=sys.stderr)  # noqa: T201
+        settings = settings_of(settings_model, parser.parse_args().config)
+    except BadConfiguration as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)  # noqa: T201
         sys.exit(2)
     take("UNDETERRED_ADMIN_PASSWORD")  # it is in the settings now
     run_until_signal(main, settings, loop_factory=loop_factory)

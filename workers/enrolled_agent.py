@@ -23,9 +23,9 @@ from activities.enrollment import CantJoin, Membership, enroll, membership, note
 from activities.launchers.devices import NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python
 from api.pem import CantUse, trusting
-from api.settings import values_in
 from workers import agent
 from workers.agent_api import ApiClient, Refused
+from workers.configuration import VARIABLE, BadConfiguration, values_of
 from workers.connect import run_until_signal
 from workers.embedded import home
 from workers.settings import AgentSettings, host_limits
@@ -77,7 +77,9 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
     }
     given = {name: value for name, value in values.items() if value is not None}
     try:
-        settings = AgentSettings(**(values_in(os.environ, AgentSettings) | given))
+        settings = AgentSettings(**(values_of(AgentSettings, os.environ.get(VARIABLE), os.environ).found | given))
+    except BadConfiguration as error:
+        raise CantJoin("; ".join(error.problems)) from None
     except ValidationError as error:
         raise CantJoin("; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())) from None
     asyncio.run(_refresh(folder, mine, settings))
