@@ -17,6 +17,14 @@ from workflows.messages import Timing
 _PEER = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:]{2,45}\])(:[0-9]{1,5})?")
 
 
+class LogSettings(BaseModel):
+    """How a process writes its log. See `workers.logs`."""
+
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="text: lines for people; json: an object a line, for collectors of logs"
+    )
+
+
 class TemporalSettings(BaseModel):
     """How a process reaches Temporal. See `api.temporal.connection`."""
 
@@ -75,7 +83,7 @@ class TemporalSettings(BaseModel):
         return self
 
 
-class ClusterSettings(TemporalSettings):
+class ClusterSettings(TemporalSettings, LogSettings):
     """What every process of the control plane needs to know: where the records and the workflows are."""
 
     model_config = ConfigDict(extra="forbid")

@@ -47,7 +47,10 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file, in YAML.")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     line = server.python("workers.configuration", [str(file)])
-    raise typer.Exit(subprocess.run(line, check=False).returncode)
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    raise typer.Exit(done.returncode)
 
 
 @config_app.command("set")

@@ -28,6 +28,7 @@ from api.settings import TemporalSettings
 from api.temporal.connection import Connection
 from workers import systemd
 from workers.configuration import VARIABLE, BadConfiguration, settings_of
+from workers.logs import configure_logging
 from workers.secret_environment import take
 from workflows.names import SEARCH_ATTRIBUTES
 
@@ -170,6 +171,7 @@ def run(
         for problem in error.problems:
             print(problem, file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    configure_logging(getattr(settings, "log_format", "text"))
     take("UNDETERRED_ADMIN_PASSWORD")  # it is in the settings now
     run_until_signal(main, settings, loop_factory=loop_factory)
 
@@ -181,7 +183,7 @@ def run_until_signal(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> NoReturn:
     """Run `main`, which leaves when its event is set, until SIGTERM or SIGINT; ends this process."""
-    configure_logging()
+    configure_logging(getattr(settings, "log_format", "text"))
 
     async def with_signals() -> None:
         stop = asyncio.Event()
@@ -219,19 +221,3 @@ def mark_ready() -> None:
     if path:
         Path(path).touch()
     systemd.notify(systemd.READY)
-
-
-def configure_logging() -> None:
-    """Structured lines on stderr, for this code and for the SDK's."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
-    for chatty in ("httpx", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

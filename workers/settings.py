@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from activities.launchers.devices import Device
 from api.settings import (
     ClusterSettings,
+    LogSettings,
     MetricsSettings,
     OutgoingSettings,
     ServingSettings,
@@ -146,7 +147,7 @@ class ClusterOptions(BaseModel):
         return value
 
 
-class AgentSettings(TemporalSettings, OutgoingSettings, HealthSettings, ClusterOptions):
+class AgentSettings(TemporalSettings, LogSettings, OutgoingSettings, HealthSettings, ClusterOptions):
     """What an agent needs to know."""
 
     model_config = ConfigDict(extra="forbid")

@@ -25,6 +25,7 @@ from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
 from api.middleware.browsers import add_headers, check_origin
 from api.middleware.measured import Requests, note_route
+from api.middleware.request_ids import serve_named
 from api.proxy.serve import Proxy
 from api.schemas import metrics as wire
 from api.schemas.base import answer as empty_answer
@@ -111,7 +112,12 @@ class ReportLane(FastAPI):
         if scope["type"] == "http":
             requests: Requests = self.state.monitoring.requests
             health: Health = self.state.health
-            await requests.serve(self._answer, scope, receive, _closing(send) if health.is_draining else send)
+            answer = _closing(send) if health.is_draining else send
+
+            async def measured(scope: Scope, receive: Receive, send: Send) -> None:
+                await requests.serve(self._answer, scope, receive, send)
+
+            await serve_named(measured, scope, receive, answer)
         else:
             await self._answer(scope, receive, send)
 

@@ -32,7 +32,7 @@ from temporalio.worker import (
 )
 
 from workers import orchestrator
-from workers.connect import configure_logging
+from workers.logs import configure_logging
 from workers.settings import OrchestratorSettings
 
 #: Steps at which the outside differs; at `decided` it is as at the activation before, so that it is for long runs only.

@@ -24,7 +24,8 @@ from tests.kit.patience import PATIENCE
 from tests.kit.servers import free_port
 from workers.agent import main as agent_main
 from workers.api import listeners, server_of
-from workers.connect import configure_logging, ensure_search_attributes
+from workers.connect import ensure_search_attributes
+from workers.logs import configure_logging
 from workers.orchestrator import WORKFLOWS, new_worker
 from workers.settings import AgentSettings
 from workers.versioning import build_id, take_over

@@ -21,7 +21,7 @@ from api.settings import ApiSettings
 from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Served, TemporalAway
 from tests.kit.servers import free_port
 from workers.api import server_of
-from workers.connect import configure_logging
+from workers.logs import configure_logging
 
 
 def a_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, name: str) -> str:

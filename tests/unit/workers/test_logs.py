@@ -1,0 +1,80 @@
+"""The log: one format for all lines of a process, and the same ids in each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import structlog
+from starlette.types import Message, Receive, Scope, Send
+
+from api.middleware.request_ids import serve_named
+
+PROGRAM = """
+import logging, structlog
+from workers.logs import configure_logging
+configure_logging("{format}")
+configure_logging("{format}")
+with structlog.contextvars.bound_contextvars(request_id="r1", trial_id="7"):
+    structlog.get_logger().info("of ours", pool="p")
+    logging.getLogger("library").warning("of a %s", "library")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        structlog.get_logger().exception("broke")
+"""
+
+
+def lines(log_format: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(format=log_format)], capture_output=True, text=True, check=True
+    )
+    return done.stderr.splitlines()
+
+
+def test_json_is_an_object_a_line_of_ours_and_of_libraries() -> None:
+    ours, library, broken = (json.loads(line) for line in lines("json"))
+    assert (ours["event"], ours["level"], ours["pool"]) == ("of ours", "info", "p")
+    assert (library["event"], library["level"], library["logger"]) == ("of a library", "warning", "library")
+    assert "ValueError: why" in broken["exception"]
+    for each in (ours, library, broken):
+        assert (each["request_id"], each["trial_id"]) == ("r1", "7")
+        assert each["timestamp"].endswith("Z")
+
+
+def test_text_is_a_line_for_people() -> None:
+    found = lines("text")
+    assert "level='info' event='of ours'" in found[0]
+    assert "request_id='r1'" in found[0]
+    assert found[1].endswith("WARNING library of a library")
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_kept"), [("abc-1.2_X", True), ("", False), ("a b", False), ("x" * 65, False), ("a\nlevel=x", False)]
+)
+def test_a_clients_id_is_kept_if_it_is_one(sent: str, is_kept: bool) -> None:
+    answered: list[Message] = []
+    bound: dict[str, Any] = {}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        bound.update(structlog.contextvars.get_contextvars())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    headers = [(b"x-request-id", sent.encode())] if sent else []
+    scope = {"type": "http", "path": "/api/v1/experiments/12/trials/x/allocations/3.r.1", "headers": headers}
+    asyncio.run(serve_named(app, scope, receive, send))
+    request_id = dict(answered[0]["headers"])[b"x-request-id"].decode()
+    assert (request_id == sent) is is_kept
+    assert len(request_id) <= 64
+    assert bound == {"request_id": request_id, "experiment_id": "12", "allocation_id": "3.r.1"}
+    assert structlog.contextvars.get_contextvars() == {}
