@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
+from tests.kit.relay import relayed
 from tests.kit.servers import REPOSITORY
 from tests.web.conftest import DIGITS, PASSWORD, created, pictures
 
@@ -135,6 +136,47 @@ def test_page_goes_on_by_itself_when_the_api_was_killed(admin: Visitor, cluster:
         f"SELECT count(*) FROM metrics JOIN trials ON trials.id = trial_id WHERE experiment_id = {number}"
     )
     expect(page.locator("figure")).to_have_attribute("data-points", str(stored[0][0]))
+
+
+def test_page_goes_on_by_itself_when_the_network_was_away(browser: Browser, cluster: Embedded) -> None:
+    number = cluster.create(SINGLE.format(name="outlives the network"), LONG)
+    with relayed(int(cluster.environment["UNDETERRED_PORT"])) as line:
+        visitor = Visitor(browser, f"http://localhost:{line.port}")
+        visitor.login("admin", PASSWORD)
+        page = visitor.page
+        page.goto(f"/det/experiments/{number}")
+        page.wait_for_function("() => Number(document.querySelector('figure')?.dataset.points) > 3")
+        away = page.get_by_text(re.compile("The API does not answer"))
+        line.cut()
+        expect(away).to_be_visible()
+        page.get_by_role("link", name="Trials").click()  # what is asked for meanwhile comes afterwards
+        line.mend()
+        expect(away).to_be_hidden()
+        page.get_by_role("row").nth(1).wait_for()
+        page.get_by_role("link", name="Overview").click()
+        cluster.det("experiment", "kill", str(number))
+        expect(page.locator("header .state")).to_contain_text("canceled")
+        ((stored,),) = cluster.rows(
+            f"SELECT count(*) FROM metrics JOIN trials ON trials.id = trial_id WHERE experiment_id = {number}"
+        )
+        expect(page.locator("figure")).to_have_attribute("data-points", str(stored))
+        visitor.context.close()
+
+
+def test_page_stays_live_without_temporal_and_says_what_needs_it(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    number = cluster.create(SINGLE.format(name="outlives Temporal"), LONG)
+    page.goto(f"/det/experiments/{number}")
+    page.wait_for_function("() => Number(document.querySelector('figure')?.dataset.points) > 3")
+    os.kill(cluster.pid("temporal"), signal.SIGKILL)
+    before = points(page, "validation.loss")
+    page.wait_for_function(f"() => Number(document.querySelector('figure')?.dataset.points) > {before + 3}")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".toast.bad")).to_contain_text("Temporal does not answer")
+    cluster.up()
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    expect(page.locator("header .state")).to_contain_text("canceled")
 
 
 def test_all_tabs_share_one_stream(admin: Visitor, browser: Browser, cluster: Embedded) -> None:

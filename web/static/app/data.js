@@ -1,7 +1,7 @@
 // What a page shows of the API: read again when its topics change, and never overwritten by a late answer.
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 import { call, Problem } from "./api.js";
-import { watch } from "./live.js";
+import { watch, whenBack } from "./live.js";
 
 const SOONEST_MS = 700;
 
@@ -55,6 +55,8 @@ export function useGet(path, topics = [], body = "") {
     };
   }, [load]);
 
+  const isCutOff = state.error?.status === 0;
+  useEffect(() => (isCutOff ? whenBack(load) : undefined), [isCutOff, load]);
   const key = topics.join(" ");
   useEffect(() => {
     let isFirst = true;

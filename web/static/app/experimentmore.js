@@ -1,6 +1,6 @@
 // What is seldom done with an experiment: describe it, move it, change what is kept of it, delete it.
-import { html, useEffect, useState } from "./html.js";
-import { call, patch, post, put, query, remove } from "./api.js";
+import { html, useState } from "./html.js";
+import { patch, post, put, query, remove } from "./api.js";
 import { useGet, useRested } from "./data.js";
 import { isOver } from "./experiments.js";
 import { Field, FormButton, Pick, typed } from "./form.js";
@@ -48,7 +48,8 @@ function Keep({ e, storage, onClose, reload }) {
   const fields = [["save_experiment_best", "Best of the whole experiment"], ["save_trial_best", "Best of each trial"], ["save_trial_latest", "Latest of each trial"]];
   const [values, setValues] = useState(() => Object.fromEntries(fields.map(([key]) => [key, String(storage[key] ?? 0)])));
   const rested = useRested(values, 300);
-  const doomed = useDoomed(e.id, rested);
+  // What a policy would remove: the route is one of the older generation, which are not below /api/v1.
+  const doomed = useGet(`../../experiments/${e.id}/preview_gc${query(rested)}`);
   const isChanged = fields.some(([key]) => Number(values[key]) !== (storage[key] ?? 0));
   const isComplete = fields.every(([key]) => /^\d+$/.test(values[key]));
   const rows = doomed.data?.checkpoints ?? [];
@@ -66,18 +67,4 @@ function Keep({ e, storage, onClose, reload }) {
       ${rows.length > MOST_SHOWN && html`<p class="muted">and ${rows.length - MOST_SHOWN} more</p>`}`)}</${Load}>
     <div class="actions"><button onClick=${onClose}>Leave it</button>${!isChanged && isOver(e) && rows.length > 0 && html`<${Do} kind="danger" done="They are being removed" run=${async () => { await post(`undeterred/experiments/${e.id}/gc`); onClose(); }}>Remove them now</${Do}>`}
       <${Do} kind=${rows.length ? "danger" : "first"} disabled=${!isChanged || !isComplete || rested !== values || !doomed.data} done="Changed" run=${change}>Change it</${Do}></div></${Dialog}>`;
-}
-
-/** What a policy would remove; the route is one of the older generation's. @param {number} id @param {Record<string, string>} policy */
-function useDoomed(id, policy) {
-  const path = `/experiments/${id}/preview_gc${query(policy)}`;
-  const [state, setState] = useState(/** @type {any} */ ({}));
-  const [turn, setTurn] = useState(0);
-  useEffect(() => {
-    let isCurrent = true;
-    const set = (/** @type {any} */ found) => isCurrent && setState({ path, ...found });
-    call("GET", path).then((data) => set({ data }), (error) => set({ error }));
-    return () => void (isCurrent = false);
-  }, [path, turn]);
-  return { ...(state.path === path ? state : {}), reload: () => setTurn(turn + 1) };
 }

@@ -4,7 +4,8 @@ import { hparam, metric } from "./format.js";
 export const MOST_PINNED = 20;
 export const MOST_COLUMNS = 30;
 export const MOST_CONDITIONS = 50;
-const DEEPEST = 5;
+export const DEEPEST = 5;
+export const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
 
 /**
  * A condition is a column, an operator and a value; a group joins others.

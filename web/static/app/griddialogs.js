@@ -4,13 +4,11 @@ import { post, put } from "./api.js";
 import { useGet } from "./data.js";
 import { Field, Form, Pick, typed } from "./form.js";
 import { many } from "./format.js";
-import { MOST_COLUMNS, MOST_CONDITIONS, NUMBERS, OPERATORS, conditions, kindOf, partsOf } from "./grid.js";
+import { DEEPEST, MOST_COLUMNS, MOST_CONDITIONS, NUMBERS, OPERATORS, STATES, conditions, kindOf, partsOf } from "./grid.js";
 import { Choice, Dialog, Do, Search, Table, toast } from "./ui.js";
 
-const DEEPEST = 5;
 const MOST_SHOWN = 100;
 const BARE = ["isEmpty", "notEmpty"];
-const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
 
 /** Conditions, in groups joined by and / or. @param {{project: string, group: any, onApply: (group: any) => void, onClose: () => void}} props */
 export function Filters({ project, group, onApply, onClose }) {

@@ -50,7 +50,7 @@ function Drawn({ e, found, names }) {
   const trials = useMemo(() => bestOf(found, names, e.config.searcher.smaller_is_better), [found]);
   const less = trials.length < found.values.length;
   return html`${less && html`<p class="muted">Below, the ${count(trials.length)} best of ${count(found.values.length)} trials are drawn.</p>`}
-    <${ParallelCoordinates} e=${e} trials=${trials} names=${names} /><${Scatters} e=${e} trials=${trials} names=${names} />`;
+    <${ParallelCoordinates} e=${e} trials=${trials} names=${names} /><div class="cards">${names.map((name) => html`<${Scatter} key=${name} e=${e} trials=${trials} name=${name} />`)}</div>`;
 }
 
 /** @param {any} found @param {string[]} names @param {boolean} smaller is better */
@@ -141,11 +141,6 @@ function ParallelCoordinates({ e, trials, names }) {
           event.currentTarget.ownerSVGElement.setPointerCapture(event.pointerId);
           drag.current = { name: axis.name, from: shareAt(event) };
         }} /></g>`)}</svg></section>`;
-}
-
-/** @param {{e: any, trials: any[], names: string[]}} props */
-function Scatters({ e, trials, names }) {
-  return html`<div class="cards">${names.map((name) => html`<${Scatter} key=${name} e=${e} trials=${trials} name=${name} />`)}</div>`;
 }
 
 /** @param {{e: any, trials: any[], name: string}} props */

@@ -1,7 +1,9 @@
 // Parts of the pages that are loaded when they are shown first.
 import { html, useEffect, useState } from "./html.js";
 import { Failed } from "./ui.js";
-import { Problem } from "./api.js";
+import { Problem, get } from "./api.js";
+
+const [LOADED, SOONEST_MS, RETRY_MS] = ["loaded", 20_000, 1000];
 
 /** @type {Map<string, any>} */
 const loaded = new Map();
@@ -30,6 +32,12 @@ export function lazy(name, load) {
         () => setError(new Problem(0, "this part of the page could not be loaded: the API is away, or has newer pages")),
       );
     }, []);
+    // A browser does not ask again for a module that failed: the page is loaded again once the API is there, but not on and on.
+    useEffect(() => {
+      if (!error || Date.now() - Number(sessionStorage.getItem(LOADED)) < SOONEST_MS) return;
+      const timer = setInterval(() => get("master").then(() => { sessionStorage.setItem(LOADED, String(Date.now())); location.reload(); }, () => {}), RETRY_MS);
+      return () => clearInterval(timer);
+    }, [error]);
     if (error) return html`<${Failed} error=${error} again=${() => location.reload()} />`;
     return found ? html`<${found} ...${props} />` : null;
   }

@@ -72,6 +72,14 @@ export function restart() {
   send({ restart: true });
 }
 
+/** @type {Set<() => void>} */
+const returns = new Set();
+/** Called each time that the API answers again, until the returned function is called. @param {() => void} handler */
+export function whenBack(handler) {
+  returns.add(handler);
+  return () => void returns.delete(handler);
+}
+
 /** Whether the API answers, and whether it has newer pages than this one. */
 export function useConnection() {
   const [, draw] = useState(0);
@@ -98,7 +106,9 @@ function told(news) {
       versions.clear();
       get("me").catch(() => {}); // that the session has ended is no answer of a stream's, but one of a request's
     }
+    const isBack = connection.isAway && !news.is;
     connected({ isAway: news.is });
+    if (isBack) returns.forEach((handler) => handler());
   } else if (news.kind === "release") serverHas(news.digest);
   else if (news.kind === "version") {
     versions.set(news.topic, news.version);

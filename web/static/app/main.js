@@ -3,7 +3,7 @@ import { html, render, useEffect, useState } from "./html.js";
 import { whenLoggedOut } from "./api.js";
 import { go, match, onClick, placeOf, useLocation } from "./router.js";
 import { load, logout, session, isAdmin } from "./session.js";
-import { useConnection } from "./live.js";
+import { useConnection, watch } from "./live.js";
 import { Band, Empty, Failed, Head, Toasts } from "./ui.js";
 import { applyTheme, nextTheme, themeName } from "./theme.js";
 import { lazy } from "./lazy.js";
@@ -104,6 +104,7 @@ function Frame({ path, children }) {
   const [open, setOpen] = useState(false);
   const [theme, setTheme] = useState(themeName());
   useEffect(() => setOpen(false), [path]);
+  useEffect(() => watch("agents", {}), []); // so that each page knows whether the API is there
   const here = (/** @type {string} */ address, /** @type {string} */ also) => {
     const own = address.replace("/det", "");
     return [own, ...also.split(" ")].some((each) => each && (each === "/" ? path === "/" : path === each || path.startsWith(`${each}/`)));

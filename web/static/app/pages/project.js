@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../html.js";
 import { ahead, post, put } from "../api.js";
 import { useGet } from "../data.js";
 import { many, metric } from "../format.js";
-import { MOST_COLUMNS, MOST_PINNED, NUMBERS, conditions, extraColumn, heatOf, listOf, readGroup, requestFilter, requestSort, textOf, toApi, told } from "../grid.js";
+import { MOST_COLUMNS, MOST_PINNED, NUMBERS, STATES, conditions, extraColumn, heatOf, listOf, readGroup, requestFilter, requestSort, textOf, toApi, told } from "../grid.js";
 import { lazy } from "../lazy.js";
 import { go, setQuery, useLocation, useQuery } from "../router.js";
 import { Band, Choice, Confirm, Do, Empty, Head, Load, Pages, Search, Table, Tabs, attempt, toast } from "../ui.js";
@@ -14,7 +14,6 @@ const [Filters, Columns, MoveMany, RetainMany] = ["Filters", "Columns", "MoveMan
 const ForkAgain = lazy("ForkAgain", () => import("../experimentdialogs.js"));
 
 const [GRID, LIMIT] = ["undeterred/experiments-grid", 50];
-const STATES = ["ACTIVE", "PAUSED", "COMPLETED", "CANCELED", "ERROR"];
 
 /** What a project's page reads first. @param {{id: string, tab?: string}} params */
 export function early({ id, tab = "experiments" }) {
@@ -62,12 +61,11 @@ export function Grid({ project, workspaceId, onListed }) {
   const extra = extraOf(now);
   const heat = new Set(listOf(now.get("heat") ?? "", MOST_COLUMNS));
   const group = readGroup(filter);
-  const search = (/** @type {any} */ what) => JSON.stringify({ projectId: Number(project), ...what });
   const list = useGet(GRID, ["experiments"], JSON.stringify(searchOf(project, now)));
   useEffect(() => {
     if (!list.isLoading) onListed();
   }, [list.isLoading]);
-  const top = useGet(pinned.length ? GRID : null, ["experiments"], search({ columns: extra, limit: MOST_PINNED, sort: requestSort(sort), filter: JSON.stringify({ filterGroup: toApi({ or: pinned.map((id) => ["id", "=", id]) }) }) }));
+  const top = useGet(pinned.length ? GRID : null, ["experiments"], JSON.stringify({ ...searchOf(project, now), limit: MOST_PINNED, offset: 0, filter: JSON.stringify({ filterGroup: toApi({ or: pinned.map((id) => ["id", "=", id]) }) }) }));
   const isNarrowed = Boolean(name || state || label || filter);
   const clear = () => setQuery({ name: "", state: "", label: "", archived: "", filter: "", offset: "" });
   const close = () => setDialog("");
