@@ -4,7 +4,7 @@ import { query } from "./api.js";
 import { useGet } from "./data.js";
 import { count, hparam, many, metric } from "./format.js";
 import { listOf, textOf } from "./grid.js";
-import { HeatMap, specOf } from "./heatmap.js";
+import { HeatMap, short, specOf } from "./heatmap.js";
 import { Importance } from "./importance.js";
 import { metricNames } from "./metrics.js";
 import { go, setQuery, useQuery } from "./router.js";
@@ -134,7 +134,7 @@ function ParallelCoordinates({ e, trials, names }) {
       }}>
       ${ordered.map((t) => html`<polyline key=${t.id} points=${axes.map((axis, i) => `${x(i).toFixed(1)},${y(axis.place(axis.of(t))).toFixed(1)}`).join(" ")} fill="none" stroke=${fits(t) ? shade(quality(t)) : "var(--line)"} stroke-width=${t.id === e.bestTrialId ? 3 : 1.3} opacity=${fits(t) ? 0.9 : 0.5}
         onClick=${() => go(`/det/trials/${t.id}`)} style=${{ cursor: "pointer" }}><title>trial ${t.id}: ${metric(t.searcherMetricValue)}</title></polyline>`)}
-      ${axes.map((axis, i) => html`<g key=${axis.name}><line class="axis" x1=${x(i)} x2=${x(i)} y1=${y(0)} y2=${y(1)} /><text x=${x(i)} y="16" text-anchor="middle">${axis.name.length > 18 ? `${axis.name.slice(0, 17)}…` : axis.name}</text>
+      ${axes.map((axis, i) => html`<g key=${axis.name}><line class="axis" x1=${x(i)} x2=${x(i)} y1=${y(0)} y2=${y(1)} /><text x=${x(i)} y="16" text-anchor="middle">${short(axis.name, 18)}</text>
         ${axis.ticks.map(([share, text]) => html`<text key=${share} x=${x(i) + (i === axes.length - 1 ? -6 : 6)} y=${y(share) + 4} text-anchor=${i === axes.length - 1 ? "end" : "start"}>${text}</text>`)}
         ${brushes[axis.name] && html`<rect x=${x(i) - 7} width="14" y=${y(brushes[axis.name][1])} height=${Math.max(2, y(brushes[axis.name][0]) - y(brushes[axis.name][1]))} fill="var(--focus)" opacity="0.25" />`}
         <rect x=${x(i) - 10} width="20" y=${y(1)} height=${y(0) - y(1)} fill="transparent" style=${{ cursor: "ns-resize", touchAction: "none" }} onPointerDown=${(/** @type {any} */ event) => {
