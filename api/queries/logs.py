@@ -81,8 +81,9 @@ def read(
     return Lines(rows, last_id, is_full)
 
 
-#: Ids that a search looks at in its first statement, and seconds after which it begins no further one.
-_RANGE, _SEARCH_S = 20_000, 0.15
+#: Ids that a search looks at in its first statement, seconds after which it begins no further one, and seconds of a
+#: statement that might have looked at more.
+_RANGE, _SEARCH_S, _QUICK_S = 20_000, 0.15, 0.03
 
 
 def search(
@@ -113,14 +114,16 @@ def search(
     statement = select(TaskLog).where(of_tasks(task_ids), *conditions(wanted))
     rows: list[TaskLog] = []
     while len(rows) < most and (at > last if descending else at < last):
-        if at != begin and time.monotonic() > until:  # each search gets on
+        began = time.monotonic()
+        if at != begin and began > until:  # each search gets on
             return Lines(rows, at, is_full=False)
         end = max(last, at - size) if descending else min(last, at + size)
         # what lies between two ids: from the one that the last statement ended with
         part = [TaskLog.id >= end, TaskLog.id < at] if descending else [TaskLog.id > at, TaskLog.id <= end]
         order = TaskLog.id.desc() if descending else TaskLog.id.asc()
         rows += session.scalars(statement.where(*part).order_by(order).limit(most - len(rows))).all()
-        at, size = end, 2 * size
+        # the lines of a task may lie far apart, or one after the other
+        at, size = end, 2 * size if time.monotonic() - began < _QUICK_S else size
     return Lines(rows, None, is_full=len(rows) == most)
 
 
