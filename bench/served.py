@@ -56,7 +56,7 @@ def serving(url: str) -> Generator[Api]:
     process = subprocess.Popen([sys.executable, "-m", "workers.api"], env=environment, stderr=subprocess.DEVNULL)
     try:
         api = Api(process, port)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120  # on a machine that others use, too
         while True:
             try:
                 api.ask("GET", "/info")
