@@ -37,7 +37,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from activities.launchers.devices import Device, NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
-from api.settings import ApiSettings, TemporalSettings
+from api.settings import ApiSettings, SignOnSettings, TemporalSettings
 from workers.processes import Process, holder_of_port
 from workers.secret_environment import take
 from workers.settings import host_limits
@@ -47,6 +47,7 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 _EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
 #: What all parts get from the environment of `det up`, if it is set.
+_SIGN_ON_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in SignOnSettings.model_fields]
 _TEMPORAL_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in TemporalSettings.model_fields]
 DEFAULT_IMAGE: str = ApiSettings.model_fields["trial_image"].default
 
@@ -306,7 +307,7 @@ class Cluster:
         self._start_part(
             "api",
             base | temporal | records | agent_token | first_start | outgoing
-            | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS", "UNDETERRED_PROXY_URL")
+            | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS", "UNDETERRED_PROXY_URL", *_SIGN_ON_SETTINGS)
             | {
                 "UNDETERRED_PROXY_PORT": str(state.proxy_port),
                 **({"UNDETERRED_TEMPORAL_UI": f"http://localhost:{state.ui_port}"} if state.ui_port else {}),
