@@ -128,6 +128,7 @@ class Process:
             os.chdir(self.folder)
             os.environ.clear()
             os.environ.update(environment)
+            sys.argv = [self.name]  # what stood behind `det up` was for that
             with contextlib.suppress(OSError):
                 Path("/proc/self/comm").write_text(f"det-{self.name}")  # what `top` shows
             run()
