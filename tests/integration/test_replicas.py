@@ -58,6 +58,7 @@ async def pair(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> A
                     lambda: asyncio.to_thread(lambda: pair.echo(api.url).status_code == 200), what="the command answers"
                 )
                 yield pair
+                await running.post(f"/api/v1/commands/{task_id}/kill")
 
 
 @pytest.fixture
