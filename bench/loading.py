@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import psycopg
@@ -19,7 +18,7 @@ class Target(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
 
     def load(self, table: str, columns: str, chunks: Iterator[str]) -> None:
