@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from typer.core import TyperGroup
 
 from cli import commands
@@ -24,7 +25,9 @@ PAGES = sorted(
     [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
 )
 #: Run by a test, looked into by one of this file, or drawn.
-KINDS = {"sh", "python", "diff", "yaml", "json", "text", "console", "mermaid", ""}
+KINDS = {"sh", "python", "diff", "yaml", "json", "sql", "text", "console", "mermaid", ""}
+#: Of the file that configures a cluster's processes, not an experiment.
+PROCESSES = json.loads((REPOSITORY / "docs/reference/configuration.schema.json").read_text())
 _DET = re.compile(r"(?:^|[;|&(]\s*|until |\$ )det (.+)")
 MINIMAL = {"name": "x", "entrypoint": "python3 train.py", "searcher": {"name": "single", "metric": "loss"}}
 
@@ -99,6 +102,9 @@ def test_configuration_is_accepted(block: Block) -> None:
     document = yaml.safe_load(block.text)
     if document.keys() <= ConfigPolicy.model_fields.keys():
         assert parse_policy(block.text, Workload.EXPERIMENT).written() == document
+        return
+    if document.keys() <= PROCESSES["properties"].keys():
+        Draft202012Validator(PROCESSES).validate(document)
         return
     assert document.keys() <= experiment_config_json_schema()["properties"].keys()
     assert not check_written(MINIMAL | document)

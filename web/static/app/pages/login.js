@@ -11,7 +11,7 @@ const REFUSED = /** @type {Record<string, string>} */ ({
   denied: "The identity provider did not log you in.",
   failed: "The identity provider's answer can't be used. An administrator finds why in the log of the API.",
   inactive: "This account is deactivated.",
-  local: "This account logs in with its password. An administrator can hand it over: det user edit NAME --remote.",
+  local: "This account logs in with its password. An administrator can hand it over: det user edit NAME --remote true.",
   stale: "That took too long, or was begun in another browser. Try again.",
   unknown: "There is no account of that name. An administrator makes one: det user create NAME --remote.",
   unnamed: "The identity provider gave no name that a user can have here.",
