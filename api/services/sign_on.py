@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
@@ -35,12 +37,11 @@ def signed_on(session: Session, identity: Identity, settings: SignOnSettings) ->
 def _made(session: Session, identity: Identity, settings: SignOnSettings) -> User:
     if not settings.oidc_creates_users:
         raise Refusal("unknown")
-    display_name = identity.display_name[:120] if identity.display_name.isprintable() else ""
-    try:
-        wanted = NewUser(username=identity.username, display_name=display_name, active=True, remote=True)
-        return new_user(session, wanted, None)
-    except (ApiError, ValueError):  # a name that users can't have here
-        raise Refusal("unnamed") from None
+    for display_name in (identity.display_name, ""):  # people may share a name, and accounts here may not
+        wanted = NewUser(username=identity.username, display_name=display_name or None, active=True, remote=True)
+        with contextlib.suppress(ApiError):
+            return new_user(session, wanted, None)
+    raise Refusal("unnamed")
 
 
 def _put_in_groups(session: Session, user: User, names: list[str]) -> None:

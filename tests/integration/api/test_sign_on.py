@@ -17,11 +17,16 @@ from database.models import Group, GroupMember, User
 from tests.integration.api.served import Served
 
 USERS = [
-    oidc_provider_mock.User(sub="ada", claims={"email": "ada@example.org", "email_verified": True, "name": "Ada"}),
+    oidc_provider_mock.User(
+        sub="ada", claims={"email": "ada@example.org", "email_verified": True, "name": "Ada of Sign-On"}
+    ),
     oidc_provider_mock.User(sub="eve", claims={"email": "admin", "email_verified": False}),
     oidc_provider_mock.User(sub="root", claims={"email": "admin", "email_verified": True}),
     oidc_provider_mock.User(
         sub="dev", claims={"email": "dev@example.org", "email_verified": True, "teams": ["here", "elsewhere", 7]}
+    ),
+    oidc_provider_mock.User(
+        sub="twin", claims={"email": "twin@example.org", "email_verified": True, "name": "Ada of Sign-On"}
     ),
     oidc_provider_mock.User(sub="odd", claims={"email": "a\x00b", "email_verified": True}),
     oidc_provider_mock.User(sub="nobody", claims={"email_verified": True}),
@@ -107,7 +112,12 @@ async def test_login_opens_a_session_and_goes_to_the_page_that_was_asked_for(
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     me = (await browser.get("/api/v1/me")).json()["user"]
-    assert (me["username"], me["displayName"], me["remote"], me["admin"]) == ("ada@example.org", "Ada", True, False)
+    assert (me["username"], me["displayName"], me["remote"], me["admin"]) == (
+        "ada@example.org",
+        "Ada of Sign-On",
+        True,
+        False,
+    )
     again = await logged_in(browser, "ada")
     assert again.headers["location"] == "/det/"
     assert (await browser.get("/api/v1/me")).json()["user"]["id"] == me["id"]
@@ -151,6 +161,14 @@ async def test_account_that_is_unknown_or_deactivated_is_not_opened(
     assert refused_for(await logged_in(browser, "stranger@example.org")) == "unverified"
     with api.database.read() as session:
         assert session.query(User).filter_by(username="stranger@example.org").count() == 0
+
+
+async def test_people_of_the_same_name_have_accounts_of_their_own(
+    api: Served, offered: None, browser: httpx.AsyncClient
+) -> None:
+    await logged_in(browser, "ada")
+    assert (await logged_in(browser, "twin")).headers["location"] == "/det/"
+    assert user(api, "twin@example.org").display_name in (None, "")
 
 
 async def test_groups_are_those_that_the_provider_names_and_that_are_here(
