@@ -33,7 +33,7 @@ _RIGHT, _WRONG = 4, 2
 #: One would end what the others are sent with, and one waits for minutes (test_allocations).
 _LEFT_OUT = {"POST /api/v1/auth/logout", "GET /api/v1/allocations/{allocation_id}/signals/preemption"}
 #: With Temporal away, some can't be done now.
-_MAY_BE_AWAY = re.compile("Temporal does not answer|has not started yet")
+_MAY_BE_AWAY = re.compile("[Tt]emporal does not answer|has not started yet")
 
 
 @functools.cache
