@@ -198,7 +198,7 @@ async def test_nobody_but_a_process_of_the_cluster_is_a_peer(pair: Pair, session
         forged.seal(target, order),
         replayed,
         "Peer é",
-        "Peer ",
+        "Peer",
     ]
     for header in attempts:
         headers = httpx.Headers([(b"authorization", header.encode())]) if header else httpx.Headers()
