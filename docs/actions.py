@@ -193,6 +193,7 @@ ACTIONS: dict[str, Action | str] = {
     "user link-with-agent-user": Action(
         _EDIT_USER, "Tasks run on the hosts as user", "pages/admin.js", "PATCH users/{}"
     ),
+    "auth login": "logs `det` in; the login page has a button for it",
     "user login": Action("Login", "Log in", "pages/login.js", "POST auth/login", "session.js"),
     "user logout": Action("your account", "Log out", "pages/account.js", "POST auth/logout", "session.js"),
     "user-group create": Action(_GROUPS, "New group", "pages/admin.js", "POST groups"),
@@ -209,7 +210,8 @@ ACTIONS: dict[str, Action | str] = {
     # of this machine
     **dict.fromkeys(
         ("up", "down", "deploy up", "deploy down", "deploy reset-password", "deploy local cluster-up",
-         "deploy local cluster-down", "deploy local reset-password"),
+         "deploy local cluster-down", "deploy local reset-password", "deploy local master-up",
+         "deploy local master-down", "deploy local agent-up", "deploy local agent-down"),
         "it is about the processes of a cluster on this machine",
     ),
     "dev curl": "it sends any request, for work with the API itself",
@@ -235,7 +237,8 @@ _READS = """
     resources allocations; resources raw; user list; user whoami; user-group describe; user-group list;
     rbac describe-role; rbac list-groups-roles; rbac list-roles; rbac list-users-roles; rbac my-permissions;
     token describe; token list; config-policies describe; webhook deliveries; webhook list; audit list; audit verify;
-    master cluster-message get; master config show; master info; master logs; master version
+    master cluster-message get; master config check; master config show; auth list-providers; master info; master logs;
+    master version
 """
 READS = frozenset(" ".join(name.split()) for name in _READS.split(";"))
 

@@ -18,7 +18,7 @@ from api.routing import Route
 from api.services.sign_on import signed_on
 from database.audit import asking
 
-router = APIRouter(route_class=Route, tags=["users"])
+router = APIRouter(route_class=Route, tags=["users"], include_in_schema=False)
 
 _COOKIE, _PATH = "sign_on", "/oidc"
 #: Where the `det` that waits for it listens, of any release. Source: determined 0.38.1, seen.

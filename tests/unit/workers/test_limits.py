@@ -27,7 +27,7 @@ def settings(**more: Any) -> AgentSettings:
 def launch(**more: Any) -> dict[str, Any]:
     return {
         "env": {}, "image": "i", "forcePull": True, "registryAuth": {"username": "ada"}, "user": "", "mounts": [],
-        "devices": [], "addCapabilities": [], "dropCapabilities": ["KILL"], "slotIds": [0], "isOfGang": False, "gangSize": 1, "podSpec": {},
+        "devices": [], "addCapabilities": [], "dropCapabilities": ["KILL"], "slotIds": [0], "isOfGang": False, "gangSize": 1, "podSpec": {}, "excludedNodes": [],
         "shmBytes": None, "labels": {}, "ports": {},
     } | more  # fmt: skip
 
