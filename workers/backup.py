@@ -188,7 +188,10 @@ def run() -> NoReturn:
     )
     parser.add_argument("folder", help="folder to make")
     parser.add_argument("--no-file-check", action="store_true", help="don't look for the files of checkpoints")
-    run_process(BackupSettings, functools.partial(main, parser.parse_args()))
+    parser.add_argument("--config", help="file with its settings, under those of the environment")
+    options = parser.parse_args()
+    named = [] if options.config is None else ["--config", options.config]
+    run_process(BackupSettings, functools.partial(main, options), arguments=named)
 
 
 if __name__ == "__main__":

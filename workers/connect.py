@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -160,13 +160,14 @@ def run(
     main: Callable[[Any, asyncio.Event], Coroutine[Any, Any, None]],
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    arguments: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Run a worker process until SIGTERM or SIGINT, then leave."""
+    """Run a worker process until SIGTERM or SIGINT, then leave. `arguments`: in place of those of its line."""
     parser = argparse.ArgumentParser(description="A process of Undeterred.", allow_abbrev=False)
     parser.add_argument("--config", help=f"file with its settings, under those of the environment (or {VARIABLE})")
     configure_logging()
     try:
-        settings = settings_of(settings_model, parser.parse_args().config)
+        settings = settings_of(settings_model, parser.parse_args(arguments).config)
     except BadConfiguration as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)  # noqa: T201

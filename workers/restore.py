@@ -125,7 +125,10 @@ def run() -> NoReturn:
     parser.add_argument("folder", help="folder of the backup")
     parser.add_argument("--no-file-check", action="store_true", help="don't look for the files of checkpoints")
     parser.add_argument("--no-temporal-check", action="store_true", help="don't ask whether Temporal is empty")
-    run_process(RestoreSettings, functools.partial(main, parser.parse_args()))
+    parser.add_argument("--config", help="file with its settings, under those of the environment")
+    options = parser.parse_args()
+    named = [] if options.config is None else ["--config", options.config]
+    run_process(RestoreSettings, functools.partial(main, options), arguments=named)
 
 
 if __name__ == "__main__":
