@@ -148,7 +148,7 @@ async def test_gang_takes_no_node_before_there_is_room_for_all_of_it(cluster: Pl
 
 
 async def test_gang_that_gets_half_of_its_pods_gives_the_room_back(cluster: Platform) -> None:
-    """The scheduler places one only, for a reason that is not counted: nothing is held for ever, nothing fails."""
+    """The scheduler places one only, for a reason that is not counted: it gives its node back, and nothing fails."""
     [agent_id] = cluster.agents
     await cluster.stop_agent(agent_id)
     await start_agent(cluster, gang_timeout_s=5, pod_grace_s=30)

@@ -16,6 +16,8 @@ from kubernetes.aio import config as _config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 
+from activities.launchers.base import LaunchError
+
 Json = dict[str, Any]
 
 login: Any = _config  # without types
@@ -50,6 +52,11 @@ class ClusterError(Exception):
 
 class ClusterGone(Exception):
     """The API server does not answer."""
+
+
+def unavailable(error: ClusterGone) -> LaunchError:
+    """What that means for a container."""
+    return LaunchError("engine_unavailable", f"the cluster's API server does not answer: {error}")
 
 
 class NoCluster(Exception):

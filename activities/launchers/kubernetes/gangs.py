@@ -15,6 +15,7 @@ from decimal import Decimal
 
 from activities.launchers.kubernetes import manifest
 from activities.launchers.kubernetes.cluster import Json, part, parts
+from activities.launchers.kubernetes.pods import is_of, node_of
 from activities.launchers.kubernetes.resources import amount, is_open, requested
 
 _Room = dict[str, Decimal]
@@ -32,12 +33,14 @@ def next_gang(nodes: Iterable[Json], pods: Sequence[Json], agent_id: str, late: 
     gangs = gangs_of(pods, agent_id)
     if any(name not in late for name in unplaced(gangs)):
         return []
+    waiting = [gang for gang in gangs.values() if all(map(_is_gated, gang)) and len(gang) == _size(gang[0])]
+    if not waiting:
+        return []
     known = {str(node["metadata"]["name"]): node for node in nodes}
     free = _free(known, pods)
     for pod in pods:  # what the scheduler is about to place counts as placed
-        if not _node(pod) and not _is_gated(pod) and _is_of(pod, agent_id):
+        if not node_of(pod) and not _is_gated(pod) and is_of(pod, agent_id):
             _place(pod, known, free)
-    waiting = [gang for gang in gangs.values() if all(map(_is_gated, gang)) and len(gang) == _size(gang[0])]
     for gang in sorted(waiting, key=lambda gang: min(pod["metadata"]["creationTimestamp"] for pod in gang)):
         room = {name: dict(has) for name, has in free.items()}
         if all(_place(pod, known, room) for pod in gang):
@@ -47,19 +50,19 @@ def next_gang(nodes: Iterable[Json], pods: Sequence[Json], agent_id: str, late: 
 
 def unplaced(gangs: Mapping[str, Sequence[Json]]) -> set[str]:
     """The Jobs of gangs of which a pod has no gate, and no node yet."""
-    return {name for name, gang in gangs.items() if any(not _is_gated(pod) and not _node(pod) for pod in gang)}
+    return {name for name, gang in gangs.items() if any(not _is_gated(pod) and not node_of(pod) for pod in gang)}
 
 
 def is_half_placed(gang: Iterable[Json]) -> bool:
     """Whether some of its pods have a node, and others have none."""
-    return len({bool(_node(pod)) for pod in gang}) == 2
+    return len({bool(node_of(pod)) for pod in gang}) == 2
 
 
 def gangs_of(pods: Iterable[Json], agent_id: str) -> Mapping[str, list[Json]]:
     """Pods of an agent's gangs, by their Job."""
     found: dict[str, list[Json]] = defaultdict(list)
     for pod in pods:
-        if _is_of(pod, agent_id) and _size(pod) > 1:
+        if is_of(pod, agent_id) and _size(pod) > 1:
             found[part(pod, "metadata", "labels").get(manifest.JOB, "")].append(pod)
     return found
 
@@ -71,7 +74,7 @@ def _free(nodes: Mapping[str, Json], pods: Iterable[Json]) -> dict[str, _Room]:
         free[name] = {resource: amount(allocatable, resource) for resource in allocatable}
         free[name].setdefault("pods", Decimal(110))
     for pod in pods:
-        if (node := _node(pod)) in free:
+        if (node := node_of(pod)) in free:
             _take(free[node], requested(pod))
     return free
 
@@ -95,17 +98,9 @@ def _take(room: _Room, wanted: Mapping[str, Decimal]) -> None:
         room[resource] = room.get(resource, Decimal(0)) - count
 
 
-def _is_of(pod: Json, agent_id: str) -> bool:
-    return part(pod, "metadata", "labels").get(manifest.AGENT) == agent_id
-
-
 def _size(pod: Json) -> int:
     return int(part(pod, "metadata", "labels").get(manifest.GANG) or 1)
 
 
 def _is_gated(pod: Json) -> bool:
     return any(gate["name"] == manifest.GATE for gate in parts(pod, "spec", "schedulingGates"))
-
-
-def _node(pod: Json) -> str:
-    return str(part(pod, "spec").get("nodeName") or "")

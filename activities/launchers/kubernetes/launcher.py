@@ -42,6 +42,7 @@ from activities.launchers.kubernetes.cluster import (
     NotThere,
     part,
     parts,
+    unavailable,
 )
 from activities.launchers.kubernetes.logs import PodLog
 from activities.launchers.kubernetes.manifest import MAIN, PodSettings
@@ -186,8 +187,8 @@ class KubernetesLauncher(Launcher):
         _, _, store = await self._ready()
         found = self._place(container_id)
         pod = store.objects.get(found) if found is not None else None
-        node, address = part(pod or {}, "spec").get("nodeName"), part(pod or {}, "status").get("podIP")
-        return Place(str(node), str(address)) if node and address else None
+        node, address = pods.node_of(pod or {}), part(pod or {}, "status").get("podIP")
+        return Place(node, str(address)) if node and address else None
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
         """How it ended. An API server that does not answer is no end: None after the time-out."""
@@ -231,7 +232,7 @@ class KubernetesLauncher(Launcher):
                 jobs.put(await cluster.patch(path, {"spec": {"suspend": True}}))
                 return
             path = cluster.path("v1", "pods", pod["metadata"]["name"])
-            if not pods.is_scheduled(pod):
+            if not pods.node_of(pod):
                 await cluster.delete(path, grace_s=0)
                 return
             with contextlib.suppress(NotThere):
@@ -243,7 +244,7 @@ class KubernetesLauncher(Launcher):
         except NotThere:
             return
         except ClusterGone as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         except ClusterError as error:
             raise LaunchError("engine_unavailable", f"container {container_id}: can't be ended: {error}") from None
 
@@ -298,7 +299,7 @@ class KubernetesLauncher(Launcher):
             else:
                 jobs.put(await cluster.patch(path, _annotated({manifest.REMOVED: json.dumps(sorted(gone))})))
         except ClusterGone as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         except NotThere:
             self._forget(jobs, place.job)
         except ClusterError as error:
@@ -490,7 +491,3 @@ def _refusal(spec: ContainerSpec, error: ClusterError) -> LaunchError:
     is_ours = error.status in (400, 422) or "violates PodSecurity" in text
     reason = "bad_spec" if is_ours and "quota" not in text else "start_failed"
     return LaunchError(reason, f"container {spec.container_id}: the cluster refused its Job: {text}")
-
-
-def _unavailable(error: Exception) -> LaunchError:
-    return LaunchError("engine_unavailable", f"the cluster's API server does not answer: {error}")

@@ -27,10 +27,12 @@ from activities.launchers.kubernetes.cluster import (
     NotThere,
     part,
     parts,
+    unavailable,
 )
 from activities.launchers.kubernetes.gangs import gangs_of, is_half_placed, next_gang, unplaced
 from activities.launchers.kubernetes.manifest import PodSettings
 from activities.launchers.kubernetes.mirror import Mirror
+from activities.launchers.kubernetes.pods import is_of, node_of
 from activities.launchers.kubernetes.resources import amount, is_open
 from workflows.messages import NodeServed, NodeService, NodeState
 
@@ -114,22 +116,17 @@ class Nodes:
             change = {"metadata": {"labels": {label: manifest.OUT_OF_SERVICE.get(state)}}}
             self._nodes.put(await self._cluster.patch(f"/api/v1/nodes/{name}", change))
             if state == "out":
-                await asyncio.gather(
-                    *(self._evict(pod) for pod in self._pods.objects.values() if self._is_at(pod, name))
-                )
+                mine = [pod for pod in self._pods.objects.values() if is_of(pod, self._settings.agent_id)]
+                await asyncio.gather(*(self._evict(pod) for pod in mine if node_of(pod) == name))
         except NotThere:
             raise LaunchError("bad_spec", f"the cluster has no node {name!r} any more") from None
         except ClusterGone as error:
-            raise LaunchError("engine_unavailable", f"the cluster's API server does not answer: {error}") from None
+            raise unavailable(error) from None
         except ClusterError as error:
             raise LaunchError(
                 "start_failed",
                 f"the cluster refuses it: {error}; the agent's login has to patch nodes and to create pods/eviction",
             ) from None
-
-    def _is_at(self, pod: Json, node: str) -> bool:
-        labels, spec = part(pod, "metadata", "labels"), part(pod, "spec")
-        return labels.get(manifest.AGENT) == self._settings.agent_id and spec.get("nodeName") == node
 
     async def open_gangs(self, timeout_s: float) -> NoReturn:
         """Let one gang after the other be placed, when there is room for all of its pods.
@@ -259,11 +256,11 @@ def _used(pods: Mapping[Hashable, Json], settings: PodSettings) -> tuple[dict[st
     others: dict[str, _Used] = defaultdict(lambda: defaultdict(Decimal))
     resources = unit_of(settings)
     for pod in pods.values():
-        node = str(part(pod, "spec").get("nodeName") or "")
+        node = node_of(pod)
         if not node:
             continue
-        labels = part(pod, "metadata", "labels")
-        if labels.get(manifest.AGENT) == settings.agent_id and (slots := int(labels.get(manifest.SLOTS) or 0)):
+        slots = int(part(pod, "metadata", "labels").get(manifest.SLOTS) or 0)
+        if slots and is_of(pod, settings.agent_id):
             ours[node]["slots"] += slots
             continue
         for container in parts(pod, "spec", "containers"):

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from activities.launchers.base import ContainerExit, ExitCause, LaunchError
 from activities.launchers.images import no_program
 from activities.launchers.kubernetes.cluster import Json, part, parts
-from activities.launchers.kubernetes.manifest import MAIN
+from activities.launchers.kubernetes.manifest import AGENT, MAIN
 
 #: Reasons of a waiting container that the cluster does not get over by itself, and what they are called here.
 _HOPELESS = {
@@ -143,9 +143,14 @@ def waits_for(pod: Json | None) -> str:
     return ""
 
 
-def is_scheduled(pod: Json) -> bool:
-    """Whether it has a node."""
-    return bool(part(pod, "spec").get("nodeName"))
+def is_of(pod: Json, agent_id: str) -> bool:
+    """Whether an agent made it."""
+    return part(pod, "metadata", "labels").get(AGENT) == agent_id
+
+
+def node_of(pod: Json) -> str:
+    """The name of the node that it was sent to; empty before that."""
+    return str(part(pod, "spec").get("nodeName") or "")
 
 
 def _image_reason(message: str) -> str:
@@ -178,7 +183,7 @@ def _words(status: Json) -> str:
 
 
 def _node(pod: Json) -> str:
-    return f"node {part(pod, 'spec').get('nodeName') or 'unknown'}"
+    return f"node {node_of(pod) or 'unknown'}"
 
 
 def _over_since(pod: Json) -> str | None:
