@@ -99,7 +99,7 @@ def launch_order(
         "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
         "gangSize": len(allocation.placements),
         "podSpec": environment.get("pod_spec") or {},
-        "excludedNodes": work.excluded_nodes,
+        "excludedNodes": _excluded_nodes(session, task, allocation, rank),
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
         "labels": {**work.labels, "ai.undeterred.allocation": allocation_id},
@@ -117,7 +117,6 @@ class Work:
         log_fields: What each of its lines says.
         labels: Of its containers.
         reads: Folders of the host that it sees and does not change, as `bind_mounts` has them.
-        excluded_nodes: Of a cluster, on which its log policies want it no more.
     """
 
     config: dict[str, Any]
@@ -126,7 +125,6 @@ class Work:
     log_fields: dict[str, Any]
     labels: dict[str, str]
     reads: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    excluded_nodes: list[str] = field(default_factory=list[str])
 
 
 def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int) -> Work:
@@ -151,7 +149,6 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
         env=env if start is None else env | {"DET_LATEST_CHECKPOINT": start},
         log_fields={"trial_id": trial.id},
         labels={"ai.undeterred.experiment": str(experiment.id), names.TRIAL_LABEL: str(trial.id)},
-        excluded_nodes=list(actions_of_log_policies(session, trial.id)["excluded"]),
     )
 
 
@@ -359,6 +356,17 @@ def _device_kind(session: Session, allocation: Allocation, rank: int) -> str:
     place = _place(allocation, rank)
     agent = session.get(Agent, place.agent_id) if place is not None and place.count else None
     return "cpu" if agent is None else next((device["kind"] for device in agent.devices), "cpu")
+
+
+def _excluded_nodes(session: Session, task: Task, allocation: Allocation, rank: int) -> list[str]:
+    """Nodes of a cluster on which the log policies of a trial want it no more; of a host there is nothing to ask."""
+    place = _place(allocation, rank)
+    if task.trial_id is None or place is None:
+        return []
+    agent = session.get(Agent, place.agent_id)  # that of `_device_kind`, at hand
+    if agent is None or agent.slots_per_pod is None:
+        return []
+    return list(actions_of_log_policies(session, task.trial_id)["excluded"])
 
 
 def _image(config: dict[str, Any], kind: str) -> str:
