@@ -8,6 +8,8 @@ import structlog
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from database.errors import reason_of
+
 log = structlog.get_logger()
 
 #: How long a list waits for the replica; a healthy one is a few milliseconds behind.
@@ -47,7 +49,7 @@ class Replica:
                 return self.engine
             reason = f"it lags by more than {_PATIENCE_S:g} s, or is no standby"
         except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+            reason = reason_of(error)
         self._left_alone_until = time.monotonic() + _LEFT_ALONE_S
         if self._is_in_use:
             log.warning("lists are read from the primary: the replica can't be used", reason=reason)

@@ -18,6 +18,7 @@ from api.app import create_app
 from api.health import Health
 from api.pem import CantUse, ServedCertificate, served_by
 from api.settings import ApiSettings
+from database.errors import reason_of
 from database.migrate import LaterSchema, is_current
 from database.session import Database
 from workers.connect import GivenUp, connection_of, mark_ready
@@ -100,8 +101,7 @@ def _check_database(settings: ApiSettings) -> None:
     except LaterSchema as error:
         raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise GivenUp(f"database_url: the database does not answer: {reason}") from None
+        raise GivenUp(f"database_url: the database does not answer: {reason_of(error)}") from None
     finally:
         database.close()
 

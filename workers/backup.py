@@ -26,11 +26,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from api.settings import ClusterSettings, OutgoingSettings
 from database.backup import FILES, BackupError, checkpoints, copied, revision_of
 from database.checkpoint_files import Checked, Kept, checked
+from database.errors import reason_of
 from database.models import Cluster
 from database.session import Database
 from database.types import utc_now
 from determined.common.outgoing import Outgoing, configure
-from workers.connect import GivenUp
+from workers.connect import GivenUp, parsed
 from workers.connect import run as run_process
 
 log = structlog.get_logger()
@@ -117,8 +118,7 @@ def write(settings: BackupSettings, folder: Path, *, looks: bool = True) -> Note
     except BackupError as error:
         raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise GivenUp(f"the database does not answer: {reason}") from None
+        raise GivenUp(f"the database does not answer: {reason_of(error)}") from None
     finally:
         database.close()
         shutil.rmtree(partial, ignore_errors=True)
@@ -188,10 +188,8 @@ def run() -> NoReturn:
     )
     parser.add_argument("folder", help="folder to make")
     parser.add_argument("--no-file-check", action="store_true", help="don't look for the files of checkpoints")
-    parser.add_argument("--config", help="file with its settings, under those of the environment")
-    options = parser.parse_args()
-    named = [] if options.config is None else ["--config", options.config]
-    run_process(BackupSettings, functools.partial(main, options), arguments=named)
+    options = parsed(parser)
+    run_process(BackupSettings, functools.partial(main, options), options=options)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from activities.launchers.environments import NoSuchPython, has_image, how_to_bu
 from api.pem import CantUse
 from api.settings import TemporalSettings, from_environment
 from api.temporal.connection import Connection
+from database.errors import reason_of
 from database.migrate import LaterSchema, is_current
 from database.session import Database
 from workers.embedded import ClusterState, home
@@ -72,7 +73,7 @@ def check_database(folder: Path) -> list[Finding]:
     except LaterSchema as error:
         return [_finding("database", "problem", str(error), "install that release again")]
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0][:120]
+        reason = reason_of(error)[:120]
         fix = f"make {where} writable for you, and look that its disk is not full"
         return [_finding("database", "problem", f"{where} can't be written: {reason}", fix)]
     if not current:

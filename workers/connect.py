@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -155,19 +155,24 @@ async def following(connection: Connection, client: Client) -> AsyncGenerator[No
         await asyncio.wait([task])
 
 
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The line of a process, which may name the file with its settings beside what `parser` knows."""
+    parser.add_argument("--config", help=f"file with its settings, under those of the environment (or {VARIABLE})")
+    return parser.parse_args()
+
+
 def run(
     settings_model: type[BaseModel],
     main: Callable[[Any, asyncio.Event], Coroutine[Any, Any, None]],
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-    arguments: Sequence[str] | None = None,
+    options: argparse.Namespace | None = None,
 ) -> NoReturn:
-    """Run a worker process until SIGTERM or SIGINT, then leave. `arguments`: in place of those of its line."""
-    parser = argparse.ArgumentParser(description="A process of Undeterred.", allow_abbrev=False)
-    parser.add_argument("--config", help=f"file with its settings, under those of the environment (or {VARIABLE})")
+    """Run a worker process until SIGTERM or SIGINT, then leave. `options`: what `parsed` found in its line."""
+    options = options or parsed(argparse.ArgumentParser(description="A process of Undeterred.", allow_abbrev=False))
     configure_logging()
     try:
-        settings = settings_of(settings_model, parser.parse_args(arguments).config)
+        settings = settings_of(settings_model, options.config)
     except BadConfiguration as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)  # noqa: T201

@@ -47,8 +47,9 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 _EVERYWHERE = ("0.0.0.0", "::")
 _READY_WITHIN_S = 60.0
 #: What all parts get from the environment of `det up`, if it is set.
-_SIGN_ON_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in SignOnSettings.model_fields]
 _TEMPORAL_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in TemporalSettings.model_fields]
+#: What the API gets as well.
+_SIGN_ON_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in SignOnSettings.model_fields]
 DEFAULT_IMAGE: str = ApiSettings.model_fields["trial_image"].default
 
 

@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.settings import ClusterSettings
+from database.errors import reason_of
 from database.migrate import LaterSchema, migrate, newest_revision
 from database.session import Database
 from workers.connect import GivenUp
@@ -32,8 +33,7 @@ async def main(settings: ClusterSettings, stop: asyncio.Event) -> None:
     except LaterSchema as error:
         raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise GivenUp(f"the database was not migrated, and is as it was: {reason}") from error
+        raise GivenUp(f"the database was not migrated, and is as it was: {reason_of(error)}") from error
     finally:
         database.close()
     log.info("the database has this release's schema", revision=newest_revision())

@@ -17,12 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from api.services.revival import Revived, revive
 from database.backup import BackupError, check_revision, checkpoints, restore
 from database.checkpoint_files import checked
+from database.errors import reason_of
 from database.migrate import migrate
 from database.models import Checkpoint
 from database.session import Database
 from determined.common.outgoing import Outgoing, configure
 from workers.backup import BackupSettings, read, say
-from workers.connect import GivenUp, connect, connection_of
+from workers.connect import GivenUp, connect, connection_of, parsed
 from workers.connect import run as run_process
 from workflows.messages import Timing
 
@@ -90,8 +91,7 @@ def bring_back(settings: RestoreSettings, folder: Path, *, looks: bool = True) -
     except BackupError as error:
         raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise GivenUp(f"the restore broke off: empty the database before another try: {reason}") from None
+        raise GivenUp(f"the restore broke off: empty the database before another try: {reason_of(error)}") from None
     finally:
         database.close()
     log.info(
@@ -125,10 +125,8 @@ def run() -> NoReturn:
     parser.add_argument("folder", help="folder of the backup")
     parser.add_argument("--no-file-check", action="store_true", help="don't look for the files of checkpoints")
     parser.add_argument("--no-temporal-check", action="store_true", help="don't ask whether Temporal is empty")
-    parser.add_argument("--config", help="file with its settings, under those of the environment")
-    options = parser.parse_args()
-    named = [] if options.config is None else ["--config", options.config]
-    run_process(RestoreSettings, functools.partial(main, options), arguments=named)
+    options = parsed(parser)
+    run_process(RestoreSettings, functools.partial(main, options), options=options)
 
 
 if __name__ == "__main__":
