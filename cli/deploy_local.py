@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,27 +88,22 @@ def cluster_up(
         raise ValueError(
             f"--agents: {agents}: expected 0 or 1: this machine is one agent; --slots says how many slots it has."
         )
-    if agents == 0:
-        slots = 0
     _note({
         "--master-config-path": master_config_path, "--det-version": det_version, "--db-password": db_password,
         "--no-autorestart": no_autorestart, "--enterprise-edition": enterprise_edition,
     })  # fmt: skip
-    if delete_db:
-        deploy.run_embedded("down", {"--delete-records": True})
-    deploy.run_embedded(
-        "up",
+    _start(
         {
             "--master-port": master_port,
-            "--slots": slots,
-            "--slot-type": None if gpu is None else ("cuda" if gpu else "cpu"),
+            "--slots": slots if agents else 0,
+            "--slot-type": _slot_type(gpu),
             "--launcher": launcher,
             "--host": host,
             "--cluster-name": cluster_name,
             "--initial-user-password": initial_user_password,
             "--storage-path": storage_host_path,
         },
-        is_last=True,
+        delete_db=delete_db,
     )
 
 
@@ -135,11 +131,22 @@ def master_up(
     gpu: Gpu = None,
 ) -> None:
     """Start the cluster without slots of this machine: agents join it by `agent-up`."""
-    _note({"--master-name": master_name, "--image-repo-prefix": image_repo_prefix})
-    cluster_up(
-        0, master_port, None, None, host, cluster_name, initial_user_password, storage_host_path, None, delete_db,
-        master_config_path, det_version, db_password, no_autorestart, enterprise_edition,
-    )  # fmt: skip
+    _note({
+        "--master-name": master_name, "--image-repo-prefix": image_repo_prefix,
+        "--master-config-path": master_config_path, "--det-version": det_version, "--db-password": db_password,
+        "--no-autorestart": no_autorestart, "--enterprise-edition": enterprise_edition,
+    })  # fmt: skip
+    _start(
+        {
+            "--master-port": master_port,
+            "--slots": 0,
+            "--host": host,
+            "--cluster-name": cluster_name,
+            "--initial-user-password": initial_user_password,
+            "--storage-path": storage_host_path,
+        },
+        delete_db=delete_db,
+    )
 
 
 @local_app.command("master-down")
@@ -185,8 +192,7 @@ def agent_up(
     environment = dict(os.environ)
     if token := join_token or os.environ.get("UNDETERRED_JOIN_TOKEN") or _join_token(master, agent_resource_pool, name):
         environment["UNDETERRED_JOIN_TOKEN"] = token  # not in the command's line, which all users of the host see
-    kind = "auto" if gpu is None else ("cuda" if gpu else "cpu")
-    words = ["--master", master, "--name", name, "--slot-type", kind, "--folder", str(folder)]
+    words = ["--master", master, "--name", name, "--slot-type", _slot_type(gpu) or "auto", "--folder", str(folder)]
     log = folder / "agent.log"
     with log.open("ab") as output:
         start = output.tell()
@@ -239,6 +245,16 @@ def logs(
 
 local_app.command("status")(deploy.status)
 local_app.command("reset-password")(deploy.reset_password)
+
+
+def _start(options: Mapping[str, object], *, delete_db: bool) -> None:
+    if delete_db:
+        deploy.run_embedded("down", {"--delete-records": True})
+    deploy.run_embedded("up", options, is_last=True)
+
+
+def _slot_type(gpu: bool | None) -> str | None:
+    return None if gpu is None else ("cuda" if gpu else "cpu")
 
 
 def _note(options: dict[str, Any]) -> None:
