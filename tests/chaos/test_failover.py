@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from tests.chaos.scale import chosen
 from tests.kit.embedded import PARTS, Embedded
+from tests.kit.records import rows
 from tests.kit.servers import Replicated, replicated_postgres
 
 TRIALS = chosen(3, 12)
@@ -57,14 +57,6 @@ def embedded(tmp_path: Path, replicated: Replicated) -> Iterator[Embedded]:
         yield cluster
     finally:
         cluster.run("down")
-
-
-def rows(url: str, query: str) -> list[tuple[object, ...]]:
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        found = [tuple(row) for row in connection.execute(text(query))]
-    engine.dispose()
-    return found
 
 
 @pytest.mark.timeout(600)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from database.migrate import newest_revision
 from tests.chaos.scale import chosen
 from tests.kit import releases
 from tests.kit.embedded import Embedded
+from tests.kit.records import rows
 from tests.kit.servers import Postgres, restartable_postgres
 
 TRIALS = chosen(3, 20)
@@ -78,14 +78,6 @@ def cluster(tmp_path: Path, postgres: Postgres) -> Iterator[Embedded]:
         yield found
     finally:
         found.run("down")
-
-
-def rows(url: str, query: str) -> list[tuple[object, ...]]:
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        found = [tuple(row) for row in connection.execute(text(query))]
-    engine.dispose()
-    return found
 
 
 def exchange(cluster: Embedded, code: Path, *parts: str) -> None:

@@ -18,6 +18,7 @@ from database import migrate as migration
 from database.expand import described, locks, problems, statements_since
 from database.migrate import LaterSchema, is_current, migrate, newest_revision, released, seed
 from database.session import Database
+from tests.kit.records import seeded
 from tests.kit.servers import REPOSITORY
 
 ADDS = """
@@ -34,12 +35,8 @@ def upgrade():
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    found = Database(database_url)
-    migrate(found)
-    with found.write() as session:
-        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
-    yield found
-    found.close()
+    with seeded(database_url) as database:
+        yield database
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ from api.temporal import outbox
 from api.temporal.commands import Commands
 from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
-from database.migrate import migrate, seed
 from database.models import Experiment, Outbox
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.served import TemporalAway
 from tests.kit.patience import PATIENCE
+from tests.kit.records import seeded
 from workers.connect import ensure_search_attributes
 from workflows.lifecycle.task import TaskKind
 from workflows.messages import TaskRun, Timing
@@ -45,12 +45,8 @@ class _Heard(TemporalAway):
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    migrate(database)
-    with database.write() as session:
-        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
-    yield database
-    database.close()
+    with seeded(database_url) as database:
+        yield database
 
 
 @contextlib.asynccontextmanager

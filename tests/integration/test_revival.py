@@ -17,10 +17,10 @@ from api.services.experiments import Creator
 from api.services.revival import revive
 from api.settings import ApiSettings
 from api.temporal import outbox
-from database.migrate import migrate, seed
 from database.models import Allocation, Experiment, Outbox, Trial
 from database.session import Database
 from database.types import utc_now
+from tests.kit.records import seeded
 from tests.kit.scripts import config
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
@@ -104,12 +104,8 @@ class Before:
 
 @pytest.fixture
 def before(database_url: str, tmp_path: Path) -> Iterator[Before]:
-    database = Database(database_url)
-    migrate(database)
-    with database.write() as session:
-        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
-    yield Before(database, tmp_path)
-    database.close()
+    with seeded(database_url) as database:
+        yield Before(database, tmp_path)
 
 
 def test_start_that_was_not_sent_stays_as_it_is(before: Before) -> None:

@@ -17,11 +17,11 @@ import pytest
 from sqlalchemy import select
 
 from activities.webhooks import Webhooks
-from database.migrate import migrate, seed
 from database.models import User, Webhook, WebhookDelivery
 from database.session import Database
 from database.types import utc_now
 from determined.common.outgoing import Outgoing, is_public
+from tests.kit.records import seeded
 from workflows.messages import DeliveryAttempt
 
 PRIVATE = Outgoing.of("127.0.0.0/8")
@@ -56,12 +56,8 @@ async def receiver() -> AsyncIterator[tuple[Receiver, int]]:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    found = Database(f"sqlite:///{tmp_path / 'webhooks.db'}")
-    migrate(found)
-    with found.write() as session:
-        seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
-    yield found
-    found.close()
+    with seeded(f"sqlite:///{tmp_path / 'webhooks.db'}") as database:
+        yield database
 
 
 def delivery(database: Database, url: str, payload: dict[str, Any] | None = None) -> str:

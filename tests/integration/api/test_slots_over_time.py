@@ -75,18 +75,23 @@ async def test_ten_users_have_a_line_and_the_others_one_together(api: Served) ->
     assert (await between(admin, 0, 1, 2))["others"] == [3, 3], "of all pools"
 
 
-async def test_what_one_may_not_see_has_no_name(api: Served) -> None:
-    owner, foreign = api.user(), api.user()
-    run = await api.trial(owner)
-    pool = f"pool of {owner.username}"
+def hide(api: Served, owner: Caller, run: Run, name: str) -> None:
+    """Put the experiment of a trial into a workspace of its owner's own."""
     with api.database.write() as session:
-        workspace = Workspace(name=pool, owner_id=owner.user_id)
+        workspace = Workspace(name=name, owner_id=owner.user_id)
         session.add(workspace)
         session.flush()
         project = Project(name="hidden", workspace_id=workspace.id, owner_id=owner.user_id)
         session.add(project)
         session.flush()
         session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(project_id=project.id))
+
+
+async def test_what_one_may_not_see_has_no_name(api: Served) -> None:
+    owner, foreign = api.user(), api.user()
+    run = await api.trial(owner)
+    pool = f"pool of {owner.username}"
+    hide(api, owner, run, pool)
     moved(api, run, 0, 0, 1, slots=2, pool=pool)
     seen = await between(owner, 0, 1, 1, pool=pool)
     assert (seen["users"], seen["hidden"]) == ({owner.username: [2]}, [0])
@@ -263,14 +268,7 @@ async def test_fair_parts_of_hidden_workspaces_have_no_name(api: Served) -> None
     pool = a_pool(api, 4)
     run = await api.trial(owner)
     in_pool(api, run, pool, 4)
-    with api.database.write() as session:
-        workspace = Workspace(name=pool, owner_id=owner.user_id)
-        session.add(workspace)
-        session.flush()
-        project = Project(name="hidden", workspace_id=workspace.id, owner_id=owner.user_id)
-        session.add(project)
-        session.flush()
-        session.execute(update(Experiment).where(Experiment.id == run.experiment_id).values(project_id=project.id))
+    hide(api, owner, run, pool)
     PoolSamples(api.database).record(hour(200))
     assert (await between(owner, 200, 201, 1, pool=pool))["fair"] == {owner.username: [4]}
     hidden = await between(foreign, 200, 201, 1, pool=pool)
