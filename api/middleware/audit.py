@@ -30,6 +30,7 @@ READING_POSTS = frozenset(
         "/api/v1/undeterred/experiments-grid",
         "/api/v1/undeterred/experiments/plan",
         "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend",
+        "/api/v1/undeterred/runs-grid",
         "/searcher/preview",
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -21,7 +21,7 @@ def page(
     session: Session, wanted: wire.GridRequest, window: Window, user: UserPrincipal
 ) -> tuple[list[wire.GridRow], Pagination]:
     """A page of the experiments that match, of those that the user may see. Raises: BadRequest."""
-    ids, pagination = runs.experiment_ids_of(session, wanted, window, user)
+    ids, pagination = runs.experiment_ids_of(session, wanted, window, user, counted=wire.MOST_COUNTED)
     rows = {row.id: row for row in session.execute(_shown_of(session, ids))}
     counts = _trial_counts(session, ids)
     best = _best_trials(session, ids, has_values=bool(wanted.columns))
@@ -86,20 +86,5 @@ def _row(row: Any, trials: int, best: Any, states: dict[int, str], columns: Sequ
         display_name=row.display_name or "",
         project_id=row.project_id,
         workspace_id=row.workspace_id,
-        values=[_value(best, name) for name in columns],
+        values=[table_columns.shown_value(best, name) for name in columns],
     )
-
-
-def _value(trial: Any, name: str) -> Any:
-    """What a trial has in a column that a filter could name (`table_columns`); None without it."""
-    place, _, rest = name.partition(".")
-    if trial is None or not rest:
-        return None
-    if place in ("hp", "metadata"):
-        document, path = trial.hparams if place == "hp" else trial.metadata_, rest.split(".")
-    else:
-        metric, _, part = rest.rpartition(".")
-        document, path = trial.summary, [place, metric, part]
-    for key in path:
-        document = cast("dict[str, Any]", document).get(key) if isinstance(document, dict) else None
-    return document

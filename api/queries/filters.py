@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Float, Text, and_, literal, not_, or_, tru
 from sqlalchemy import cast as sql_cast
 
 from api.errors import BadRequest
-from api.queries.paging import chosen
+from api.queries.paging import chosen, in_order
 from api.schemas.base import as_utc, number
 from database.types import UtcTime
 
@@ -212,5 +212,7 @@ def read_order(text: str, table: Table, last: Any) -> list[ColumnElement[Any]]:
         if not name or direction not in ("asc", "desc"):
             raise BadRequest(f"sort: {part[:80]!r}: expected column=asc or column=desc")
         for value in table(name).order:
-            keys += [value.is_(None), value.asc() if direction == "asc" else value.desc()]
+            keys += in_order(value, descending=direction == "desc")
+            if value is last:
+                return keys
     return [*keys, last.asc()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query
-from sqlalchemy import Select, func, select
+from sqlalchemy import Column, ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from api.errors import BadRequest
@@ -80,9 +80,30 @@ class Window:
 WindowDep = Annotated[Window, Depends()]
 
 
-def rows_of(session: Session, statement: Select[*tuple[Any, ...]], window: Window) -> tuple[Sequence[Any], Pagination]:
-    """The rows of a page of a sorted statement, and where it lies. Raises: BadRequest."""
-    total = session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0
+def in_order(value: Any, *, descending: bool) -> list[ColumnElement[Any]]:
+    """The keys that sort by a value; rows without one come last in either direction."""
+    column = getattr(value, "expression", None)
+    ordered = value.desc() if descending else value.asc()
+    # A column that no row lacks is read from its index, a page at a time; by two keys all rows would be sorted.
+    return [ordered] if isinstance(column, Column) and not column.nullable else [value.is_(None), ordered]
+
+
+def rows_of(
+    session: Session, statement: Select[*tuple[Any, ...]], window: Window, *, counted: int | None = None
+) -> tuple[Sequence[Any], Pagination]:
+    """The rows of a page of a sorted statement, and where it lies. Raises: BadRequest.
+
+    Args:
+        session: To read with.
+        statement: Of all rows.
+        window: The page.
+        counted: Beyond the page no more rows than this are counted, and `total` is no more: of millions, a page that
+            is looked at says that there are more of them.
+    """
+    found = statement.order_by(None)
+    if counted is not None and window.offset >= 0:  # a negative offset counts from the end
+        found = found.limit(window.offset + window.limit + counted)
+    total = session.scalar(select(func.count()).select_from(found.subquery())) or 0
     start, end = window.bounds(total)
     rows = session.execute(statement.offset(start).limit(end - start)).all()
     return rows, window.pagination(total)

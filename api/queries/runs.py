@@ -26,10 +26,19 @@ def search(
     session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
 ) -> tuple[list[wire.FlatRun], Pagination]:
     """A page of the runs that match, of those that the user may see. Raises: BadRequest."""
+    run_ids, pagination = run_ids_of(session, wanted, window, user)
+    return by_ids(session, run_ids), pagination
+
+
+def run_ids_of(
+    session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal, *, counted: int | None = None
+) -> tuple[list[int], Pagination]:
+    """The ids of a page of the runs that match; `counted`: see `rows_of`. Raises: BadRequest."""
     table = table_columns.of_runs(session)
     statement = _narrowed(_runs(Trial.id, user), table, wanted.filter, wanted.project_id)
-    rows, pagination = rows_of(session, statement.order_by(*read_order(wanted.sort, table, Trial.id)), window)
-    return by_ids(session, [row[0] for row in rows]), pagination
+    ordered = statement.order_by(*read_order(wanted.sort, table, Trial.id))
+    rows, pagination = rows_of(session, ordered, window, counted=counted)
+    return [row[0] for row in rows], pagination
 
 
 def search_experiments(
@@ -45,9 +54,9 @@ def search_experiments(
 
 
 def experiment_ids_of(
-    session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
+    session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal, *, counted: int | None = None
 ) -> tuple[list[int], Pagination]:
-    """The ids of a page of the experiments that match. Raises: BadRequest."""
+    """The ids of a page of the experiments that match; `counted`: see `rows_of`. Raises: BadRequest."""
     table = table_columns.of_experiments(session)
     statement = (
         select(Experiment.id)
@@ -56,7 +65,8 @@ def experiment_ids_of(
         .where(readable_experiments(user))
     )
     statement = _narrowed(statement, table, wanted.filter, wanted.project_id)
-    rows, pagination = rows_of(session, statement.order_by(*read_order(wanted.sort, table, Experiment.id)), window)
+    ordered = statement.order_by(*read_order(wanted.sort, table, Experiment.id))
+    rows, pagination = rows_of(session, ordered, window, counted=counted)
     return [row[0] for row in rows], pagination
 
 

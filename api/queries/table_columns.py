@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from typing import cast as typed
 
 from sqlalchemy import ColumnElement, String, and_, case, cast, select
 from sqlalchemy.orm import Session, aliased
@@ -144,6 +145,21 @@ def _member(name: str, placed: Any) -> Column:
         member = member[key]
     text = placed(cast(member.as_string(), String))
     return Column("json", text, as_number=placed(number_in(member)))
+
+
+def shown_value(trial: Any, name: str) -> Any:
+    """What a row of a trial has in a column of its documents, named as filters name it; None without it."""
+    place, _, rest = name.partition(".")
+    if trial is None or not rest:
+        return None
+    if place in ("hp", "metadata"):
+        document, path = trial.hparams if place == "hp" else trial.metadata_, rest.split(".")
+    else:
+        metric, _, part = rest.rpartition(".")
+        document, path = trial.summary, [place, metric, part]
+    for key in path:
+        document = typed("dict[str, Any]", document).get(key) if isinstance(document, dict) else None
+    return document
 
 
 #: Of the columns that pages list, what people read above them and what they hold.

@@ -26,7 +26,7 @@ from api.errors import NotFound
 from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
 from api.queries.metric_values import number_of
-from api.queries.paging import chosen
+from api.queries.paging import chosen, in_order
 from api.queries.spans import elapsed_s
 from api.schemas import trials as wire
 from api.schemas.base import Wire
@@ -92,7 +92,7 @@ def sorted_by(session: Session, statement: Select[Trial], sort_by: str, *, desce
     column = chosen(
         "sortBy", sort_by, {**SORT, "SORT_BY_DURATION": elapsed_s(session, Trial.started_at, Trial.ended_at)}
     )
-    return statement.order_by(column.is_(None), column.desc() if descending else column.asc(), Trial.id)
+    return statement.order_by(*in_order(column, descending=descending), Trial.id)
 
 
 def in_states(states: Sequence[str]) -> ColumnElement[bool]:
@@ -129,14 +129,7 @@ def _load(session: Session, trials: Sequence[Trial]) -> list[wire.Trial]:
     checkpoints: dict[int, list[Checkpoint]] = {}
     for row in session.scalars(select(Checkpoint).where(Checkpoint.trial_id.in_(ids))):
         checkpoints.setdefault(row.trial_id, []).append(row)
-    live = {
-        row[0]: row[1]
-        for row in session.execute(
-            select(Allocation.trial_id, Allocation.state).where(
-                Allocation.trial_id.in_(ids), Allocation.ended_at.is_(None)
-            )
-        )
-    }
+    live = _live_allocations(session, ids)
     searched: dict[int, bool] = {
         row[0]: row[1]
         for row in session.execute(
@@ -158,6 +151,20 @@ def _load(session: Session, trials: Sequence[Trial]) -> list[wire.Trial]:
         )
         for trial in trials
     ]
+
+
+def _live_allocations(session: Session, trial_ids: Sequence[int]) -> dict[int, str]:
+    """The state of the allocation that a trial has, by trial."""
+    live = select(Allocation.trial_id, Allocation.state).where(
+        Allocation.trial_id.in_(trial_ids), Allocation.ended_at.is_(None)
+    )
+    return {trial_id: state for trial_id, state in session.execute(live).tuples() if trial_id is not None}
+
+
+def shown_states(session: Session, rows: Sequence[Any]) -> dict[int, str]:
+    """What each trial is shown as, by id. A row has the columns that decide it, and `Experiment.has_operations`."""
+    live = _live_allocations(session, [row.id for row in rows if row.state == "ACTIVE"])
+    return {row.id: _shown(row, live.get(row.id), row.has_operations) for row in rows}
 
 
 def _labels(session: Session, trial_ids: Sequence[int]) -> dict[int, str]:
@@ -216,7 +223,7 @@ def _wire(
     )
 
 
-def _shown(trial: Trial, allocation_state: str | None, has_operations: bool) -> str:
+def _shown(trial: Any, allocation_state: str | None, has_operations: bool) -> str:
     waits_for_search = has_operations and trial.operation_length is None and allocation_state is None
     if trial.state == "ACTIVE" and trial.heard_at is not None:  # unmanaged
         return "RUNNING"
@@ -288,9 +295,9 @@ def workloads(
         saved = saved.where(Checkpoint.state.not_in(("DELETED", "DELETING")))
     points = union_all(reports, saved).subquery()
     columns = [points.c.value] if metric else [points.c.steps, points.c.place]
-    in_order = [column.desc() if descending else column.asc() for column in columns]
+    keys = [column.desc() if descending else column.asc() for column in columns]
     last = [points.c.value.is_(None)] if metric else []
-    return select(points.c.kind, points.c.key).order_by(*last, *in_order, points.c.key)
+    return select(points.c.kind, points.c.key).order_by(*last, *keys, points.c.key)
 
 
 def workload_points(

@@ -16,7 +16,7 @@ from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.parts import Parts
-from api.queries import experiment_grid, runs
+from api.queries import experiment_grid, run_grid, runs
 from api.queries.paging import Window
 from api.routes.bulk import MOST, results_of
 from api.routes.experiments import command_one
@@ -57,6 +57,14 @@ def grid(parts: PartsDep, user: UserDep, wanted: wire.GridRequest) -> Response:
     with parts.database.read() as session:
         rows, pagination = experiment_grid.page(session, wanted, _window(wanted), user)
     return answer(wire.GridResponse(experiments=rows, pagination=pagination))
+
+
+@router.post("/api/v1/undeterred/runs-grid", response_model=wire.RunGridResponse)
+def grid_of_runs(parts: PartsDep, user: UserDep, wanted: wire.GridRequest) -> Response:
+    """Runs that match a filter, sorted, for pages: of each only what a list shows, and the columns asked for."""
+    with parts.database.read() as session:
+        rows, pagination = run_grid.page(session, wanted, _window(wanted), user)
+    return answer(wire.RunGridResponse(runs=rows, pagination=pagination))
 
 
 def _window(wanted: wire.SearchRuns) -> Window:

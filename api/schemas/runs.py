@@ -99,8 +99,12 @@ class FoundExperimentsResponse(Wire):
     pagination: Pagination
 
 
+#: Of a grid's rows so many are counted behind the page: the count of all is most of the work where there are millions.
+MOST_COUNTED = 10_000
+
+
 class GridRequest(SearchRuns):
-    """Ours: a page of a grid. `columns`: of the best trials, named as filters name them, `hp.lr`."""
+    """Ours: a page of a grid. `columns`: of runs, or of the best trials, named as filters name them, `hp.lr`."""
 
     columns: list[Annotated[str, Field(max_length=1000)]] = Field(default_factory=list[str], max_length=30)
 
@@ -132,9 +136,41 @@ class GridRow(Wire):
 
 
 class GridResponse(Wire):
-    """A page of a grid."""
+    """A page of a grid. `total` counts at most 10,000 rows behind the page."""
 
     experiments: list[GridRow]
+    pagination: Pagination
+
+
+class RunGridRow(Wire):
+    """A run in a grid, without what no list shows. `values`: of the columns that were asked for."""
+
+    id: int
+    experiment_id: int
+    experiment_name: str
+    labels: list[str]
+    state: str
+    archived: bool
+    start_time: Timestamp
+    end_time: Timestamp | None = None
+    searcher_type: str
+    searcher_metric: str
+    searcher_metric_value: Real | None = None
+    total_batches: int
+    restarts: int
+    checkpoint_count: int
+    resource_pool: str
+    user_id: int
+    username: str
+    display_name: str
+    workspace_id: int
+    values: list[Any]
+
+
+class RunGridResponse(Wire):
+    """A page of a grid of runs. `total` counts at most 10,000 rows behind the page."""
+
+    runs: list[RunGridRow]
     pagination: Pagination
 
 

@@ -263,6 +263,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/runs", {"projectId": "{project_id}"}, USERS),
     ("POST", "/api/v1/experiments-search", {"projectId": "{project_id}"}, USERS),
     ("POST", "/api/v1/undeterred/experiments-grid", {"projectId": "{project_id}"}, USERS),
+    ("POST", "/api/v1/undeterred/runs-grid", {"projectId": "{project_id}"}, USERS),
     ("POST", "/api/v1/runs/{command}", {"runIds": ["{trial_id}"]}, USERS_WRITE),
     ("POST", "/api/v1/runs/move", {"destinationProjectId": "{project_id}", "runIds": ["{trial_id}"]},
      row("contributor")),

@@ -197,12 +197,32 @@ async def test_grid_has_the_columns_that_are_asked_for_and_no_configuration(tabl
     assert len(json.dumps(found["experiments"])) <= 2 * 30_000 / 50, "50 rows have at most 30 KB"
 
 
+async def test_grid_of_runs_says_of_each_what_the_list_of_trials_says(table: Table) -> None:
+    columns = ["hp.lr", "validation.loss.last", "metadata.data.set", "nothing"]
+    body = {"projectId": table.project_id, "sort": "id=asc", "columns": columns}
+    found = await table.user.post("/api/v1/undeterred/runs-grid", body)
+    assert [row["id"] for row in found["runs"]] == table.ids
+    assert [row["values"] for row in found["runs"]] == [
+        [0.5, 0.3, "v2", None],
+        [2, 0.1, None, None],
+        ["auto", 0.2, None, None],
+    ]
+    whole = (await table.user.post("/api/v1/runs", {"projectId": table.project_id, "sort": "id=asc"}))["runs"]
+    for row, shown in zip(whole, found["runs"], strict=True):
+        same = ("id", "state", "labels", "archived", "startTime", "searcherMetricValue", "checkpointCount", "userId")
+        assert {key: shown[key] for key in same} == {key: row.get(key) for key in same}
+        assert (shown["experimentId"], shown["experimentName"]) == (row["experiment"]["id"], row["experiment"]["name"])
+    narrowed = {**body, "filter": filter_of(("experimentName", "=", "a search"), ("restarts", "=", 0))}
+    assert (await table.user.post("/api/v1/undeterred/runs-grid", narrowed))["pagination"]["total"] == 2
+    assert (await table.api.user().post("/api/v1/undeterred/runs-grid", {"projectId": 10**6}))["runs"] == []
+
+
 @pytest.mark.parametrize(
     ("columns", "told"), [(["x"] * 31, "columns"), (["x" * 1001], "columns.0"), ("hp.lr", "columns")]
 )
 async def test_grid_refuses_more_columns_than_a_page_shows(api: Served, columns: Any, told: str) -> None:
-    path = "/api/v1/undeterred/experiments-grid"
-    assert told in await api.user().refused(400, "POST", path, {"columns": columns})
+    for path in ("/api/v1/undeterred/experiments-grid", "/api/v1/undeterred/runs-grid"):
+        assert told in await api.user().refused(400, "POST", path, {"columns": columns})
 
 
 @pytest.mark.parametrize(
@@ -236,7 +256,8 @@ async def test_grid_refuses_more_columns_than_a_page_shows(api: Served, columns:
 )  # fmt: skip
 async def test_search_is_refused_with_what_was_expected(api: Served, body: dict[str, Any], told: str) -> None:
     user = api.user()
-    for path in ("/api/v1/runs", "/api/v1/experiments-search", "/api/v1/undeterred/experiments-grid"):
+    ours = ("/api/v1/undeterred/experiments-grid", "/api/v1/undeterred/runs-grid")
+    for path in ("/api/v1/runs", "/api/v1/experiments-search", *ours):
         assert told in await user.refused(400, "POST", path, body)
 
 
