@@ -219,6 +219,45 @@ def test_experiments_are_moved_together(admin: Visitor, cluster: Embedded) -> No
     expect(page.get_by_text("No experiment matches")).to_be_visible()
 
 
+def test_runs_of_all_experiments_are_found_compared_and_put_away(admin: Visitor, cluster: Embedded) -> None:
+    for _ in range(2):
+        cluster.create(SINGLE.format(name="of many runs", restarts=0), "raise SystemExit(1)")
+    ended = "SELECT count(*) FROM experiments WHERE name = 'of many runs' AND state = 'ERROR'"
+    cluster.until(lambda: cluster.rows(ended) == [(2,)], 90, "they have ended")
+    newest = cluster.rows(
+        "SELECT max(t.id) FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE e.name = 'of many runs'"
+    )
+    page = admin.page
+    page.goto("/det/projects/1")
+    page.get_by_label("parts of this page").get_by_role("link", name="Runs").click()
+    page.get_by_label("filter by name").fill("of many")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("error")
+    expect(rows.first.locator("td").nth(2)).to_have_text(str(newest[0][0]))
+    page.get_by_role("button", name="Filter", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Filter runs")
+    dialog.get_by_label("column").fill("id")
+    dialog.get_by_label("column").press("Tab")
+    dialog.get_by_label("operator").select_option("=")
+    dialog.get_by_label("value").fill(str(newest[0][0]))
+    dialog.get_by_role("button", name="Apply").click()
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="remove the filter").click()
+    expect(rows).to_have_count(2)
+    page.get_by_label("choose all").check()
+    no_barrier(page)
+    compare = page.get_by_role("link", name="Compare").get_attribute("href")
+    assert compare is not None and compare.startswith("/det/compare?trials=")
+    page.get_by_role("button", name="Archive 2", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("archive: done for 2 runs")
+    expect(page.get_by_text("No run matches")).to_be_visible()
+    page.goto(compare)
+    expect(page.get_by_role("heading", name="Compare trials")).to_be_visible()
+    page.goto("/det/dashboard")
+    expect(page.get_by_role("link", name=re.compile("Uncategorized"))).to_be_visible()
+
+
 def test_histogram_of_a_log_leads_to_a_time(admin: Visitor, cluster: Embedded) -> None:
     script = (
         "import time\nfor n in range(300):\n    print(f'first {n}', flush=True)\ntime.sleep(5)\nprint('ERROR: it broke', flush=True)\n"

@@ -1,4 +1,4 @@
-// The grid of experiments: what its address says, as the API takes it; columns of hyperparameters and metrics; colours.
+// The grids of experiments and of runs: what its address says, as the API takes it; columns of hyperparameters and metrics; colours.
 import { hparam, metric } from "./format.js";
 
 export const MOST_PINNED = 20;
@@ -68,9 +68,9 @@ export function told(node, isInner = false) {
   return isInner && children.length > 1 ? `(${text})` : text;
 }
 
-/** The filter of a request: what is chosen above the grid, and the conditions of the dialog. @param {Record<string, string>} simple @param {Group} group */
-export function requestFilter({ name, state, label, archived }, group) {
-  const children = [name && ["name", "contains", name], state && ["state", "=", state], label && ["tags", "contains", label], archived !== "all" && ["archived", "=", String(archived === "only")]]
+/** The filter of a request: what is chosen above the grid, and the conditions of the dialog. @param {[string, string]} named a column, and a part of it @param {Record<string, string>} simple @param {Group} group */
+export function requestFilter([column, part], { state, label, archived }, group) {
+  const children = [part && [column, "contains", part], state && ["state", "=", state], label && ["tags", "contains", label], archived !== "all" && ["archived", "=", String(archived === "only")]]
     .filter(Boolean).map(toApi);
   if (conditions(group)) children.push(toApi(group));
   return JSON.stringify({ filterGroup: { kind: "group", conjunction: "and", children }, showArchived: true });

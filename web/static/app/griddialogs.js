@@ -1,23 +1,23 @@
-// Dialogs of the grid of experiments: conditions in groups, columns and colours, what is done with several at once.
-import { html, useState } from "./html.js";
+// Dialogs of the grids of experiments and of runs: conditions in groups, columns and colours, what is done with several at once.
+import { html, useEffect, useState } from "./html.js";
 import { post, put } from "./api.js";
 import { useGet } from "./data.js";
 import { Field, Form, Pick, typed } from "./form.js";
 import { many } from "./format.js";
-import { DEEPEST, MOST_COLUMNS, MOST_CONDITIONS, NUMBERS, OPERATORS, STATES, conditions, kindOf, partsOf } from "./grid.js";
+import { DEEPEST, MOST_COLUMNS, MOST_CONDITIONS, OPERATORS, STATES, conditions, kindOf, partsOf } from "./grid.js";
 import { Choice, Dialog, Do, Search, Table, toast } from "./ui.js";
 
 const MOST_SHOWN = 100;
 const BARE = ["isEmpty", "notEmpty"];
 
-/** Conditions, in groups joined by and / or. @param {{project: string, group: any, onApply: (group: any) => void, onClose: () => void}} props */
-export function Filters({ project, group, onApply, onClose }) {
-  const columns = useGet(`projects/${project}/columns?tableType=TABLE_TYPE_EXPERIMENT`);
-  const [draft, setDraft] = useState(conditions(group) ? group : { and: [["name", "contains", ""]] });
+/** Conditions, in groups joined by and / or. @param {{project: string, kind: import("./pages/project.js").Kind, group: any, onApply: (group: any) => void, onClose: () => void}} props */
+export function Filters({ project, kind, group, onApply, onClose }) {
+  const columns = useGet(`projects/${project}/columns?tableType=${kind.table}`);
+  const [draft, setDraft] = useState(conditions(group) ? group : { and: [[kind.name, "contains", ""]] });
   const known = columns.data?.columns ?? [];
-  return html`<${Dialog} title="Filter experiments" onClose=${onClose} wide>
+  return html`<${Dialog} title="Filter ${kind.noun}s" onClose=${onClose} wide>
     <datalist id="filter-columns">${known.map((/** @type {any} */ c) => html`<option key=${c.column} value=${c.column}>${c.displayName}</option>`)}</datalist>
-    <${GroupEditor} group=${draft} columns=${known} depth=${1} isFull=${conditions(draft) >= MOST_CONDITIONS} onChange=${setDraft} />
+    <${GroupEditor} group=${draft} first=${kind.name} columns=${known} depth=${1} isFull=${conditions(draft) >= MOST_CONDITIONS} onChange=${setDraft} />
     <div class="actions"><button onClick=${() => onApply({ and: [] })}>Clear</button><button onClick=${onClose}>Leave it</button><button class="first" onClick=${() => onApply(pruned(draft) ?? { and: [] })}>Apply</button></div></${Dialog}>`;
 }
 
@@ -29,8 +29,8 @@ function pruned(node) {
   return kept.length ? { [conjunction]: kept } : null;
 }
 
-/** @param {{group: any, columns: any[], depth: number, isFull: boolean, onChange: (group: any) => void, onRemove?: () => void}} props */
-function GroupEditor({ group, columns, depth, isFull, onChange, onRemove }) {
+/** @param {{group: any, first: string, columns: any[], depth: number, isFull: boolean, onChange: (group: any) => void, onRemove?: () => void}} props */
+function GroupEditor({ group, first, columns, depth, isFull, onChange, onRemove }) {
   const [conjunction, children] = partsOf(group);
   const set = (/** @type {any[]} */ next) => onChange({ [conjunction]: next });
   const change = (/** @type {number} */ i) => (/** @type {any} */ child) => set(children.map((each, k) => (k === i ? child : each)));
@@ -38,13 +38,15 @@ function GroupEditor({ group, columns, depth, isFull, onChange, onRemove }) {
   return html`<fieldset class="group stack tight"><legend class="row tight"><${Choice} label="match" value=${conjunction} onChange=${(/** @type {string} */ next) => onChange({ [next]: children })} options=${[["and", "all of these"], ["or", "any of these"]]} />
       ${onRemove && html`<button class="quiet small" aria-label="remove the group" onClick=${onRemove}>✕</button>`}</legend>
     ${children.map((child, i) => Array.isArray(child) ? html`<${ConditionEditor} key=${i} condition=${child} columns=${columns} onChange=${change(i)} onRemove=${drop(i)} />`
-      : html`<${GroupEditor} key=${i} group=${child} columns=${columns} depth=${depth + 1} isFull=${isFull} onChange=${change(i)} onRemove=${drop(i)} />`)}
-    <div class="row"><button class="small" disabled=${isFull} onClick=${() => set([...children, ["name", "contains", ""]])}>Add a condition</button>
-      ${depth < DEEPEST && html`<button class="small" disabled=${isFull} onClick=${() => set([...children, { [conjunction === "and" ? "or" : "and"]: [["name", "contains", ""]] }])}>Add a group</button>`}</div></fieldset>`;
+      : html`<${GroupEditor} key=${i} group=${child} first=${first} columns=${columns} depth=${depth + 1} isFull=${isFull} onChange=${change(i)} onRemove=${drop(i)} />`)}
+    <div class="row"><button class="small" disabled=${isFull} onClick=${() => set([...children, [first, "contains", ""]])}>Add a condition</button>
+      ${depth < DEEPEST && html`<button class="small" disabled=${isFull} onClick=${() => set([...children, { [conjunction === "and" ? "or" : "and"]: [[first, "contains", ""]] }])}>Add a group</button>`}</div></fieldset>`;
 }
 
 /** @param {{condition: any, columns: any[], onChange: (condition: any) => void, onRemove: () => void}} props */
 function ConditionEditor({ condition: [column, operator, value], columns, onChange, onRemove }) {
+  const [typing, setTyping] = useState(column); // a name that is half typed survives that the columns arrive
+  useEffect(() => setTyping(column), [column]);
   const kind = kindOf(columns.find((each) => each.column === column));
   const operators = OPERATORS[kind];
   const rename = (/** @type {string} */ text) => {
@@ -53,7 +55,7 @@ function ConditionEditor({ condition: [column, operator, value], columns, onChan
     onChange(next === kind ? [name, operator, value] : [name, OPERATORS[next][0][0], name === "state" ? STATES[0] : name === "archived" ? "false" : ""]);
   };
   const type = (/** @type {string} */ text) => onChange([column, operator, kind === "date" ? (text ? new Date(text).toISOString() : "") : kind === "number" && text.trim() && Number.isFinite(Number(text)) ? Number(text) : text]);
-  return html`<div class="row tight"><input list="filter-columns" aria-label="column" maxlength="1000" value=${column} onChange=${typed(rename)} />
+  return html`<div class="row tight"><input list="filter-columns" aria-label="column" maxlength="1000" value=${typing} onInput=${typed(setTyping)} onChange=${typed(rename)} />
     <${Pick} aria-label="operator" value=${operator} set=${(/** @type {string} */ next) => onChange([column, next, value])} options=${operators} />
     ${BARE.includes(operator) ? null
       : column === "state" || column === "archived" ? html`<${Pick} aria-label="value" value=${value} set=${type} options=${(column === "state" ? STATES : ["false", "true"]).map((each) => [each, each.toLowerCase()])} />`
@@ -67,12 +69,12 @@ function local(time) {
   return Number.isNaN(at.getTime()) ? "" : new Date(at.getTime() - 60_000 * at.getTimezoneOffset()).toISOString().slice(0, 16);
 }
 
-/** Which columns are shown, and which are coloured by value. @param {{project: string, base: any[], hidden: Set<string>, extra: string[], heat: Set<string>, onChange: (hidden: Set<string>, extra: string[], heat: Set<string>) => void, onClose: () => void}} props */
-export function Columns({ project, base, hidden, extra, heat, onChange, onClose }) {
-  const found = useGet(`projects/${project}/columns?tableType=TABLE_TYPE_EXPERIMENT`);
+/** Which columns are shown, and which are coloured by value. @param {{project: string, kind: import("./pages/project.js").Kind, hidden: Set<string>, extra: string[], heat: Set<string>, onChange: (hidden: Set<string>, extra: string[], heat: Set<string>) => void, onClose: () => void}} props */
+export function Columns({ project, kind, hidden, extra, heat, onChange, onClose }) {
+  const found = useGet(`projects/${project}/columns?tableType=${kind.table}`);
   const [text, setText] = useState("");
-  const rows = [...base.map((c) => ({ key: c.key, title: c.title, isBase: true, isNumber: c.key in NUMBERS })),
-    ...(found.data?.columns ?? []).filter((/** @type {any} */ c) => !c.location.endsWith("_EXPERIMENT")).map((/** @type {any} */ c) => ({ key: c.column, title: c.column, isBase: false, isNumber: c.type === "COLUMN_TYPE_NUMBER" }))];
+  const rows = [...kind.columns.map((c) => ({ key: c.key, title: c.title, isBase: true, isNumber: c.key in kind.numbers })),
+    ...(found.data?.columns ?? []).filter((/** @type {any} */ c) => !/_(EXPERIMENT|RUN)$/.test(c.location)).map((/** @type {any} */ c) => ({ key: c.column, title: c.column, isBase: false, isNumber: c.type === "COLUMN_TYPE_NUMBER" }))];
   const matching = rows.filter((row) => row.title.toLowerCase().includes(text.toLowerCase()));
   const isShown = (/** @type {any} */ row) => (row.isBase ? !hidden.has(row.key) : extra.includes(row.key));
   const show = (/** @type {any} */ row) => () => {

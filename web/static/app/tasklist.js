@@ -4,9 +4,9 @@ import { patch, post, query } from "./api.js";
 import { useGet } from "./data.js";
 import { lasted, stateOf } from "./format.js";
 import { Form, FormButton } from "./form.js";
-import { go } from "./router.js";
+import { go, useQuery } from "./router.js";
 import { may, session } from "./session.js";
-import { Confirm, Do, State, Table, When } from "./ui.js";
+import { Choice, Confirm, Do, Empty, Failed, State, Table, When } from "./ui.js";
 
 /** @type {[string, string, string][]} key of the lists, name, path */
 export const KINDS = [
@@ -14,10 +14,10 @@ export const KINDS = [
   ["tensorboards", "TensorBoard", "tensorboards"],
 ];
 
-/** All tasks of a user, or of all users. @param {number | null} userId */
-export function useTasks(userId) {
-  const lists = KINDS.map(([, , path]) => useGet(`${path}${query({ limit: 500, userIds: userId ?? undefined })}`, ["tasks"]));
-  const generic = useGet(`generic-tasks${query({ limit: 500, userIds: userId ?? undefined })}`, ["tasks"]);
+/** All tasks that fit. @param {{userIds?: number, workspaceId?: number}} filter */
+export function useTasks(filter) {
+  const lists = KINDS.map(([, , path]) => useGet(`${path}${query({ limit: 500, ...filter })}`, ["tasks"]));
+  const generic = useGet(`generic-tasks${query({ limit: 500, ...filter })}`, ["tasks"]);
   const rows = useMemo(() => {
     const found = KINDS.flatMap(([key, kind], i) => (lists[i].data?.[key] ?? []).map((/** @type {any} */ task) => ({ ...task, kind, path: key })));
     const others = (generic.data?.tasks ?? []).map((/** @type {any} */ task) => ({ ...task, id: task.taskId, kind: "Generic", path: "tasks", description: task.name }));
@@ -57,6 +57,16 @@ export function TaskActions({ task, reload, small }) {
     ${again}${canChange && html`<${Limits} task=${task} kind=${kind} reload=${reload} />`}
     ${canChange && html`<${Confirm} kind="${kind} danger" label="Kill" title="Kill ${task.description || task.id}?" confirm="Kill" run=${async () => { await post(`${task.path}/${task.id}/kill`, task.path === "tasks" ? { taskId: task.id } : {}); reload(); }}>
       <p>This ${task.kind} of ${task.displayName || task.username} ends at once${task.path === "tasks" ? ", and the tasks below it" : ""}. Files that are not on a mounted folder are lost.</p></${Confirm}>`}</div>`;
+}
+
+/** Tasks that fit, open or all, with choices beside that one. @param {{filter: {userIds?: number, workspaceId?: number}, kind?: string, children?: any}} props */
+export function TaskList({ filter, kind = "", children }) {
+  const [state, setState] = useQuery("state", "open");
+  const tasks = useTasks(filter);
+  const rows = tasks.rows.filter((task) => (!kind || task.kind === kind) && (state !== "open" || !hasEnded(task)));
+  return html`<div class="row">${children}<${Choice} label="state" value=${state} onChange=${setState} options=${[["open", "open"], ["all", "ended too"]]} /></div>
+    ${tasks.error && !tasks.rows.length ? html`<${Failed} error=${tasks.error} again=${tasks.reload} />` : tasks.isLoading ? html`<div class="skeleton" style=${{ height: "120px" }}></div>` : html`<${TaskTable} rows=${rows} reload=${tasks.reload}
+      empty=${html`<${Empty} title="No task here"><p>Start one with ${filter.workspaceId ? "" : "the buttons above, or with "}<code>det notebook start</code>, <code>det shell start</code>, <code>det command run</code>.</p></${Empty}>`} />`}`;
 }
 
 /** Start something that is used in the browser. */

@@ -137,11 +137,11 @@ export function Table({ columns, rows, id, label, sort = "", onSort, sorts, chos
     })}</tbody></table></div>`;
 }
 
-/** Pages of a list, in the address. @param {{total: number, offset: number, limit: number, onOffset: (offset: number) => void}} props */
-export function Pages({ total, offset, limit, onOffset }) {
+/** Pages of a list, in the address. `counted`: behind a page no more rows than that were counted. @param {{total: number, offset: number, limit: number, counted?: number, onOffset: (offset: number) => void}} props */
+export function Pages({ total, offset, limit, counted = Infinity, onOffset }) {
   if (total <= limit && !offset) return null;
   return html`<nav class="row" aria-label="pages"><button disabled=${offset <= 0} onClick=${() => onOffset(Math.max(0, offset - limit))}>Previous</button>
-    <span class="muted">${offset + 1}–${Math.min(total, offset + limit)} of ${total.toLocaleString("en-US")}</span>
+    <span class="muted">${offset + 1}–${Math.min(total, offset + limit)} of ${total - offset - limit >= counted ? "more than " : ""}${total.toLocaleString("en-US")}</span>
     <button disabled=${offset + limit >= total} onClick=${() => onOffset(offset + limit)}>Next</button></nav>`;
 }
 

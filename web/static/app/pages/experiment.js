@@ -3,7 +3,7 @@ import { html, useState } from "../html.js";
 import { ahead, post } from "../api.js";
 import { useGet, useTick } from "../data.js";
 import { bytes, lasted, many, metric } from "../format.js";
-import { go } from "../router.js";
+import { go, placeOf } from "../router.js";
 import { Confirm, Do, Head, Load, Progress, State, Tabs, When } from "../ui.js";
 import { COMMANDS, command, isOver, trialsPath } from "../experiments.js";
 import { lazy } from "../lazy.js";
@@ -25,8 +25,12 @@ export function early({ id, tab = "overview" }) {
   if (tab === "trials") ahead(trialsPath(id, new URLSearchParams(location.search)));
 }
 
+/** What users of Determined have in their bookmarks: `visualization/heat-map` and its siblings. */
+const tabOf = (/** @type {string} */ named) => (named !== "visualization" ? named : placeOf().endsWith("/learning-curve") ? "overview" : "hyperparameters");
+
 /** @param {{id: string, tab?: string}} props */
-export function Experiment({ id, tab = "overview" }) {
+export function Experiment({ id, tab: named = "overview" }) {
+  const tab = tabOf(named);
   const one = useGet(`experiments/${id}`, [`experiment:${id}`]);
   return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="${e.id} ${e.name}" crumbs=${[[e.workspaceName, `/det/workspaces/${e.workspaceId}`], [e.projectName, `/det/projects/${e.projectId}`]]} below=${html`<${Line} e=${e} />`}><${Actions} e=${e} reload=${one.reload} /></${Head}>

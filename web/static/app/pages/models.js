@@ -9,11 +9,15 @@ import { FormButton } from "../form.js";
 import { may, session } from "../session.js";
 
 export function Models() {
+  return html`<div class="stack"><${Head} title="Models" /><${ModelList} /></div>`;
+}
+
+/** Models, of one workspace or of all. @param {{workspaceId?: number}} props */
+export function ModelList({ workspaceId }) {
   const [name, setName] = useQuery("name");
   const [archived, setArchived] = useQuery("archived");
-  const list = useGet(`models${query({ limit: 200, name, archived: archived ? undefined : false, orderBy: "ORDER_BY_DESC", sortBy: "SORT_BY_LAST_UPDATED_TIME" })}`);
-  return html`<div class="stack"><${Head} title="Models"><${NewModel} reload=${list.reload} /></${Head}>
-    <div class="row"><${Search} label="filter by name" value=${name} onChange=${setName} /><label class="row tight"><input type="checkbox" checked=${Boolean(archived)} onChange=${(/** @type {any} */ event) => setArchived(event.target.checked ? "1" : "")} />archived too</label></div>
+  const list = useGet(`models${query({ limit: 200, name, workspaceIds: workspaceId, archived: archived ? undefined : false, orderBy: "ORDER_BY_DESC", sortBy: "SORT_BY_LAST_UPDATED_TIME" })}`);
+  return html`<div class="stack"><div class="row spread"><div class="row"><${Search} label="filter by name" value=${name} onChange=${setName} /><label class="row tight"><input type="checkbox" checked=${Boolean(archived)} onChange=${(/** @type {any} */ event) => setArchived(event.target.checked ? "1" : "")} />archived too</label></div><${NewModel} workspaceId=${workspaceId} reload=${list.reload} /></div>
     <${Load} of=${list}>${(/** @type {any} */ { models }) => html`<${Table} label="models" rows=${models} id=${(/** @type {any} */ m) => m.id} columns=${[
       { key: "name", title: "Name", cell: (/** @type {any} */ m) => html`<a href="/det/models/${encodeURIComponent(m.name)}">${m.name}</a>${m.archived ? html` <span class="tag">archived</span>` : ""}${(m.labels ?? []).map((/** @type {string} */ label) => html` <span class="tag" key=${label}>${label}</span>`)}` },
       { key: "versions", title: "Versions", num: true, cell: (/** @type {any} */ m) => m.numVersions }, { key: "user", title: "Owner", cell: (/** @type {any} */ m) => m.username },
@@ -21,10 +25,10 @@ export function Models() {
     ]} empty=${html`<${Empty} title="No models yet"><p>A model collects checkpoints as versions: register one from the checkpoints of an experiment.</p></${Empty}>`} />`}</${Load}></div>`;
 }
 
-/** @param {{reload: () => void}} props */
-function NewModel({ reload }) {
+/** @param {{workspaceId?: number, reload: () => void}} props */
+function NewModel({ workspaceId, reload }) {
   const workspaces = useGet("workspaces?limit=500&sortBy=SORT_BY_ID");
-  const open = (workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived && may("CREATE_MODEL_REGISTRY", w.id));
+  const open = (workspaces.data?.workspaces ?? []).filter((/** @type {any} */ w) => !w.archived && (!workspaceId || w.id === workspaceId) && may("CREATE_MODEL_REGISTRY", w.id));
   if (!open.length) return null;
   return html`<${FormButton} label="New model" kind="first" title="New model" whole done="Created" confirm="Create" fields=${[{ key: "name", label: "Name", required: true }, { key: "description", label: "Description" }, { key: "labels", label: "Labels, one a line", type: "lines", value: [] },
       { key: "workspace", label: "Workspace", type: "choice", value: String(open[0].id), options: open.map((/** @type {any} */ w) => [String(w.id), w.name]) }]}

@@ -5,21 +5,15 @@ import { useGet } from "../data.js";
 import { lasted, stateOf } from "../format.js";
 import { useQuery } from "../router.js";
 import { session } from "../session.js";
-import { Choice, Empty, Failed, Head, Load, State, Tabs, When } from "../ui.js";
-import { KINDS, LaunchButtons, TaskActions, TaskTable, hasEnded, useTasks } from "../tasklist.js";
+import { Choice, Failed, Head, Load, State, Tabs, When } from "../ui.js";
+import { KINDS, LaunchButtons, TaskActions, TaskList } from "../tasklist.js";
 import { LogView } from "../logview.js";
 
 export function Tasks() {
   const [whose, setWhose] = useQuery("user", "mine");
   const [kind, setKind] = useQuery("kind");
-  const [state, setState] = useQuery("state", "open");
-  const tasks = useTasks(whose === "mine" ? session()?.user.id : null);
-  const rows = tasks.rows.filter((task) => (!kind || task.kind === kind) && (state !== "open" || !hasEnded(task)));
   return html`<div class="stack"><${Head} title="Tasks"><${LaunchButtons} /></${Head}>
-    <div class="row"><${Choice} label="of" value=${whose} onChange=${setWhose} options=${[["mine", "me"], ["all", "all users"]]} /><${Choice} label="kind" value=${kind} onChange=${setKind} options=${[["", "any"], ...KINDS.map(([, name]) => [name, name]), ["Generic", "Generic"]]} />
-      <${Choice} label="state" value=${state} onChange=${setState} options=${[["open", "open"], ["all", "ended too"]]} /></div>
-    ${tasks.error && !tasks.rows.length ? html`<${Failed} error=${tasks.error} again=${tasks.reload} />` : tasks.isLoading ? html`<div class="skeleton" style=${{ height: "120px" }}></div>` : html`<${TaskTable} rows=${rows} reload=${tasks.reload}
-      empty=${html`<${Empty} title="No task here"><p>Start one with the buttons above, or with <code>det notebook start</code>, <code>det shell start</code>, <code>det command run</code>.</p></${Empty}>`} />`}</div>`;
+    <${TaskList} key=${whose} filter=${whose === "mine" ? { userIds: session()?.user.id } : {}} kind=${kind}><${Choice} label="of" value=${whose} onChange=${setWhose} options=${[["mine", "me"], ["all", "all users"]]} /><${Choice} label="kind" value=${kind} onChange=${setKind} options=${[["", "any"], ...KINDS.map(([, name]) => [name, name]), ["Generic", "Generic"]]} /></${TaskList}></div>`;
 }
 
 /** Finds which kind a task is. @param {string} id */

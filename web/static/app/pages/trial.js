@@ -24,8 +24,9 @@ export function early({ id, tab = "overview", experiment }) {
   }
 }
 
-/** @param {{id: string, tab?: string}} props */
-export function Trial({ id, tab = "overview" }) {
+/** `profiler`: as Determined names the tab. @param {{id: string, tab?: string}} props */
+export function Trial({ id, tab: named = "overview" }) {
+  const tab = named === "profiler" ? "system" : named;
   const one = useGet(`trials/${id}`, [`trial:${id}`]);
   const experimentId = one.data?.trial?.experimentId;
   const parent = useGet(experimentId ? `experiments/${experimentId}` : null, experimentId ? [`experiment:${experimentId}`] : []);
