@@ -83,7 +83,7 @@ def read(
 
 #: Ids that a search looks at in its first statement, seconds after which it begins no further one, and seconds of a
 #: statement that might have looked at more.
-_RANGE, _SEARCH_S, _QUICK_S = 20_000, 0.15, 0.03
+_RANGE, _SEARCH_S, _QUICK_S = 20_000, 0.1, 0.03
 
 
 def search(

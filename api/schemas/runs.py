@@ -100,7 +100,7 @@ class FoundExperimentsResponse(Wire):
 
 
 #: Of a grid's rows so many are counted behind the page: the count of all is most of the work where there are millions.
-MOST_COUNTED = 10_000
+MOST_COUNTED = 1000
 
 
 class GridRequest(SearchRuns):
@@ -136,7 +136,7 @@ class GridRow(Wire):
 
 
 class GridResponse(Wire):
-    """A page of a grid. `total` counts at most 10,000 rows behind the page."""
+    """A page of a grid. `total` counts at most 1,000 rows behind the page."""
 
     experiments: list[GridRow]
     pagination: Pagination
@@ -168,7 +168,7 @@ class RunGridRow(Wire):
 
 
 class RunGridResponse(Wire):
-    """A page of a grid of runs. `total` counts at most 10,000 rows behind the page."""
+    """A page of a grid of runs. `total` counts at most 1,000 rows behind the page."""
 
     runs: list[RunGridRow]
     pagination: Pagination

@@ -24,6 +24,7 @@ export function LogView({ of, taskIds }) {
   const busy = useRef(false);
   const keep = useRef(/** @type {{height: number, top: number} | null} */ (null));
   const current = useRef(state);
+  const [told, setTold] = useState({ search, level }); // what the lines in sight were read for: the histogram asks after them
   const follow = useRef(follows);
   follow.current = follows;
   current.current = state;
@@ -65,6 +66,7 @@ export function LogView({ of, taskIds }) {
       if (own !== turn.current) return;
       keep.current = null;
       setState({ ...found, error: null, isRead: true });
+      setTold({ search, level });
       setFollows(toEnd);
       requestAnimationFrame(() => box.current && (box.current.scrollTop = toEnd ? box.current.scrollHeight : 0));
       await onward(own, found, toEnd ? "before" : "after");
@@ -130,7 +132,7 @@ export function LogView({ of, taskIds }) {
       <button onClick=${() => show({ share: 0 }, false)}>Start</button><button aria-pressed=${follows} onClick=${() => show({}, true)}>Follow</button>
       <a class="button" href="/api/v1/${of}/logs" download="${of.replace("/", "-")}.log.jsonl">Download</a></div></div>
     ${state.error && html`<${Band} bad>${sentence(state.error)}</${Band}>`}
-    <${LogHistogram} of=${of} taskIds=${taskIds} levels=${from(level)} search=${search} box=${box} lines=${state.lines} onTime=${(/** @type {string} */ time) => show({ time }, false)} />
+    <${LogHistogram} of=${of} taskIds=${taskIds} levels=${from(told.level)} search=${told.search} box=${box} lines=${state.lines} onTime=${(/** @type {string} */ time) => show({ time }, false)} />
     <div class="log" ref=${box} onScroll=${onScroll} tabindex="0" role="log" aria-label="lines of the log" aria-live="off">
       ${state.lines.map((/** @type {any} */ line) => html`<${Line} key=${line.id} line=${line} search=${search} />`)}
       ${state.lookedTo !== null && html`<p class="muted" role="status">Searching: ${share(state)} of the log so far.</p>`}

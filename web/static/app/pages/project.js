@@ -14,7 +14,7 @@ const [Filters, Columns, MoveMany, RetainMany] = ["Filters", "Columns", "MoveMan
 const ForkAgain = lazy("ForkAgain", () => import("../experimentdialogs.js"));
 
 /** `COUNTED`: behind a page the API counts no more rows than that. */
-const [LIMIT, COUNTED] = [50, 10_000];
+const [LIMIT, COUNTED] = [50, 1000];
 const RunsGrid = lazy("RunsGrid", () => import("../rungrid.js"));
 
 /** What a grid is of; `name`: the column of the search above it. @typedef {{kind: "experiments" | "runs", noun: string, path: string, table: string, name: string, columns: import("../ui.js").Column[], numbers: Record<string, (row: any) => any>, batch: any}} Kind */
