@@ -295,6 +295,69 @@ def test_viewer_sees_no_action_that_would_be_refused(visit: Callable[..., Visito
         cluster.det("experiment", "kill", str(each))
 
 
+def test_newcomer_on_a_phone_starts_an_experiment_and_finds_why_it_failed(
+    visit: Callable[..., Visitor], cluster: Embedded
+) -> None:
+    """320 pixels wide, by what is in sight: the menu, links and buttons."""
+    visitor = visit(width=320, height=640)
+    visitor.login("admin", PASSWORD)
+    page = visitor.page
+
+    def fits(what: str) -> None:
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, f"{what}: {wider} px too wide"
+
+    page.get_by_role("button", name="menu", exact=True).click()
+    page.get_by_role("link", name="New experiment").first.click()
+    page.get_by_label("Configuration (YAML)").fill(SINGLE.format(name="by phone"))
+    expect(page.get_by_text("at most 1 at a time")).to_be_visible()
+    fits("the launch form")
+    page.get_by_label("or single files").set_input_files(
+        {"name": "train.py", "mimeType": "text/x-python", "buffer": b"raise SystemExit('no data')"}
+    )
+    page.get_by_role("button", name="Start it").click()
+    page.wait_for_url(re.compile(r"/det/experiments/\d+$"))
+    expect(page.locator("header .state")).to_contain_text("error")
+    fits("the experiment")
+    page.get_by_role("link", name="Trials", exact=False).first.click()
+    page.locator("tbody a").first.click()
+    expect(page.get_by_role("heading", name=re.compile(r"^Trial \d+$"))).to_be_visible()
+    expect(page.locator("ul.why").first).to_contain_text("exited with code 1")
+    fits("the trial")
+    page.get_by_role("link", name="Logs").click()
+    expect(page.locator(".log")).to_contain_text("no data")
+    fits("the log")
+
+
+def test_keyboard_alone_logs_in_opens_a_dialog_and_leaves_it(visit: Callable[..., Visitor], cluster: Embedded) -> None:
+    page = visit().page
+    page.goto("/det/experiments/1")
+    page.get_by_label("User").wait_for()
+
+    def tab_to(name: str, most: int = 60) -> None:
+        focused = "(document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText ?? '').trim()"
+        for _ in range(most):
+            page.keyboard.press("Tab")
+            if page.evaluate(focused) == name:
+                return
+        raise AssertionError(f"no Tab leads to {name}")
+
+    page.get_by_label("User").focus()
+    page.keyboard.type("admin")
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=re.compile("^1 "))).to_be_visible()
+    tab_to("Fork")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    assert page.evaluate("document.querySelector('dialog').contains(document.activeElement)"), "the focus is in it"
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    assert page.evaluate("document.activeElement.innerText") == "Fork", "and where it was before"
+
+
 def test_keyboard_alone_reaches_a_trial(admin: Visitor) -> None:
     page = admin.page
     page.goto("/det/experiments/1/trials")

@@ -248,7 +248,8 @@ def test_runs_of_all_experiments_are_found_compared_and_put_away(admin: Visitor,
     page.get_by_label("choose all").check()
     no_barrier(page)
     compare = page.get_by_role("link", name="Compare").get_attribute("href")
-    assert compare is not None and compare.startswith("/det/compare?trials=")
+    assert compare is not None
+    assert compare.startswith("/det/compare?trials=")
     page.get_by_role("button", name="Archive 2", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("archive: done for 2 runs")
     expect(page.get_by_text("No run matches")).to_be_visible()
