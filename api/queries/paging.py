@@ -97,8 +97,8 @@ def rows_of(
         session: To read with.
         statement: Of all rows.
         window: The page.
-        counted: So many rows are counted behind the page, and `total` is no more: of very many, a page that is looked
-            at says that there are more. One statement does both, which counts where a filter has to read all rows.
+        counted: At most this many rows are counted behind the page, and `total` is no more: of very many, a page says
+            that there are more. One statement does both, which counts where a filter has to read all rows.
     """
     if counted is not None and 0 <= window.offset <= 10 * counted:  # a negative one counts from the end
         found = session.execute(statement.limit(window.offset + window.limit + counted)).all()
