@@ -71,6 +71,7 @@ ENTRIES = (
     Entry("token", "access tokens, by which programs log in", "token", synonyms=("tkn",)),
     Entry("config-policies", "policies: defaults and limits for configurations", "config_policies", synonyms=("cp",)),
     Entry("webhook", "webhooks: send events to other systems", "webhook"),
+    Entry("mcp", "serve the cluster to a coding agent (Model Context Protocol)", "mcp_server"),
     Entry("audit", "the audit log: who changed what", "audit"),
     Entry("master", "information, settings and log of the cluster", "master"),
     Entry("dev", "tools for work with the API itself", "dev"),

@@ -5,6 +5,8 @@ A request that is not listed here as reading counts as changing.
 
 from __future__ import annotations
 
+import re
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,6 +36,8 @@ READING_POSTS = frozenset(
         "/searcher/preview",
     }
 )
+#: Names a program that asks for a user (`cli/mcp_server`); what such a name is made of.
+AGENT_HEADER, _NOT_IN_NAMES, _LONGEST_NAME = "x-undeterred-agent", re.compile(r"[^A-Za-z0-9._ -]+"), 60
 #: Noted by web pages with every look at a project.
 _VISITS = "/api/v1/users/activity"
 #: What containers report while they train: the hot path, and no decision of a user.
@@ -105,7 +109,7 @@ def admit(request: Request, principal: Principal) -> None:
     if current is None or route == _VISITS or (request.method, route) in _OWN_REPORTS:
         return
     if isinstance(principal, UserPrincipal):
-        by = f" by {principal.allocation_id}" if by_container else ""
+        by = f" by {principal.allocation_id}" if by_container else _program_of(request)
         current.actor, current.actor_id = f"{principal.username}{by}", principal.user_id
         current.token_id = principal.token_id
     elif isinstance(principal, AllocationPrincipal):
@@ -118,6 +122,12 @@ def admit(request: Request, principal: Principal) -> None:
     else:
         current.actor = f"agent {principal.agent_id or ''}".strip()
     current.route = route
+
+
+def _program_of(request: Request) -> str:
+    """The program that asks for a user, as it names itself: a coding agent by `det mcp`. It proves nothing."""
+    name = " ".join(_NOT_IN_NAMES.sub(" ", request.headers.get(AGENT_HEADER, "")).split())[:_LONGEST_NAME]
+    return f" by agent {name}" if name else ""
 
 
 class Audited:

@@ -28,7 +28,7 @@ searcher: {name: adaptive_asha, metric: accuracy, smaller_is_better: false, max_
 #: libraries of others, which have wheels of their own for each system, count as not installed.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-sys.modules.update(dict.fromkeys(["accelerate", "keras", "lightning", "torch", "transformers"]))
+sys.modules.update(dict.fromkeys(["accelerate", "keras", "lightning", "mcp", "torch", "transformers"]))
 import cli, determined, workflows.config, workflows.lifecycle, workflows.scheduling, workflows.searchers
 problems = []
 for package in (cli, determined, workflows.config, workflows.lifecycle, workflows.scheduling, workflows.searchers):
@@ -38,7 +38,7 @@ for package in (cli, determined, workflows.config, workflows.lifecycle, workflow
         except Exception as error:
             said = ("is not in this harness", "pip install 'undeterred-harness[")
             lacks = (getattr(error, "name", None) or "").partition(".")[0]
-            if lacks != "torch" and not any(words in str(error) for words in said):
+            if lacks not in ("torch", "mcp") and not any(words in str(error) for words in said):
                 problems.append(f"{module.name}: {type(error).__name__}: {error}")
 print("\\n".join(problems))
 """

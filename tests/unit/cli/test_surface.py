@@ -210,6 +210,7 @@ def test_what_lists_has_every_form_of_output() -> None:
 
 LOCAL = (
     "agent run",
+    "mcp",  # speaks its protocol to who started it: see tests/e2e/test_mcp.py
     "up",
     "down",
     "status",
