@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 
 @contextlib.asynccontextmanager
-async def agent(cluster: Embedded, *options: str, agrees: bool | None = None) -> AsyncIterator[Client]:
+async def agent(cluster: Embedded, *options: str, agrees: bool | None = None) -> AsyncGenerator[Client]:
     """A client that starts `det mcp` as agents do. `agrees`: what its person says; None: there is none to ask."""
 
     async def asked(context: Any, params: Any) -> types.ElicitResult:
