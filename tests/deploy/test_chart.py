@@ -192,7 +192,33 @@ def test_the_agent_reads_no_secret_and_watches_what_nodes_offer() -> None:
     granted = {(kind, verb) for rule in role["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
     assert not granted & {("secrets", "get"), ("secrets", "list"), ("secrets", "watch")}
     assert {("jobs", "create"), ("jobs", "patch"), ("pods", "delete"), ("pods/log", "get")} <= granted
-    assert wide["rules"] == [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list", "watch"]}]
+    everywhere = {(kind, verb) for rule in wide["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
+    reads = {(kind, verb) for kind in ("nodes", "pods") for verb in ("list", "watch")}
+    assert everywhere == reads | {("nodes", "patch"), ("pods/eviction", "create")}
+
+
+def test_api_and_gateway_serve_with_the_certificate_of_a_secret_and_the_agent_has_no_key() -> None:
+    pods = dict(templates(objects("--set=tls.existingSecret=own")))
+    for component in ("api", "gateway"):
+        (container,) = pods[component]["containers"]
+        env = {each["name"]: each.get("value") for each in container["env"]}
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "tls")
+        assert env["UNDETERRED_TLS_KEY_FILE"] == f"{mount['mountPath']}/tls.key"
+        assert {"name": "tls", "secret": {"secretName": "own", "defaultMode": 0o440}} in pods[component]["volumes"]
+    probes = [
+        pods["api"]["containers"][0][f"{kind}Probe"]["httpGet"]["scheme"]
+        for kind in ("startup", "readiness", "liveness")
+    ]
+    assert probes == ["HTTPS"] * 3
+    (agent,) = pods["agent"]["containers"]
+    env = {each["name"]: each.get("value") for each in agent["env"]}
+    assert env["UNDETERRED_API_URL"].startswith("https://")
+    assert env["UNDETERRED_API_CA_FILE"] == "/etc/undeterred/api-ca/ca.crt"
+    (volume,) = (each for each in pods["agent"]["volumes"] if each["name"] == "api-ca")
+    assert volume["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "and not the private key"
+    public = dict(templates(objects("--set=tls.existingSecret=own", "--set=tls.caKey=")))
+    assert "api-ca" not in str(public["agent"])
+    assert "/tls/caKey" in refusal("--set=tls.existingSecret=own", "--set=tls.caKey=../x")
 
 
 def test_namespace_of_users_pods_enforces_the_profile_and_stays() -> None:

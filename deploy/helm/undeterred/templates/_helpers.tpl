@@ -141,6 +141,37 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* What API and gateway serve with. The whole Secret: a pair that is renewed there reaches the pod, and is served. */}}
+{{- define "undeterred.tls" -}}
+{{- if .Values.tls.existingSecret }}
+- {name: UNDETERRED_TLS_CERT_FILE, value: /etc/undeterred/tls/tls.crt}
+- {name: UNDETERRED_TLS_KEY_FILE, value: /etc/undeterred/tls/tls.key}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.tlsMount" -}}
+{{- if .Values.tls.existingSecret }}
+- {name: tls, mountPath: /etc/undeterred/tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "undeterred.tlsVolume" -}}
+{{- with .Values.tls.existingSecret }}
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{/* The authority that signed it, without the private key: for the agent, and for its pods by way of it. */}}
+{{- define "undeterred.apiCaVolume" -}}
+{{- if and .Values.tls.existingSecret .Values.tls.caKey }}
+- name: api-ca
+  secret:
+    secretName: {{ .Values.tls.existingSecret }}
+    items: [{key: {{ .Values.tls.caKey }}, path: ca.crt}]
+{{- end }}
+{{- end -}}
+
 {{- define "undeterred.storage" -}}
 {{- if .Values.checkpoints.existingClaim }}
 - name: UNDETERRED_STORAGE_PATH
@@ -210,5 +241,5 @@ livenessProbe:
 {{- end -}}
 
 {{- define "undeterred.apiUrl" -}}
-http://{{ include "undeterred.fullname" . }}-api.{{ .Release.Namespace }}.svc:{{ .Values.api.service.port | int64 }}
+{{ ternary "https" "http" (ne .Values.tls.existingSecret "") }}://{{ include "undeterred.fullname" . }}-api.{{ .Release.Namespace }}.svc:{{ .Values.api.service.port | int64 }}
 {{- end -}}
