@@ -18,6 +18,7 @@ from database.models.cluster import (
     ResourcePool,
 )
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
+from database.models.imports import Import, ImportMark, ImportTable, TokenKey
 from database.models.organization import ConfigPolicy, PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
 from database.models.people import (
     AnsweredRequest,
@@ -63,6 +64,9 @@ __all__ = [
     "Group",
     "GroupMember",
     "HeldStart",
+    "Import",
+    "ImportMark",
+    "ImportTable",
     "LogPolicyMatch",
     "LoginFailure",
     "Metric",
@@ -87,6 +91,7 @@ __all__ = [
     "TaskLog",
     "TaskSecret",
     "Template",
+    "TokenKey",
     "Trial",
     "TrialSource",
     "User",

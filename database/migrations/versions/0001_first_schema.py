@@ -803,9 +803,70 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_trial_sources_checkpoint_uuid'), ['checkpoint_uuid'], unique=False)
         batch_op.create_index('ix_trial_sources_version', ['model_id', 'model_version'], unique=False)
 
+    op.create_table('import_marks',
+    sa.Column('source', sa.String(length=36), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('key', sa.String(length=160), nullable=False),
+    sa.Column('ours', sa.String(length=160), nullable=False),
+    sa.Column('digest', sa.String(length=80), nullable=False),
+    sa.PrimaryKeyConstraint('source', 'kind', 'key', name=op.f('pk_import_marks'))
+    )
+    with op.batch_alter_table('import_marks', schema=None) as batch_op:
+        batch_op.create_index('ix_import_marks_ours', ['kind', 'ours'], unique=False)
+
+    op.create_table('token_keys',
+    sa.Column('public_key', sa.String(length=64), nullable=False),
+    sa.Column('source', sa.String(length=36), nullable=False),
+    sa.PrimaryKeyConstraint('public_key', name=op.f('pk_token_keys'))
+    )
+    op.create_table('imports',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('mode', sa.String(length=12), nullable=False),
+    sa.Column('state', sa.String(length=12), nullable=False),
+    sa.Column('source', sa.Text(), nullable=False),
+    sa.Column('shown_source', sa.Text(), nullable=False),
+    sa.Column('is_shifted', sa.Boolean(), nullable=False),
+    sa.Column('cluster_id', sa.String(length=36), nullable=False),
+    sa.Column('schema_version', sa.String(length=24), nullable=False),
+    sa.Column('shifts', Document, nullable=False),
+    sa.Column('warnings', Document, nullable=False),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_imports_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_imports'))
+    )
+    op.create_table('import_tables',
+    sa.Column('import_id', sa.Integer(), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('place', sa.Integer(), nullable=False),
+    sa.Column('holder', sa.String(length=32), nullable=False),
+    sa.Column('cursor', sa.String(length=200), nullable=False),
+    sa.Column('is_done', sa.Boolean(), nullable=False),
+    sa.Column('total', sa.BigInteger(), nullable=False),
+    sa.Column('read', sa.BigInteger(), nullable=False),
+    sa.Column('written', sa.BigInteger(), nullable=False),
+    sa.Column('unchanged', sa.BigInteger(), nullable=False),
+    sa.Column('differing', sa.BigInteger(), nullable=False),
+    sa.Column('checksum', sa.String(length=16), nullable=False),
+    sa.Column('our_checksum', sa.String(length=16), nullable=False),
+    sa.Column('skipped', Document, nullable=False),
+    sa.Column('started_at', UtcTime(), nullable=True),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['import_id'], ['imports.id'], name=op.f('fk_import_tables_import_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('import_id', 'kind', name=op.f('pk_import_tables'))
+    )
 
 
 def downgrade() -> None:
+    op.drop_table('import_tables')
+    op.drop_table('imports')
+    op.drop_table('token_keys')
+    with op.batch_alter_table('import_marks', schema=None) as batch_op:
+        batch_op.drop_index('ix_import_marks_ours')
+
+    op.drop_table('import_marks')
     with op.batch_alter_table('trial_sources', schema=None) as batch_op:
         batch_op.drop_index('ix_trial_sources_version')
         batch_op.drop_index(batch_op.f('ix_trial_sources_checkpoint_uuid'))
