@@ -99,18 +99,30 @@ def seal(connection: Connection, trial_id: int, group: str) -> bool:
 
 
 def _write(connection: Connection, trial_id: int, group: str, reports: Sequence[Row[*tuple[Any, ...]]]) -> None:
-    of_block = {
-        "trial_id": trial_id,
-        "group_name": group,
-        "first_step": reports[0].total_batches,
-        "last_step": reports[-1].total_batches,
-    }
-    steps = np.array([report.total_batches for report in reports], "<i8")
-    times = np.array([report.reported_at.timestamp() for report in reports], "<f8")
-    connection.execute(insert(MetricBlock).values(**of_block, steps=steps.tobytes(), times=times.tobytes()))
+    block, columns = built(
+        trial_id, group, [(row.total_batches, row.reported_at.timestamp(), row.metrics) for row in reports]
+    )
+    connection.execute(insert(MetricBlock).values(block))
+    if columns:
+        connection.execute(insert(MetricColumn), columns)
+
+
+def built(
+    trial_id: int, group: str, reports: Sequence[tuple[int, float, dict[str, Any]]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a block, and those of its columns.
+
+    Args:
+        trial_id: Whose.
+        group: Of the reports.
+        reports: Step, seconds since 1970 and metrics of each, by step.
+    """
+    of_block = {"trial_id": trial_id, "group_name": group, "first_step": reports[0][0], "last_step": reports[-1][0]}
+    steps = np.array([step for step, _, _ in reports], "<i8")
+    times = np.array([seconds for _, seconds, _ in reports], "<f8")
     columns: dict[str, tuple[list[int], list[float]]] = {}
-    for place, report in enumerate(reports):
-        for name, value in report.metrics.items():
+    for place, (_, _, metrics) in enumerate(reports):
+        for name, value in metrics.items():
             if (as_number := number(value)) is not None:
                 places, numbers = columns.setdefault(name, ([], []))
                 places.append(place)
@@ -124,8 +136,7 @@ def _write(connection: Connection, trial_id: int, group: str, reports: Sequence[
         }
         for name, (places, numbers) in columns.items()
     ]
-    if rows:
-        connection.execute(insert(MetricColumn), rows)
+    return of_block | {"steps": steps.tobytes(), "times": times.tobytes()}, rows
 
 
 def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, group: str | None = None) -> None:

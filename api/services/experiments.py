@@ -340,18 +340,25 @@ def _row(
         state=(ExperimentState.ACTIVE if request.activate else ExperimentState.PAUSED).value,
         config=wire,
         original_config=request.config,
-        searcher_name=config.searcher.name,
-        searcher_metric=config.searcher.metric,
-        smaller_is_better=config.searcher.smaller_is_better,
-        wants_validations=search.wants_validations,
-        time_metric=getattr(config.searcher, "time_metric", None) or _unit(config),
-        has_operations=search.generation == "ops",
-        max_length=search.frame.max_units,
-        slots_per_trial=config.resources.slots_per_trial,
         log_retention_days=config.retention_policy.log_retention_days if config.retention_policy else None,
         owner_id=user.user_id,
         parent_id=request.parent_id or None,
+        **steering(config, search),
     )
+
+
+def steering(config: ExperimentConfig, search: Search) -> dict[str, Any]:
+    """The columns of an experiment that say how its trials are steered, of its configuration and its new search."""
+    return {
+        "searcher_name": config.searcher.name,
+        "searcher_metric": config.searcher.metric,
+        "smaller_is_better": config.searcher.smaller_is_better,
+        "wants_validations": search.wants_validations,
+        "time_metric": getattr(config.searcher, "time_metric", None) or _unit(config),
+        "has_operations": search.generation == "ops",
+        "max_length": search.frame.max_units,
+        "slots_per_trial": config.resources.slots_per_trial,
+    }
 
 
 def _unit(config: ExperimentConfig) -> str | None:

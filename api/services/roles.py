@@ -64,6 +64,14 @@ def wire_role(number: int) -> dict[str, Any]:
     }
 
 
+def stored_role(number: int) -> str | None:
+    """How the database has the role that clients know by this number; None if this cluster has none such.
+
+    Number 6 is another role on the wire of Determined than the one that has it here.
+    """
+    return None if number == _NUMBERS["contributor"] else _STORED.get(number)
+
+
 def number_of(stored: str) -> int:
     """A stored role's number on the wire."""
     return _NUMBERS[stored]
