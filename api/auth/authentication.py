@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+import bcrypt
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
 from sqlalchemy import ColumnElement, bindparam, delete, or_, select, update
@@ -24,10 +25,11 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
+from api.auth import paseto
 from api.auth.throttle import LoginGate
 from api.errors import Forbidden, Unauthenticated, Unavailable
 from database.audit import asking
-from database.models import Agent, Allocation, AllocationContainer, Task, Trial, User, UserToken
+from database.models import Agent, Allocation, AllocationContainer, Task, TokenKey, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
 from workflows import names
@@ -47,6 +49,8 @@ USER_SESSION, ACCESS_TOKEN = "USER_SESSION", "ACCESS_TOKEN"
 AGENT_CREDENTIAL = "agent-"
 FULL, READ_ONLY = "full", "read-only"
 _hasher = PasswordHasher()
+#: How the hashes of passwords begin that came with the records of a Determined cluster (`workers.importing`).
+_BCRYPT = "$2"
 
 
 @dataclass(frozen=True)
@@ -254,11 +258,28 @@ class Authenticator:
             with self._database.read() as session:
                 user = session.scalar(select(User).where(User.username == username))
         stored = user.password_hash if user is not None and not user.is_remote else None
+        if user is not None and stored is not None and stored.startswith(_BCRYPT):
+            return self._imported_user_with(user, stored, digest)
         try:
             _hasher.verify(stored or self._decoy, digest.encode("utf-8", "surrogatepass"))
         except VerificationError:
             return None
         return user if stored else None
+
+    def _imported_user_with(self, user: User, stored: str, digest: str) -> User | None:
+        """A user whose password is as a Determined cluster stored it, if it is this one: from then on it is as here.
+
+        That is bcrypt of the first 72 bytes of what clients send, which that server cut off without a word.
+        """
+        try:
+            is_it = bcrypt.checkpw(digest.encode("utf-8", "surrogatepass")[:72], stored.encode())
+        except ValueError:  # it is no hash of bcrypt after all, or a zero byte was sent
+            return None
+        if is_it:
+            mine = User.id == user.id, User.password_hash == stored
+            with self._database.write() as session:
+                session.execute(update(User).where(*mine).values(password_hash=_hasher.hash(digest)))
+        return user if is_it else None
 
     def logout(self, token: str) -> None:
         """End a session."""
@@ -340,11 +361,15 @@ class Authenticator:
 
     def _user(self, token: str) -> UserPrincipal:
         with self._database.read() as session:
+            stored_name = token_hash(token)
+            if token.startswith(paseto.HEADER):
+                keys = session.execute(select(TokenKey.public_key, TokenKey.source)).tuples()
+                stored_name = paseto.row_of(token, keys) or stored_name
             row = session.execute(
                 select(User, UserToken.id, UserToken.scope, UserToken.last_used_at)
                 .join(UserToken, UserToken.user_id == User.id)
                 .where(
-                    UserToken.token_hash == token_hash(token),
+                    UserToken.token_hash == stored_name,
                     UserToken.revoked_at.is_(None),
                     UserToken.expires_at > utc_now(),
                     User.is_active,
