@@ -20,6 +20,10 @@ from workflows.messages import (
     DeliveryAttempt,
     DeliveryOutcome,
     ErasedExperiment,
+    ImportOrder,
+    ImportOutcome,
+    ImportPlan,
+    ImportStep,
     JobsAsked,
     JobsEnded,
     KillContainer,
@@ -183,4 +187,22 @@ def forget_agent(agent_id: str) -> None:
 @activity.defn
 async def deliver_webhook(attempt: DeliveryAttempt) -> DeliveryOutcome:
     """Tell a webhook of an event once, and record how that went."""
+    raise NotImplementedError
+
+
+@activity.defn
+def begin_import(order: ImportOrder) -> ImportPlan:
+    """Look at the other database, refuse what can't be imported, and say what there is to do."""
+    raise NotImplementedError
+
+
+@activity.defn
+def import_records(step: ImportStep) -> None:
+    """Bring the records of one kind over, or hold them against their source. Done again, it goes on."""
+    raise NotImplementedError
+
+
+@activity.defn
+def end_import(outcome: ImportOutcome) -> None:
+    """Record how an import ended, and forget the address of its source."""
     raise NotImplementedError

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.imports import ImportMode, Kind
 from workflows.lifecycle.needs import Need
 from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.lifecycle.trial import TrialState
@@ -34,6 +35,7 @@ class ErrorType(StrEnum):
     SAMPLER_UNUSABLE = "SamplerUnusable"
     DETACHED = "Detached"
     BAD_ANSWER = "BadAnswer"
+    IMPORT_ENDED = "ImportEnded"
 
 
 class Timing(BaseModel):
@@ -705,3 +707,34 @@ class DeliveryOutcome(BaseModel):
     is_delivered: bool
     is_over: bool
     told: str = ""
+
+
+# -- imports ---------------------------------------------------------------------------------------------------------
+
+
+class ImportOrder(BaseModel):
+    """An import from another cluster's database. Its address is in the record, as it has a password."""
+
+    import_id: int
+    mode: ImportMode = ImportMode.PLAN
+
+
+class ImportPlan(BaseModel):
+    """The kinds of records that an import goes through, in order."""
+
+    kinds: list[Kind] = []
+
+
+class ImportStep(BaseModel):
+    """One kind of record of an import."""
+
+    import_id: int
+    mode: ImportMode
+    kind: Kind
+
+
+class ImportOutcome(BaseModel):
+    """How an import ended. `error` is for the user who asked for it; empty: all is done."""
+
+    import_id: int
+    error: str = ""

@@ -79,6 +79,11 @@ def delivery_workflow(delivery_id: str) -> str:
     return f"webhook-delivery-{delivery_id}"
 
 
+def import_workflow(import_id: int) -> str:
+    """Workflow id of an import from another cluster's database."""
+    return f"import-{import_id}"
+
+
 def trial_task(experiment_id: int, request_id: str, continuation: int = 0) -> str:
     """Id of the task of a trial. Each time that its experiment continues and runs it again, it gets a further one."""
     first = f"{experiment_id}.{request_id}"

@@ -28,6 +28,7 @@ from workflows.messages import (
     DeliveryOrder,
     ExperimentRun,
     FileRemovalOrder,
+    ImportOrder,
     JobMove,
     NodeService,
     OperationAnswers,
@@ -332,6 +333,11 @@ class Commands:
     async def remove_files(self, workflow_id: str, order: FileRemovalOrder) -> None:
         """Have single files removed from storage. Raises: Unavailable."""
         await self._start_cleanup("FileRemoval", workflow_id, order, "files of checkpoints, or of TensorBoard")
+
+    async def start_import(self, order: ImportOrder) -> None:
+        """Have another cluster's database imported; nothing if it was begun before. Raises: Unavailable."""
+        workflow_id = names.import_workflow(order.import_id)
+        await self._ensure("Import", workflow_id, order, f"import {order.import_id}")
 
     async def _start_cleanup(
         self,

@@ -23,6 +23,7 @@ from workflows.messages import (
     DeliveryOrder,
     ExperimentRun,
     FileRemovalOrder,
+    ImportOrder,
     PoolRun,
     TaskRun,
 )
@@ -37,6 +38,7 @@ REMOVE_FILES = "remove_files"
 START_POOL = "start_pool"
 STOP_POOL = "stop_pool"
 START_NODES = "start_nodes"
+START_IMPORT = "start_import"
 
 
 def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
@@ -158,6 +160,8 @@ class Dispatcher:
             await self._commands.ensure_pool(PoolRun.model_validate(entry.payload))
         elif entry.kind == START_NODES:
             await self._commands.ensure_autoscaler(AutoscalerRun.model_validate(entry.payload))
+        elif entry.kind == START_IMPORT:
+            await self._commands.start_import(ImportOrder.model_validate(entry.payload))
         elif entry.kind == STOP_POOL:
             await self._commands.end_pool(PoolRun.model_validate(entry.payload))
         else:

@@ -104,6 +104,11 @@ POLICY = {"configPolicies": {"constraints": {"priority_limit": 1}}}
 WEBHOOK = {"url": "https://example.com", "workspaceId": "{workspace_id}",
            "mode": "WEBHOOK_MODE_SPECIFIC", "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
 ROWS: list[tuple[str, str, Any, str]] = [
+    # imports: the number is nobody's
+    ("GET", "/api/v1/undeterred/imports", None, ADMINS),
+    ("POST", "/api/v1/undeterred/imports", {"mode": "PLAN", "source": "postgresql://me@127.0.0.1:1/old"}, ADMINS),
+    ("GET", "/api/v1/undeterred/imports/999", None, row("cluster admin", "404", owner="403", foreign="403")),
+    ("POST", "/api/v1/undeterred/imports/999/cancel", None, row("cluster admin", "404", owner="403", foreign="403")),
     # the cluster
     ("GET", "/info", None, PUBLIC),
     ("GET", "/health", None, PUBLIC),
