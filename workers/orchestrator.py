@@ -28,6 +28,7 @@ from determined.common.outgoing import Outgoing
 from workers.connect import GivenUp, connect, connection_of, ensure_search_attributes, following, mark_ready
 from workers.connect import run as run_process
 from workers.health import answering
+from workers.importing.activities import Importing
 from workers.monitoring import runtime_of
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
@@ -36,6 +37,7 @@ from workflows.autoscaler import Autoscaler
 from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval
 from workflows.converter import RUNNER
 from workflows.experiment import Experiment
+from workflows.imports import Import
 from workflows.names import ORCHESTRATOR_QUEUE
 from workflows.resource_pool import ResourcePool
 from workflows.task import Task
@@ -55,6 +57,7 @@ WORKFLOWS = [
     ExperimentDeletion,
     FileRemoval,
     WebhookDelivery,
+    Import,
 ]
 
 
@@ -66,7 +69,7 @@ def record_activities(
     provider_folder: Path | None = None,
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
-    records, cleanup = Records(database), Cleanup(database, roots)
+    records, cleanup, importing = Records(database), Cleanup(database, roots), Importing(database)
     return [
         Sampling().suggest,
         records.record_experiment,
@@ -86,6 +89,9 @@ def record_activities(
         cleanup.erase_experiment,
         cleanup.note_deletion_failed,
         Webhooks(database, rules=outgoing).deliver_webhook,
+        importing.begin_import,
+        importing.import_records,
+        importing.end_import,
     ]
 
 
