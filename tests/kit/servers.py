@@ -90,11 +90,11 @@ class Postgres:
             if self._user is not None:
                 os.chown(folder, self._user, -1)
             subprocess.run(
-                [_postgres_program("pg_basebackup"), "-D", folder / "data", "-R", "-X", "stream", "-c", "fast",
+                [postgres_program("pg_basebackup"), "-D", folder / "data", "-R", "-X", "stream", "-c", "fast",
                  "-h", "127.0.0.1", "-p", str(parts.port), "-U", str(parts.username)],
                 user=self._user, cwd=folder, check=True, env=os.environ | {"PGPASSWORD": str(parts.password)},
             )  # fmt: skip
-            line = [_postgres_program("postgres"), "-D", str(folder / "data"), "-p", str(port), "-h", "127.0.0.1"]
+            line = [postgres_program("postgres"), "-D", str(folder / "data"), "-p", str(port), "-h", "127.0.0.1"]
             standby = Postgres(
                 folder,
                 parts.set(port=port).render_as_string(hide_password=False),
@@ -132,7 +132,7 @@ def restartable_postgres(*settings: str) -> Generator[Postgres]:
     Args:
         settings: Of the server, `name=value`.
     """
-    programs = {name: _postgres_program(name) for name in ("initdb", "postgres")}
+    programs = {name: postgres_program(name) for name in ("initdb", "postgres")}
     user = _unprivileged_user()
     with tempfile.TemporaryDirectory(prefix="postgres-") as name:
         folder = Path(name)
@@ -376,7 +376,9 @@ def _docker_answers() -> bool:
     return subprocess.run(["docker", "version"], capture_output=True, check=False).returncode == 0
 
 
-def _postgres_program(name: str) -> str:
+def postgres_program(name: str) -> str:
+    """Path of a program of PostgreSQL, of the newest version that is installed."""
+
     def find() -> str | None:
         folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
         return next((str(folder / name) for folder in folders if (folder / name).exists()), shutil.which(name))
@@ -442,7 +444,7 @@ def chromium_program() -> str:
 PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: find_or_get(print),
     lambda: _program("dockerd", "docker.io"),
-    lambda: _postgres_program("postgres"),
+    lambda: postgres_program("postgres"),
     pgbouncer_program,
     faketime_library,
     haproxy_program,
