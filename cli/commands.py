@@ -73,6 +73,7 @@ ENTRIES = (
     Entry("webhook", "webhooks: send events to other systems", "webhook"),
     Entry("mcp", "serve the cluster to a coding agent (Model Context Protocol)", "mcp_server"),
     Entry("audit", "the audit log: who changed what", "audit"),
+    Entry("import", "bring the records of a Determined cluster over", "importing"),
     Entry("master", "information, settings and log of the cluster", "master"),
     Entry("dev", "tools for work with the API itself", "dev"),
     Entry("auth", "log in by an identity provider", "auth"),

@@ -1,0 +1,195 @@
+"""`det import`: bring the records of a Determined cluster over."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated, Any
+
+import typer
+
+from cli import render, session
+from cli.group import new_app
+from cli.options import Json, lists
+from cli.render import Form
+from determined import errors
+
+app = new_app("Bring the records of a Determined cluster over.", aliases={"ls": "list"}, default="status")
+
+_EVERY_S = 0.5
+_ENDED = ("COMPLETED", "CANCELED", "ERROR")
+_HEADERS = ["What", "There", "Looked at", "Written", "Unchanged", "Skipped"]
+_VERIFIED = ["What", "There", "Compared", "Same", "Different", "Checksum there", "Checksum here"]
+
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="URL",
+        help="The other cluster's database, as its orchestrator reaches it: postgresql://USER:PASSWORD@HOST/NAME."
+        " Without it: $DET_IMPORT_FROM, so that the password is in no list of processes.",
+        show_default=False,
+    ),
+]
+Shift = Annotated[bool, typer.Option("--shift", help="Move all numbers, for a cluster that is not empty.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end.")]
+ImportId = Annotated[
+    int | None, typer.Argument(metavar="IMPORT_ID", help="Its number; the newest.", show_default=False)
+]
+
+
+def command() -> Any:
+    """The group as a command."""
+    return typer.main.get_command(app)
+
+
+@app.command("plan")
+def plan(source: Source = None, shift: Shift = False, as_json: Json = False) -> None:
+    """Say what would come, what collides and what can't come. Nothing is written."""
+    _start("PLAN", source, shift=shift, detach=False, as_json=as_json)
+
+
+@app.command("run")
+def run(source: Source = None, shift: Shift = False, detach: Detach = False, as_json: Json = False) -> None:
+    """Bring everything over that is not here yet. Repeated, only what is new or changed there comes."""
+    _start("RUN", source, shift=shift, detach=detach, as_json=as_json)
+
+
+@app.command("verify")
+def verify(source: Source = None, shift: Shift = False, detach: Detach = False, as_json: Json = False) -> None:
+    """Compare each record that came with its source, by counts and checksums. Nothing is written."""
+    _start("VERIFY", source, shift=shift, detach=detach, as_json=as_json)
+
+
+@app.command("status")
+def status(import_id: ImportId = None, as_json: Json = False) -> None:
+    """Show how far an import is, or how it ended."""
+    found = _fetch(import_id or _newest())
+    _report(found, as_json=as_json)
+
+
+@app.command("list")
+@lists
+def list_imports(form: Form) -> None:
+    """List imports, plans and verifications, the newest first."""
+    found: list[dict[str, Any]] = session.fetch("undeterred/imports")["imports"]
+    rows = [
+        [each["id"], each["mode"], each["state"], each["source"], render.time_of(each["createdAt"]),
+         render.time_of(each.get("endedAt")), each["error"]]
+        for each in found
+    ]  # fmt: skip
+    render.listing(["ID", "Mode", "State", "Source", "Started", "Ended", "Error"], rows, form, raw=found)
+
+
+@app.command("cancel")
+def cancel(import_id: ImportId = None) -> None:
+    """End an import. What came stays; `det import run` goes on from there."""
+    number = import_id or _newest()
+    session.get().post(f"/api/v1/undeterred/imports/{number}/cancel")
+    render.say(f"Import {number} ends")
+
+
+def _start(mode: str, source: str | None, *, shift: bool, detach: bool, as_json: bool) -> None:
+    url = source or os.environ.get("DET_IMPORT_FROM", "")
+    if not url:
+        raise typer.BadParameter("no source was given: expected --from postgresql://…, or DET_IMPORT_FROM.")
+    if "://" not in url:
+        raise typer.BadParameter(
+            f"--from {url[:200]}: expected postgresql://…: load a dump into a database of its own first"
+            f" (`createdb old && psql old < {url[:200]}`), and name that."
+        )
+    body = {"mode": mode, "source": url, "shift": shift}
+    started = session.get().post("/api/v1/undeterred/imports", body).json()["import"]
+    if detach:
+        render.say(f"Started import {started['id']}; `det import status {started['id']}` shows how far it is")
+        return
+    try:
+        found = _watched(started["id"], is_quiet=as_json)
+    except KeyboardInterrupt:
+        render.note(f"Import {started['id']} goes on; `det import cancel {started['id']}` ends it")
+        raise
+    _report(found, as_json=as_json)
+
+
+def _watched(import_id: int, *, is_quiet: bool) -> dict[str, Any]:
+    """Wait for the end, with a line for each kind of record that is done, and one that moves for the present one."""
+    done: set[str] = set()
+    moves = render.is_interactive() and not is_quiet
+    while True:
+        found = _fetch(import_id)
+        for table in found["tables"]:
+            if table["isDone"] and table["kind"] not in done:
+                done.add(table["kind"])
+                if not is_quiet:
+                    render.note(f"{_erased(moves)}{_line(table)}")
+        if found["state"] in _ENDED:
+            return found
+        present = next((table for table in found["tables"] if not table["isDone"]), None)
+        if moves and present is not None:
+            typer.echo(f"{_erased(moves)}{_line(present)} …", nl=False, err=True)
+        time.sleep(_EVERY_S)
+
+
+def _erased(moves: bool) -> str:
+    return "\r\x1b[K" if moves else ""
+
+
+def _line(table: dict[str, Any]) -> str:
+    return (
+        f"{table['kind']}: {int(table['read']):,} of {int(table['total']):,}, {int(table['written']):,} written,"
+        f" {int(table['unchanged']):,} as they were"
+    )
+
+
+def _report(found: dict[str, Any], *, as_json: bool) -> None:
+    """The tables, what did not come and why, and what is to be known. Raises: DeterminedException if it failed."""
+    if as_json:
+        render.document(found, as_json=True)
+    else:
+        _print(found)
+    differing = sum(int(table["differing"]) for table in found["tables"])
+    if found["state"] == "ERROR":
+        raise errors.DeterminedException(f"import {found['id']}: {found['error']}")
+    if found["mode"] == "VERIFY" and differing:
+        raise errors.DeterminedException(f"{differing} records differ from what they are there, or are not here")
+
+
+def _print(found: dict[str, Any]) -> None:
+    tables: list[dict[str, Any]] = found["tables"]
+    if found["mode"] == "VERIFY":
+        rows = [
+            [each["kind"], each["total"], each["read"], each["unchanged"], each["differing"], each["checksum"],
+             each["ourChecksum"]]
+            for each in tables
+        ]  # fmt: skip
+        render.table(_VERIFIED, rows)
+    else:
+        render.table(
+            _HEADERS,
+            [
+                [each["kind"], each["total"], each["read"], each["written"], each["unchanged"],
+                 sum(reason["count"] for reason in each["skipped"])]
+                for each in tables
+            ],
+        )  # fmt: skip
+    for table in tables:
+        for reason in table["skipped"]:
+            keys = ", ".join(reason["keys"]) + (", …" if reason["count"] > len(reason["keys"]) else "")
+            render.say(f"{table['kind']}: {reason['count']} skipped: {reason['reason']} ({keys})")
+    shifts = {kind: by for kind, by in found["shifts"].items() if by}
+    if shifts:
+        render.say("Numbers move: " + ", ".join(f"{kind} by {by}" for kind, by in shifts.items()))
+    for warning in found["warnings"]:
+        render.say(f"Note: {warning}")
+    render.say(f"Import {found['id']} ({found['mode']} from {found['source']}): {found['state']}")
+
+
+def _fetch(import_id: int) -> dict[str, Any]:
+    return session.fetch(f"undeterred/imports/{import_id}")["import"]
+
+
+def _newest() -> int:
+    found: list[dict[str, Any]] = session.fetch("undeterred/imports")["imports"]
+    if not found:
+        raise errors.NotFoundException("nothing has been imported: see `det import run --help`")
+    return int(found[0]["id"])
