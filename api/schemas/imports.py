@@ -40,8 +40,8 @@ class ImportTable(Wire):
     checksum: str
     our_checksum: str
     skipped: list[Skipped]
-    started_at: Timestamp | None
-    ended_at: Timestamp | None
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
 
 
 class Import(Wire):
@@ -58,7 +58,7 @@ class Import(Wire):
     warnings: list[str]
     error: str
     created_at: Timestamp
-    ended_at: Timestamp | None
+    ended_at: Timestamp | None = None
     tables: list[ImportTable]
 
 

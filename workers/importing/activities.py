@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import psycopg
 import structlog
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from temporalio import activity
@@ -56,8 +56,13 @@ class Importing:
     @activity.defn
     def begin_import(self, order: ImportOrder) -> ImportPlan:
         """Look at the other database, refuse what can't be imported, and say what there is to do."""
-        with self._told(), self._source(order.import_id) as source, self._database.write() as session:
+        with (
+            self._told(order.import_id),
+            self._source(order.import_id) as source,
+            self._database.write() as session,
+        ):
             row = self._row(session, order.import_id)
+            row.error = ""
             row.state, row.cluster_id, row.schema_version = ImportState.RUNNING.value, source.cluster_id, source.version
             row.shifts = shifts_of(session, source.cluster_id) if row.is_shifted else {}
             taken = {} if row.is_shifted else collisions(session, source, source.cluster_id)
@@ -77,7 +82,7 @@ class Importing:
     def import_records(self, step: ImportStep) -> None:
         """Bring the records of one kind over, or hold them against their source. Done again, it goes on."""
         holder = claim(self._database, step.import_id, step.kind)
-        with self._told(), self._source(step.import_id) as source:
+        with self._told(step.import_id), self._source(step.import_id) as source:
             try:
                 self._work(step, holder, source)
             except Replaced:
@@ -118,7 +123,7 @@ class Importing:
                 progress = held(session, step.import_id, kind, holder)
                 if progress.is_done:
                     return
-                progress.started_at = progress.started_at or utc_now()
+                progress.started_at, row.error = progress.started_at or utc_now(), ""
                 if came is None:
                     came = Came(session, row.cluster_id, is_plan=step.mode is ImportMode.PLAN)
                 work(session, source, row, progress, came)
@@ -140,7 +145,7 @@ class Importing:
             yield source
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _told(self, import_id: int) -> Generator[None]:
         """Errors in words for users: final ones end the import, others are tried again. No address is among them."""
         try:
             yield
@@ -148,11 +153,19 @@ class Importing:
             raise ApplicationError(str(error), type=ErrorType.IMPORT_ENDED, non_retryable=True) from None
         except psycopg.Error as error:
             is_away = isinstance(error, psycopg.OperationalError) and not _is_refusal(error)
-            reason = f"the other database: {(str(error).splitlines() or ['it does not answer'])[0]}"
-            kind = "SourceAway" if is_away else ErrorType.IMPORT_ENDED
-            raise ApplicationError(reason[:_LONGEST_ERROR], type=kind, non_retryable=not is_away) from None
+            reason = f"the other database: {(str(error).splitlines() or ['it does not answer'])[0]}"[:_LONGEST_ERROR]
+            if not is_away:
+                raise ApplicationError(reason, type=ErrorType.IMPORT_ENDED, non_retryable=True) from None
+            self._note_wait(import_id, reason)
+            raise ApplicationError(reason, type="SourceAway") from None
         except SQLAlchemyError as error:
             raise ApplicationError(f"the records: {reason_of(error)}"[:_LONGEST_ERROR], type="RecordsAway") from None
+
+    def _note_wait(self, import_id: int, reason: str) -> None:
+        """Show why it does not go on at the moment."""
+        with self._database.write() as session:
+            mine = Import.id == import_id, Import.state.not_in(ENDED)
+            session.execute(update(Import).where(*mine).values(error=f"tried again: {reason}"[:_LONGEST_ERROR]))
 
     @staticmethod
     def _take_key(session: Session, source: Source) -> None:
