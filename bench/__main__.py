@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|cluster|docker|kubernetes …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|importing|cluster|docker|kubernetes …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -16,6 +16,7 @@ from bench import (
     clients,
     cluster,
     hosts,
+    importing,
     interactive,
     killed_rank,
     kubernetes,
@@ -60,6 +61,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "hosts": hosts.figures,
     "restore": restore.figures,
     "partitions": partitions.figures,
+    "importing": importing.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
 }

@@ -48,13 +48,20 @@ def _count(entry: dict[str, Any], value: float) -> None:
     total = (number(entry["sum"]) or 0.0) + value
     entry["sum"] = plain(total)
     entry["mean"] = plain(total / entry["count"])
-    for key, better in (("min", min), ("max", max)):
-        old = number(entry.get(key))
-        new = value if old is None else better(old, value)
-        entry[key] = plain(math.nan if math.isnan(value) or (old is not None and math.isnan(old)) else new)
+    least, most = number(entry.get("min")), number(entry.get("max"))
+    if least is None or most is None:
+        entry["min"] = entry["max"] = plain(value)
+    elif math.isnan(value) or math.isnan(least):
+        entry["min"] = entry["max"] = plain(math.nan)
+    elif value < least:
+        entry["min"] = plain(value)
+    elif value > most:
+        entry["max"] = plain(value)
 
 
 def _kind(value: Any) -> str:
+    if type(value) is float:
+        return "number"
     if value is None:
         return "null"
     if isinstance(value, bool):
