@@ -1,4 +1,4 @@
-"""The import of another cluster's database: kind by kind, by an activity that goes on where it stopped (ADR 49)."""
+"""The import of another cluster's database: kind by kind, by an activity that goes on where it stopped (ADR 51)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports from another cluster's database: asked for by administrators, done by a workflow (ADR 49)."""
+"""Imports from another cluster's database: asked for by administrators, done by a workflow (ADR 51)."""
 
 from __future__ import annotations
 

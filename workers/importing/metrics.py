@@ -1,6 +1,6 @@
 """Metrics of imported trials: a trial's reports, its curves' blocks and its totals, in one transaction for some trials.
 
-A trial is the unit: what the source has of it is told by counts, so that one that is as it was is not read again, and
+A trial is the unit: counts say what the source has of it, so that one that is as it was is not read again, and
 one that is not is written anew. Rows go by COPY; through the ORM, ten million would take an hour.
 """
 
@@ -72,7 +72,7 @@ class Report:
 
 @dataclass
 class Totals:
-    """What follows for a trial from its reports, taken in by group and step."""
+    """What follows for a trial from its reports, which come by group and step."""
 
     trial_id: int
     metric: str
@@ -164,7 +164,7 @@ def looked_at(kind: Kind) -> int:
 
 
 def gone_on(session: Session, trials: Sequence[int]) -> set[int]:
-    """Which of these trials, by number here, are of experiments that somebody here went on with."""
+    """Which of these trials, by number here, are of experiments that were continued here."""
     found: set[int] = set()
     for begin in range(0, len(trials), 500):
         statement = (

@@ -1,6 +1,6 @@
 """Rebuilds the record of an imported search: its events, told to a new search with the same seed.
 
-Our searches draw as Determined's do: the same trials under the same request ids. So a search that is told what became
+Our searches draw as Determined's do: the same trials under the same request ids. So a search that learns what became
 of the trials decides what the other master decided, and its record is one that can be continued, forked and verified.
 Where it asks for other trials than there were, it is no such search, and has no record. Pure.
 """

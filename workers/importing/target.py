@@ -110,7 +110,7 @@ class Came:
             self._known[kind].pop(key, None)
 
     def __call__(self, kind: Kind, key: Any) -> str | None:
-        """Its key here. A plan, for which nothing came yet, is told that everything will."""
+        """Its key here. For a plan, everything will come."""
         return self._known[kind].get(str(key)) or (str(key) if self.is_plan else None)
 
     @staticmethod
@@ -154,7 +154,7 @@ def mark(session: Session, source: str, kind: Kind, entries: Sequence[tuple[str,
 
 
 def claim(database: Database, import_id: int, kind: Kind) -> str:
-    """Take a kind up: whoever worked on it before, and still lives, finds that at its next page."""
+    """Take a kind up: an earlier attempt that still lives finds that at its next page."""
     holder = secrets.token_hex(16)
     with database.write() as session:
         mine = ImportTable.import_id == import_id, ImportTable.kind == kind

@@ -228,6 +228,9 @@ LOCAL = (
 )
 """What asks no cluster, or more than a cluster."""
 FURTHER = {
+    "import plan": "--from postgresql://me@old/db",
+    "import run": "--from postgresql://me@old/db",
+    "import verify": "--from postgresql://me@old/db",
     "experiment bulk": "1",
     "experiment edit": "--max-trials 3",
     "experiment set gc-policy": "--save-experiment-best 1 --save-trial-best 1 --save-trial-latest 1",
