@@ -214,6 +214,9 @@ ACTIONS: dict[str, Action | str] = {
          "deploy local master-down", "deploy local agent-up", "deploy local agent-down"),
         "it is about the processes of a cluster on this machine",
     ),
+    "import run": "it takes the address of another database with its password, which belongs into an operator's terminal",
+    "import cancel": "imports are watched where they were started: in an operator's terminal",
+    "mcp serve": "it is what a coding agent starts; people have the pages",
     "dev curl": "it sends any request, for work with the API itself",
 }  # fmt: skip
 
@@ -238,7 +241,7 @@ _READS = """
     rbac describe-role; rbac list-groups-roles; rbac list-roles; rbac list-users-roles; rbac my-permissions;
     token describe; token list; config-policies describe; webhook deliveries; webhook list; audit list; audit verify;
     master cluster-message get; master config check; master config show; auth list-providers; master info; master logs;
-    master version
+    master version; import plan; import verify; import status; import list
 """
 READS = frozenset(" ".join(name.split()) for name in _READS.split(";"))
 
