@@ -31,11 +31,14 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 class Route(APIRoute):
-    """A route that reads its body as clients send it."""
+    """A route that reads its body as clients send it, and is complete: an application takes it as it is."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         told = (endpoint.__doc__ or endpoint.__name__).strip()
         options["summary"] = told.split("\n")[0].split(". ")[0].rstrip(".")
+        options["responses"] = ERRORS | (options.get("responses") or {})
+        options["generate_unique_id_function"] = operation_id
+        options["strict_content_type"] = False
         super().__init__(path, endpoint, **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
