@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
 from hypothesis import settings
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
+from api.auth import authentication
 from tests.kit.platform import Platform, platform
-from tests.kit.servers import postgres_server, temporal_server
+from tests.kit.servers import restartable_postgres, temporal_server
 from tests.streams import pytest_xdist_make_scheduler  # noqa: F401 (a hook)
 
 _numbers = itertools.count(1)
@@ -55,6 +57,20 @@ def _is_left_out(item: pytest.Item) -> bool:
     return engine != ("sqlite", "postgres")[zlib.crc32(name.encode()) % 2]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """Hashes of passwords that cost little: each platform makes one, and verifies one. See `costly_passwords`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(authentication, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+        yield
+
+
+@pytest.fixture
+def costly_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes as the product makes them, for tests of what they cost."""
+    monkeypatch.setattr(authentication, "_hasher", PasswordHasher())
+
+
 @pytest.fixture
 def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Temporal dev server of the test's own, as ids repeat from one database to the next; up in under a second."""
@@ -64,9 +80,9 @@ def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL server of the tests' own."""
-    with postgres_server() as url:
-        yield url
+    """A PostgreSQL server of the tests' own, which need not survive a power cut: its writes wait for no disk."""
+    with restartable_postgres("fsync=off", "full_page_writes=off") as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import itertools
 import json
 import time
@@ -20,9 +21,11 @@ from typing import Any
 import httpx
 import orjson
 import yaml
+from argon2 import PasswordHasher
 from sqlalchemy import delete, select
 
 from activities.records import Records
+from api.auth import authentication
 from api.auth.authentication import hash_password, new_token, token_hash
 from api.errors import Unavailable
 from api.parts import Parts
@@ -39,8 +42,6 @@ from workflows.scheduling.model import Placement
 AGENT_TOKEN = "agent-token-of-the-tests"
 ADMIN_PASSWORD = "correct horse"
 PASSWORD = "hunter2 hunter2"
-#: Hashing is slow on purpose: once for all users.
-_PASSWORD_HASH = hash_password(PASSWORD, is_hashed=False)
 _numbers = itertools.count(1)
 
 SINGLE = {"name": "single", "metric": "loss", "max_length": 100}
@@ -161,7 +162,7 @@ class Served:
         """A new user with a session. The password is PASSWORD."""
         name = name or f"user{next(_numbers)}"
         with self.database.write() as session:
-            user = User(username=name, is_admin=is_admin, password_hash=_PASSWORD_HASH)
+            user = User(username=name, is_admin=is_admin, password_hash=_password_hash(authentication._hasher))
             session.add(user)
             session.flush()
         return self.session_of(user.id, name)
@@ -262,6 +263,12 @@ class Served:
         """The record of a trial."""
         with self.database.read() as session:
             return session.get_one(Trial, trial_id)
+
+
+@functools.cache
+def _password_hash(hasher: PasswordHasher) -> str:
+    """That of PASSWORD, once for all users whose passwords are hashed so."""
+    return hash_password(PASSWORD, is_hashed=False)
 
 
 def a_file(path: str, content: bytes = b"", kind: int = 48) -> dict[str, Any]:
