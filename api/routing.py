@@ -28,6 +28,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Error, "description": "Refused: the message says why"},
     "5XX": {"model": Error, "description": "Not possible now: the message says why"},
 }
+_ERROR_FIELDS = APIRoute("/", lambda: None, responses=ERRORS).response_fields
 
 
 class Route(APIRoute):
@@ -36,10 +37,12 @@ class Route(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         told = (endpoint.__doc__ or endpoint.__name__).strip()
         options["summary"] = told.split("\n")[0].split(". ")[0].rstrip(".")
-        options["responses"] = ERRORS | (options.get("responses") or {})
         options["generate_unique_id_function"] = operation_id
         options["strict_content_type"] = False
         super().__init__(path, endpoint, **options)
+        # not by an option: each route would make validators of its own for them, which half a start would go into
+        self.responses = ERRORS | self.responses
+        self.response_fields = _ERROR_FIELDS | self.response_fields
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's own, with the body read beforehand."""
