@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine, Mapping
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -21,7 +22,6 @@ from activities.launchers.base import (
     LaunchError,
     Place,
 )
-from database.types import utc_now
 from workflows.lifecycle.allocation import AllocationState, ContainerResult
 from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
 
@@ -132,11 +132,15 @@ class Containers:
             known = {status.container_id for status in await self._launcher.list()}
             if order.container_id not in known:
                 if "started" in info.heartbeat_details:
-                    return self._ended(order, ContainerExit(ExitCause.LOST, None, utc_now(), "the container is gone"))
+                    return self._ended(
+                        order, ContainerExit(ExitCause.LOST, None, datetime.now(UTC), "the container is gone")
+                    )
                 # An attempt that falls silent over a slow API or a pull is followed by another, whose order brings
                 # another token: the container of the first would be refused everything.
                 if order.container_id in self._unwanted or not await self._launched(order, beat):
-                    killed = ContainerExit(ExitCause.KILLED, 128 + signal.SIGKILL, utc_now(), "it was not started")
+                    killed = ContainerExit(
+                        ExitCause.KILLED, 128 + signal.SIGKILL, datetime.now(UTC), "it was not started"
+                    )
                     return self._ended(order, killed)
                 if order.container_id in self._unwanted:  # the kill came first, and found nothing to end
                     await self._launcher.kill(order.container_id, 0.0)
@@ -165,7 +169,7 @@ class Containers:
                 reason=error.reason,
                 message=str(error),
             )
-            return ContainerEnd(result=result, ended_at=utc_now())
+            return ContainerEnd(result=result, ended_at=datetime.now(UTC))
         except asyncio.CancelledError:
             # whatever the reason - a deploy, a heartbeat that came too late - it is not this activity that decides
             raise ApplicationError("the worker leaves, the container stays", type=ErrorType.DETACHED) from None

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from starlette.concurrency import run_in_threadpool
 from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
 from temporalio.client import Client
 
-from database.migrate import is_usable
-from database.session import Database
+if TYPE_CHECKING:
+    from database.session import Database
 
 log = structlog.get_logger()
 
@@ -91,6 +91,7 @@ class _Remembered:
 
 def of_database(database: Database) -> Check:
     """Whether the database answers, and has this release's schema or a later one's."""
+    from database.migrate import is_usable  # agents and gateways have none, and load none of it
 
     async def check() -> bool:
         return await run_in_threadpool(is_usable, database)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import httpx
 import structlog
@@ -19,10 +19,6 @@ from activities.containers import AgentPresence, Containers
 from activities.launchers.base import Launcher, LaunchError
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.host_policy import HostPolicy
-from activities.launchers.kubernetes.launcher import KubernetesLauncher
-from activities.launchers.kubernetes.manifest import PodSettings
-from activities.launchers.kubernetes.nodes import Nodes
-from activities.launchers.kubernetes.policy import PodPolicy
 from activities.launchers.process import ProcessLauncher
 from activities.launchers.specification import Host, Policy, spec_builder
 from activities.log_shipper import LogShipper
@@ -39,6 +35,10 @@ from workers.connect import run as run_process
 from workers.health import answering
 from workers.settings import AgentSettings, parts_of
 from workflows import names
+
+if TYPE_CHECKING:  # loaded where pods are launched: Kubernetes' client is a third of what an agent loads
+    from activities.launchers.kubernetes.manifest import PodSettings
+    from activities.launchers.kubernetes.nodes import Nodes
 
 log = structlog.get_logger()
 
@@ -65,6 +65,8 @@ def _policy_of(settings: AgentSettings) -> Policy:
     of_host = HostPolicy.of(settings.bind_mounts, settings.host_devices, settings.capabilities)
     if settings.launcher != "kubernetes":
         return of_host
+    from activities.launchers.kubernetes.policy import PodPolicy
+
     return PodPolicy(
         volumes=list(settings.pod_volumes),
         host_paths=[str(path) for path in of_host.bind_mounts or ()],
@@ -76,6 +78,8 @@ def _policy_of(settings: AgentSettings) -> Policy:
 
 
 def _pods_of(settings: AgentSettings) -> PodSettings:
+    from activities.launchers.kubernetes.manifest import PodSettings
+
     return PodSettings(
         agent_id=settings.agent_id,
         pool=settings.pool,
@@ -94,6 +98,8 @@ def _pods_of(settings: AgentSettings) -> PodSettings:
 def launcher_of(settings: AgentSettings) -> Launcher:
     """What runs this agent's containers."""
     if settings.launcher == "kubernetes":
+        from activities.launchers.kubernetes.launcher import KubernetesLauncher
+
         where = settings.kubeconfig, settings.kube_context, settings.kube_namespace
         return KubernetesLauncher(_pods_of(settings), kubeconfig=where[0], context=where[1], namespace=where[2])
     folder = Path(settings.folder)
@@ -199,6 +205,8 @@ async def _work(
 
 async def _nodes_of(settings: AgentSettings) -> Nodes:
     """What a cluster's nodes offer, read once. Raises: GivenUp."""
+    from activities.launchers.kubernetes.nodes import Nodes
+
     try:
         nodes = await Nodes.connect(
             _pods_of(settings),
