@@ -8,16 +8,23 @@ COMPAT := .venv-compat-0.38.1 .venv-compat-0.21.0
 UV := $(VENV)/bin/uv
 # Of the commits since 72 characters were agreed upon. The time of day belongs there: Git takes that of now otherwise.
 LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | grep -E '.{73}'
+# The parts of `make check`, of which `make --jobs 2 check` has two at work at a time: the longest first.
+CHECKS := check-types check-pages check-code check-modules check-generated check-words
 
-.PHONY: demo test test-deploy test-kubernetes test-temporal soak soak-versions check bench bench-data install install-dev format docs site changelog clean
+.PHONY: demo test environments programs test-deploy test-kubernetes test-temporal soak soak-versions check $(CHECKS) bench bench-data install install-dev format docs site changelog clean
 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
 
-# Two at a time, as tests/streams.py parts them.
-test: install-dev $(COMPAT:=/.installed) $(TORCH)/.installed
+# What the tests need beside $(VENV): environments, and programs such as PostgreSQL.
+environments: $(COMPAT:=/.installed) $(TORCH)/.installed
+
+programs: install-dev
 	@$(VENV)/bin/python -m tests.prepare
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
+
+# Two at a time, as tests/streams.py parts them; the slowest twenty are named at the end.
+test: install-dev environments programs
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
 
 # The Helm chart, the units of systemd and the Compose file. Helm is compiled the first time.
 test-deploy: install-dev
@@ -40,18 +47,32 @@ soak: install-dev
 soak-versions: install-dev
 	@$(VENV)/bin/python -m tests.versions
 
-check: install-dev $(TYPESCRIPT)
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
+check: $(CHECKS)
+
+$(CHECKS): install-dev
+
+check-types:
 	$(VENV)/bin/pyright
 	$(VENV)/bin/ty check --quiet --python $(VENV) tests bench
+
+check-pages:
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+check-code:
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
 	$(VENV)/bin/lint-imports
+
+check-modules: $(TYPESCRIPT)
 	$(VENV)/bin/node $(TYPESCRIPT)/bin/tsc -p web/tsconfig.json
 	$(VENV)/bin/python -m web.vendor --check
+
+check-generated:
 	$(VENV)/bin/python -m harness.twins --check
 	$(VENV)/bin/python -m docs.generate --check
+
+check-words:
 	$(VENV)/bin/python -m docs.words
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@$(VENV)/bin/towncrier build --draft --version next > /dev/null
 	@! $(LONG_SUBJECTS) || { echo "the subject of a commit has more than 72 characters: say less there, and more below"; exit 1; }
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from api.auth import authentication
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import restartable_postgres, temporal_server
-from tests.streams import pytest_xdist_make_scheduler  # noqa: F401 (a hook)
+from tests.streams import pytest_xdist_make_scheduler, turn_of  # noqa: F401 (the first is a hook)
 
 _numbers = itertools.count(1)
 
@@ -33,8 +33,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What is not about statements runs on one of the engines, by its name half on each; all on both in the soak.
 
     That is what runs a whole platform, and what refuses requests. The statements themselves are tested on both, by the
-    other tests of the API and by those of the database.
+    other tests of the API and by those of the database. What takes long begins first.
     """
+    items.sort(key=lambda item: turn_of(item.nodeid))
     if os.environ.get("UNDETERRED_SOAK"):
         return
     left_out = [item for item in items if _is_left_out(item)]

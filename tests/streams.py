@@ -17,6 +17,13 @@ _SHARED = (
     "tests/integration/test_images.py",
 )
 
+#: Which streams begin first. The longest do, so that no process idles while another is at a long one at the end; unit
+#: tests, which are many and short, come last.
+_ORDER = (
+    *("shared", "tests/chaos/", "tests/e2e/", "tests/web/", "tests/docs/", "tests/integration/test_", "harness/"),
+    "tests/integration/api/",
+)
+
 
 def stream_of(nodeid: str) -> str:
     """Tests with the same answer run in one process and in their order: they share servers that are slow to start."""
@@ -26,6 +33,12 @@ def stream_of(nodeid: str) -> str:
     # all of one engine comes before all of the other: each has an API that files share
     engine = next((name for name in ("sqlite", "postgres") if f"[{name}" in nodeid or f"-{name}" in nodeid), "")
     return f"{path} {engine}"
+
+
+def turn_of(nodeid: str) -> int:
+    """When a test's stream begins: the lower, the earlier."""
+    stream = stream_of(nodeid)
+    return next((turn for turn, begin in enumerate(_ORDER) if stream.startswith(begin)), len(_ORDER))
 
 
 class Streams(LoadScopeScheduling):
