@@ -22,13 +22,15 @@ def main() -> None:
     message = " ".join(sys.argv[1:])
     if not message:
         sys.exit('usage: python -m database.revise "what changes"   or   --first')
-    if message == "--first":
+    is_first = message == "--first"
+    if is_first:
         message = "first schema"
         for path in _VERSIONS.glob("[0-9]*.py"):
             path.unlink()
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{folder}/empty.db")
-        migrate(database)
+        if not is_first:  # of nothing there is nothing to migrate to
+            migrate(database)
         config = alembic_config()
         config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
         number = len(list(_VERSIONS.glob("[0-9]*.py"))) + 1

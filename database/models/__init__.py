@@ -19,7 +19,16 @@ from database.models.cluster import (
 )
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
 from database.models.imports import Import, ImportMark, ImportTable, TokenKey
-from database.models.organization import ConfigPolicy, PoolBinding, Project, ProjectVisit, Workspace, WorkspacePin
+from database.models.organization import (
+    ConfigPolicy,
+    NamespaceBinding,
+    PoolBinding,
+    PoolGrant,
+    Project,
+    ProjectVisit,
+    Workspace,
+    WorkspacePin,
+)
 from database.models.people import (
     AnsweredRequest,
     Group,
@@ -75,8 +84,10 @@ __all__ = [
     "Model",
     "ModelDefinition",
     "ModelVersion",
+    "NamespaceBinding",
     "Outbox",
     "PoolBinding",
+    "PoolGrant",
     "PoolSample",
     "Project",
     "ProjectVisit",

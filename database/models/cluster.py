@@ -61,6 +61,8 @@ class ResourcePool(Base):
     description: Mapped[str] = mapped_column(Text, default="")
     settings: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # how it shares its slots, as set
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)  # tells it from one of its name before
+    restricted_at: Mapped[datetime | None] = mapped_column(UtcTime)  # None: it is public, and its grants wait
+    restricted_by: Mapped[str] = mapped_column(String(120), default="")  # the name of who restricted it
 
 
 class PoolSample(Base):
@@ -133,6 +135,7 @@ class Outbox(Base):
     workflow_id: Mapped[str] = mapped_column(String(120))
     kind: Mapped[str] = mapped_column(String(40))
     payload: Mapped[dict[str, Any]] = mapped_column(Document)
+    trace: Mapped[str | None] = mapped_column(String(55))  # what it was recorded for: W3C's traceparent
     created_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     sent_at: Mapped[datetime | None] = mapped_column(UtcTime)
 

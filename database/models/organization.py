@@ -1,11 +1,11 @@
-"""Workspaces and their projects, which experiments are kept in, and which pools a workspace has to itself."""
+"""Workspaces and their projects, which experiments are kept in, and which pools are for whom."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -114,3 +114,44 @@ class PoolBinding(Base):
     workspace_id: Mapped[int] = mapped_column(
         ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True, index=True
     )
+
+
+class PoolGrant(Base):
+    """A user, a group or all of a workspace that may use a restricted pool. Exactly one of the three is set."""
+
+    __tablename__ = "pool_grants"
+    __table_args__ = (
+        UniqueConstraint("pool", "user_id"),
+        UniqueConstraint("pool", "group_id"),
+        UniqueConstraint("pool", "workspace_id"),
+        CheckConstraint(
+            "CASE WHEN user_id IS NULL THEN 0 ELSE 1 END + CASE WHEN group_id IS NULL THEN 0 ELSE 1 END"
+            " + CASE WHEN workspace_id IS NULL THEN 0 ELSE 1 END = 1",
+            name="one_holder",
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(ForeignKey("resource_pools.name", ondelete="CASCADE"))
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    group_id: Mapped[int | None] = mapped_column(ForeignKey("groups.id", ondelete="CASCADE"), index=True)
+    workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+
+
+class NamespaceBinding(Base):
+    """The namespace of a Kubernetes cluster where a workspace's pods are made; without a row it is the cluster's own.
+
+    Attributes:
+        cluster: The id of the agent that stands for it.
+        namespace: Where new pods go; empty: unbound again.
+        own: The namespace that was made for the workspace, and goes with it; empty: none.
+        quota: Slots that pods in `own` have together, the smallest that holds there; NULL: no limit is known.
+    """
+
+    __tablename__ = "namespace_bindings"
+
+    workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
+    cluster: Mapped[str] = mapped_column(String(120), primary_key=True)
+    namespace: Mapped[str] = mapped_column(String(63), default="")
+    own: Mapped[str] = mapped_column(String(63), default="")
+    quota: Mapped[int | None]

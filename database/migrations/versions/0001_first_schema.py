@@ -103,6 +103,7 @@ def upgrade() -> None:
     sa.Column('workflow_id', sa.String(length=120), nullable=False),
     sa.Column('kind', sa.String(length=40), nullable=False),
     sa.Column('payload', Document, nullable=False),
+    sa.Column('trace', sa.String(length=55), nullable=True),
     sa.Column('created_at', UtcTime(), nullable=False),
     sa.Column('sent_at', UtcTime(), nullable=True),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_outbox'))
@@ -122,6 +123,8 @@ def upgrade() -> None:
     sa.Column('description', sa.Text(), nullable=False),
     sa.Column('settings', Document, nullable=False),
     sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('restricted_at', UtcTime(), nullable=True),
+    sa.Column('restricted_by', sa.String(length=120), nullable=False),
     sa.PrimaryKeyConstraint('name', name=op.f('pk_resource_pools'))
     )
     op.create_table('task_logs',
@@ -300,6 +303,15 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_models_owner_id'), ['owner_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_models_workspace_id'), ['workspace_id'], unique=False)
 
+    op.create_table('namespace_bindings',
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('cluster', sa.String(length=120), nullable=False),
+    sa.Column('namespace', sa.String(length=63), nullable=False),
+    sa.Column('own', sa.String(length=63), nullable=False),
+    sa.Column('quota', sa.Integer(), nullable=True),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_namespace_bindings_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('workspace_id', 'cluster', name=op.f('pk_namespace_bindings'))
+    )
     op.create_table('pool_bindings',
     sa.Column('pool', sa.String(length=120), nullable=False),
     sa.Column('workspace_id', sa.Integer(), nullable=False),
@@ -309,6 +321,27 @@ def upgrade() -> None:
     )
     with op.batch_alter_table('pool_bindings', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_pool_bindings_workspace_id'), ['workspace_id'], unique=False)
+
+    op.create_table('pool_grants',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('pool', sa.String(length=120), nullable=False),
+    sa.Column('user_id', sa.Integer(), nullable=True),
+    sa.Column('group_id', sa.Integer(), nullable=True),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.CheckConstraint('CASE WHEN user_id IS NULL THEN 0 ELSE 1 END + CASE WHEN group_id IS NULL THEN 0 ELSE 1 END + CASE WHEN workspace_id IS NULL THEN 0 ELSE 1 END = 1', name='one_holder'),
+    sa.ForeignKeyConstraint(['group_id'], ['groups.id'], name=op.f('fk_pool_grants_group_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['pool'], ['resource_pools.name'], name=op.f('fk_pool_grants_pool'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['user_id'], ['users.id'], name=op.f('fk_pool_grants_user_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_pool_grants_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_pool_grants')),
+    sa.UniqueConstraint('pool', 'group_id', name=op.f('uq_pool_grants_pool_group_id')),
+    sa.UniqueConstraint('pool', 'user_id', name=op.f('uq_pool_grants_pool_user_id')),
+    sa.UniqueConstraint('pool', 'workspace_id', name=op.f('uq_pool_grants_pool_workspace_id'))
+    )
+    with op.batch_alter_table('pool_grants', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_pool_grants_group_id'), ['group_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_pool_grants_user_id'), ['user_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_pool_grants_workspace_id'), ['workspace_id'], unique=False)
 
     op.create_table('projects',
     sa.Column('id', sa.Integer(), nullable=False),
@@ -963,10 +996,17 @@ def downgrade() -> None:
 
     op.drop_table('role_assignments')
     op.drop_table('projects')
+    with op.batch_alter_table('pool_grants', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_pool_grants_workspace_id'))
+        batch_op.drop_index(batch_op.f('ix_pool_grants_user_id'))
+        batch_op.drop_index(batch_op.f('ix_pool_grants_group_id'))
+
+    op.drop_table('pool_grants')
     with op.batch_alter_table('pool_bindings', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_pool_bindings_workspace_id'))
 
     op.drop_table('pool_bindings')
+    op.drop_table('namespace_bindings')
     with op.batch_alter_table('models', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_models_workspace_id'))
         batch_op.drop_index(batch_op.f('ix_models_owner_id'))
