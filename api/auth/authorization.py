@@ -25,7 +25,10 @@ from database.models import (
     Experiment,
     GroupMember,
     Model,
+    PoolBinding,
+    PoolGrant,
     Project,
+    ResourcePool,
     RoleAssignment,
     Task,
     Trial,
@@ -69,9 +72,12 @@ def _holds(user: UserPrincipal) -> ColumnElement[bool]:
     """The assignments that count for a user."""
     if user.is_basic:
         return false()
-    groups = select(GroupMember.group_id).where(GroupMember.user_id == user.user_id)
-    is_his = or_(RoleAssignment.user_id == user.user_id, RoleAssignment.group_id.in_(groups))
+    is_his = or_(RoleAssignment.user_id == user.user_id, RoleAssignment.group_id.in_(_groups_of(user)))
     return and_(is_his, RoleAssignment.role.in_(STORED))
+
+
+def _groups_of(user: UserPrincipal) -> Select[int]:
+    return select(GroupMember.group_id).where(GroupMember.user_id == user.user_id)
 
 
 def role_in(session: Session, user: UserPrincipal, workspace_id: int) -> Role | None:
@@ -154,6 +160,34 @@ def readable_experiments(user: UserPrincipal) -> ColumnElement[bool]:
     if user.is_admin or user.is_basic:
         return true()
     return or_(Project.workspace_id.in_(readable_workspaces(user)), Experiment.owner_id == user.user_id)
+
+
+def usable_pools(user: UserPrincipal, workspace_id: int) -> ColumnElement[bool]:
+    """Whether a user may submit to a resource pool from a workspace, as a condition on `ResourcePool`.
+
+    A pool that is bound to workspaces is for these only, administrators of the cluster included. A restricted one is
+    for administrators, and for whom it is granted: the user, a group of theirs, or all who submit in the workspace.
+    """
+    bound = select(PoolBinding.pool)
+    is_bound_here = ResourcePool.name.in_(bound.where(PoolBinding.workspace_id == workspace_id))
+    return and_(
+        or_(is_bound_here, ResourcePool.name.not_in(bound)), _granted(user, PoolGrant.workspace_id == workspace_id)
+    )
+
+
+def visible_pools(user: UserPrincipal) -> ColumnElement[bool]:
+    """Whether a user may see a resource pool, as a condition on `ResourcePool`.
+
+    A restricted one is seen by whom it is granted, by way of any workspace that the user may see.
+    """
+    return _granted(user, PoolGrant.workspace_id.in_(readable_workspaces(user)))
+
+
+def _granted(user: UserPrincipal, by_workspace: ColumnElement[bool]) -> ColumnElement[bool]:
+    if user.is_admin:
+        return true()
+    holders = or_(PoolGrant.user_id == user.user_id, PoolGrant.group_id.in_(_groups_of(user)), by_workspace)
+    return or_(ResourcePool.restricted_at.is_(None), ResourcePool.name.in_(select(PoolGrant.pool).where(holders)))
 
 
 def may_see(

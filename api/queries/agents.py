@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_tasks, with_trials
+from api.auth.authorization import readable_tasks, visible_pools, with_trials
 from api.errors import BadRequest, NotFound
 from api.schemas.base import rfc3339
-from database.models import Agent, Allocation, AllocationContainer, Task
+from database.models import Agent, Allocation, AllocationContainer, ResourcePool, Task
 
 _KINDS = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA"}
 
@@ -52,9 +52,16 @@ def find(session: Session, agent_id: str) -> Agent:
     raise NotFound(f"agent {agent_id!r} not found")
 
 
-def shown(session: Session, agent_id: str) -> Agent:
+def visible(user: UserPrincipal) -> ColumnElement[bool]:
+    """Whether a user may see an agent, as a condition: who may not see its pool does not."""
+    return Agent.pool.not_in(select(ResourcePool.name).where(~visible_pools(user)))
+
+
+def shown(session: Session, agent_id: str, user: UserPrincipal) -> Agent:
     """An agent, or a node of a cluster, as lists have it. Raises: NotFound."""
     row = session.get(Agent, agent_id) or _cluster_of(session, agent_id)
+    if row is not None and session.scalar(select(Agent.id).where(Agent.id == row.id, visible(user))) is None:
+        row = None
     found = next((each for each in listed([row]) if each.id == agent_id), None) if row is not None else None
     if found is None:
         raise NotFound(f"agent {agent_id!r} not found")

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import Role, readable_workspaces, role_in
+from api.auth.authorization import Role, readable_workspaces, role_in, usable_pools
 from api.errors import NotFound
 from api.queries.paging import Window, chosen, rows_of
 from api.schemas import workspaces as wire
@@ -214,11 +214,9 @@ def _order(column: Any, key: Any, window: Window) -> list[Any]:
 # -- pools ---------------------------------------------------------------------------------------------------------
 
 
-def available_pools(workspace_id: int) -> Select[str]:
-    """The names of the pools that a workspace may use: its own, and those that are nobody's."""
-    bound = select(PoolBinding.pool)
-    ours = bound.where(PoolBinding.workspace_id == workspace_id)
-    return select(ResourcePool.name).where(or_(ResourcePool.name.in_(ours), ResourcePool.name.not_in(bound)))
+def available_pools(workspace_id: int, user: UserPrincipal) -> Select[str]:
+    """The names of the pools that a user may submit to from a workspace."""
+    return select(ResourcePool.name).where(usable_pools(user, workspace_id))
 
 
 def bound_workspaces(pool: str, user: UserPrincipal) -> Select[int]:

@@ -51,7 +51,7 @@ def list_agents(
     column = chosen("sortBy", sort_by, _SORT)
     order = column.desc() if window.is_descending else column.asc()
     with parts.database.read() as session:
-        rows = agents.listed(session.scalars(select(Agent).order_by(order, Agent.id)))
+        rows = agents.listed(session.scalars(select(Agent).where(agents.visible(user)).order_by(order, Agent.id)))
         start, end = window.bounds(len(rows))
         held = agents.holders(session, user)
         shown = [
@@ -66,7 +66,7 @@ def list_agents_of_old(parts: PartsDep, user: UserDep) -> Response:
     """Agents by id, as older clients read them."""
     with parts.database.read() as session:
         held = agents.holders(session, user)
-        rows = agents.listed(session.scalars(select(Agent).order_by(Agent.id)))
+        rows = agents.listed(session.scalars(select(Agent).where(agents.visible(user)).order_by(Agent.id)))
         return answer({row.id: agents.agent_of_old(row, held, parts.version) for row in rows})
 
 
@@ -74,7 +74,7 @@ def list_agents_of_old(parts: PartsDep, user: UserDep) -> Response:
 def get_agent(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
     """One agent."""
     with parts.database.read() as session:
-        row = agents.shown(session, agent_id)
+        row = agents.shown(session, agent_id, user)
         return answer({"agent": agents.agent(row, agents.holders(session, user), parts.version)})
 
 
@@ -82,7 +82,7 @@ def get_agent(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
 def list_slots(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
     """The slots of an agent."""
     with parts.database.read() as session:
-        row, held = agents.shown(session, agent_id), agents.holders(session, user)
+        row, held = agents.shown(session, agent_id, user), agents.holders(session, user)
         return answer({"slots": [agents.slot(row, slot_id, held) for slot_id in row.slot_ids]})
 
 
@@ -90,7 +90,7 @@ def list_slots(agent_id: AgentId, parts: PartsDep, user: UserDep) -> Response:
 def get_slot(agent_id: AgentId, slot_id: SlotId, parts: PartsDep, user: UserDep) -> Response:
     """One slot of an agent."""
     with parts.database.read() as session:
-        row = agents.shown(session, agent_id)
+        row = agents.shown(session, agent_id, user)
         return answer({"slot": agents.slot(row, agents.slot_of(row, slot_id), agents.holders(session, user))})
 
 
@@ -219,7 +219,7 @@ async def _node_changed(parts: Parts, user: UserPrincipal, name: str, state: Nod
                 for each in row.nodes
             ]
             session.flush()
-            return agents.agent(agents.shown(session, name), agents.holders(session, user), parts.version)
+            return agents.agent(agents.shown(session, name, user), agents.holders(session, user), parts.version)
 
     await parts.commands.serve_node(await run_in_threadpool(cluster), NodeService(node=name, state=state))
     return answer({"agent": await run_in_threadpool(record)})

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import changeable, changeable_task
+from api.auth.authorization import changeable, changeable_task, visible_pools
 from api.deps import PartsDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.parts import Parts
@@ -50,7 +50,7 @@ async def _jobs(
 
     def read() -> list[tuple[jobs.Job, bool]]:
         with parts.database.read() as session:
-            pool_service.find(session, name)
+            pool_service.find(session, name, user)
             found = jobs.in_pool(session, name, state)
             visible = jobs.visible(session, found, user)
         if wanted:
@@ -110,9 +110,9 @@ def stats(
     """How many jobs of each pool run and wait; v1GetJobQueueStatsResponse."""
     results: list[dict[str, Any]] = []
     with parts.database.read() as session:
-        names = pools or session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)).all()
-        for name in names:
-            pool_service.find(session, name)
+        visible = select(ResourcePool.name).where(visible_pools(user)).order_by(ResourcePool.name)
+        for name in pools or session.scalars(visible).all():
+            pool_service.find(session, name, user)
             found = jobs.in_pool(session, name, None)
             running = sum(job.state != jobs.QUEUED for job in found)
             counts = {"queuedCount": len(found) - running, "scheduledCount": running}
@@ -153,7 +153,7 @@ def _update(parts: Parts, control: wire.QueueControl, user: UserPrincipal) -> No
         elif isinstance(row, Task):
             raise FailedPrecondition(f"job {control.job_id}: only experiments can be moved to another pool")
         else:
-            pool_service.move(session, row, control.resource_pool, user.username)
+            pool_service.move(session, row, control.resource_pool, user)
 
 
 def _changeable(session: Session, job_id: str, user: UserPrincipal) -> jobs.Claimant:

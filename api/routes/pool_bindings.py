@@ -27,10 +27,11 @@ _PATH = "/api/v1/resource-pools/{pool}/workspace-bindings"
 
 @router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
 def pools_of_workspace(workspace_id: WorkspaceId, parts: PartsDep, caller: ReaderDep, window: WindowDep) -> Response:
-    """Names of the pools that a workspace may use: those bound to it, and those bound to none."""
+    """Names of the pools that the caller may use in a workspace: bound to it or to none, public or granted."""
     with parts.database.read() as session:
         require_role(session, caller.user, workspace_id, Role.VIEWER)
-        rows, pagination = rows_of(session, available_pools(workspace_id).order_by(ResourcePool.name), window)
+        found = available_pools(workspace_id, caller.user)
+        rows, pagination = rows_of(session, found.order_by(ResourcePool.name), window)
     return answer({"resourcePools": [row[0] for row in rows], "pagination": pagination})
 
 
@@ -38,7 +39,7 @@ def pools_of_workspace(workspace_id: WorkspaceId, parts: PartsDep, caller: Reade
 def list_bindings(pool: PoolName, parts: PartsDep, user: UserDep, window: WindowDep) -> Response:
     """Ids of the workspaces that a pool is bound to, as far as the caller may see them."""
     with parts.database.read() as session:
-        find(session, pool)
+        find(session, pool, user)
         rows, pagination = rows_of(session, bound_workspaces(pool, user), window)
     return answer({"workspaceIds": [row[0] for row in rows], "pagination": pagination})
 

@@ -26,7 +26,7 @@ _PATH = "/api/v1/undeterred/resource-pools/{pool}/settings"
 def settings(pool: PoolName, parts: PartsDep, user: UserDep) -> Response:
     """How the pool shares its slots: all settings, as documents spell them."""
     with parts.database.read() as session:
-        return answer({"settings": _plain(_of(find(session, pool)))})
+        return answer({"settings": _plain(_of(find(session, pool, user)))})
 
 
 @router.patch(_PATH, response_model=PoolSettingsResponse)
@@ -38,7 +38,7 @@ async def change(pool: PoolName, parts: PartsDep, admin: AdminDep, wanted: Patch
 
     def note() -> PoolSettings:
         with parts.database.write() as session:
-            row = find(session, pool, is_locked=True)
+            row = find(session, pool, admin, is_locked=True)
             changed = parse_as(PoolSettings, _merged(_plain(_of(row)), wanted.settings))
             configure(session, row, changed)
             return changed

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth.authorization import visible_pools
 from api.deps import AdminDep, PartsDep, UserDep
 from api.errors import Unavailable
 from api.parts import Parts
@@ -39,8 +40,8 @@ def pools(
     window: WindowDep,
     unbound: Annotated[bool, Query(description="only pools that are open to every workspace")] = False,
 ) -> Response:
-    """Resource pools and how full they are."""
-    statement = select(ResourcePool).order_by(ResourcePool.name)
+    """Resource pools that the caller may see, and how full they are."""
+    statement = select(ResourcePool).where(visible_pools(user)).order_by(ResourcePool.name)
     if unbound:
         bound = select(PoolBinding.pool).where(PoolBinding.pool == ResourcePool.name)
         statement = statement.where(~bound.exists())
@@ -60,7 +61,7 @@ async def create(parts: PartsDep, admin: AdminDep, wanted: wire.PostPool) -> Res
 
     def make() -> dict[str, Any]:
         with parts.database.write() as session:
-            return _one(session, service.create(session, wanted, settings))
+            return _one(session, service.create(session, wanted, settings, admin))
 
     return await _changed(parts, make)
 
@@ -71,7 +72,8 @@ async def describe(pool: PoolName, parts: PartsDep, user: UserDep) -> Response:
 
     def read() -> dict[str, Any]:
         with parts.database.read() as session:
-            return _one(session, service.find(session, pool))
+            row = service.find(session, pool, user)
+            return _one(session, row) | {"access": "public" if row.restricted_at is None else "restricted"}
 
     shown = await run_in_threadpool(read)
     try:

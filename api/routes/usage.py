@@ -21,6 +21,7 @@ from api.routing import Route
 from api.schemas import usage as wire
 from api.schemas.base import Instant, answer, rfc3339
 from api.schemas.streaming import files
+from api.services.pools import find
 from database.types import utc_now
 
 router = APIRouter(route_class=Route, tags=["cluster"])
@@ -120,6 +121,8 @@ def over_time(
         )
     span = slots_over_time.Span.of(after, end, buckets)
     with parts.database.read_list() as session:
+        if pool:
+            find(session, pool, user)
         found = slots_over_time.over_time(session, span, pool, user)
     return answer(wire.SlotsOverTime(start=after, bucket_seconds=span.width_ms / 1000, **vars(found)))
 

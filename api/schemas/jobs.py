@@ -41,11 +41,12 @@ class PostPool(
         {"name": "a100", "description": "eight of them a host", "settings": {"preemption": True}}
     ),
 ):
-    """A new resource pool. `settings`: as of `PatchPoolSettings`."""
+    """A new resource pool. `settings`: as of `PatchPoolSettings`. `restricted`: for those to whom it is granted."""
 
     name: str
     description: str | None = None
     settings: dict[str, Any] | None = None
+    restricted: bool = False
 
 
 class PatchPool(Wire, json_schema_extra=example({"defaultAuxPool": True})):

@@ -53,7 +53,7 @@ class Continuer:
             state = ExperimentState(row.state)
             if state not in CONTINUABLE:
                 raise FailedPrecondition(f"experiment in non terminal state '{state.value}', try again later")
-            check_pool(session, row)
+            check_pool(session, row, user)
             before = ExperimentConfig.model_validate(row.config)
             config = before if not override.strip() else _overridden(row, before, override)
             if row.owner_id != user.user_id:

@@ -32,7 +32,7 @@ _MOST_WITHOUT_SLOTS = 1000
 def create_token(session: Session, wanted: wire.PostJoinToken, admin: UserPrincipal) -> tuple[str, int]:
     """A new join token, which is shown this once, and its id. Raises: NotFound, BadRequest."""
     pool = wanted.pool or defaults_of(session).compute
-    find(session, pool)
+    find(session, pool, None)
     if len(wanted.description) > _LONGEST_DESCRIPTION:
         raise BadRequest(f"description: {len(wanted.description)} characters: expected at most {_LONGEST_DESCRIPTION}")
     token = new_token()
@@ -178,7 +178,7 @@ def _pool_of(session: Session, caller: AgentPrincipal, agent_id: str, report: wi
         if report.pool not in ("", caller.pool):
             raise Forbidden(f"pool: {report.pool!r}: agent {agent_id!r} joined pool {caller.pool!r}")
         return caller.pool
-    find(session, report.pool)
+    find(session, report.pool, None)
     return report.pool
 
 

@@ -135,7 +135,7 @@ class Creator:
                 if earlier is not None:
                     return Created(earlier.id, earlier.config, [])
                 project_id = target_project(session, site.project_id, user, is_locked=True).id
-                pool = self._pool(session, config, site.workspace_id)
+                pool = self._pool(session, config, site.workspace_id, user)
                 wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], pool)
                 warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
@@ -273,10 +273,10 @@ class Creator:
         config_policies.check(site.policy, config.to_wire()["resources"], Workload.EXPERIMENT)
         return config
 
-    def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int) -> str:
+    def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int, user: UserPrincipal) -> str:
         named = config.resources.resource_pool
         pool = named or defaults_of(session).of(config.resources.slots_per_trial)
-        check_available(session, pool, workspace_id, f"{_PREFIX}<config>.resources.resource_pool")
+        check_available(session, pool, workspace_id, user, f"{_PREFIX}<config>.resources.resource_pool")
         return pool
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, and_, delete, select
 from sqlalchemy.orm import Session
 
+from api.auth.authentication import UserPrincipal
+from api.auth.authorization import visible_pools
 from api.errors import BadRequest, Conflict, FailedPrecondition, NotFound
 from api.queries.workspaces import available_pools
 from api.schemas.jobs import PatchPool, PostPool
 from api.schemas.validation import checked_text
 from api.services.jobs import claim_of
 from api.temporal import outbox
-from database.models import Agent, Cluster, Experiment, PoolBinding, Project, ResourcePool, Workspace
+from database.models import Agent, Cluster, Experiment, PoolBinding, PoolGrant, Project, ResourcePool, Workspace
+from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import AgentService, AutoscalerRun, PoolMove, PoolRun, ProviderChange
@@ -46,28 +49,43 @@ def defaults_of(session: Session) -> Defaults:
     return Defaults(row.compute_pool, row.aux_pool)
 
 
-def find(session: Session, name: str, *, is_locked: bool = False) -> ResourcePool:
-    """A pool by its name; locked, nothing of it changes meanwhile. Raises: NotFound, which says what there is."""
-    row = session.get(ResourcePool, name, with_for_update=True if is_locked else None)
+def find(session: Session, name: str, seen_by: UserPrincipal | None, *, is_locked: bool = False) -> ResourcePool:
+    """A pool by its name. Raises: NotFound, which says what there is.
+
+    Args:
+        session: To read with.
+        name: Of the pool.
+        seen_by: The user who asks; None: the cluster itself, or an administrator.
+        is_locked: Nothing of it changes before this transaction ends.
+    """
+    visible = select(ResourcePool)
+    if seen_by is not None:
+        visible = visible.where(visible_pools(seen_by))
+    named = visible.where(ResourcePool.name == name)
+    if is_locked:
+        named = named.with_for_update().execution_options(populate_existing=True)
+    row = session.scalar(named)
     if row is None:
-        known = ", ".join(session.scalars(select(ResourcePool.name).order_by(ResourcePool.name)))
+        known = ", ".join(each.name for each in session.scalars(visible.order_by(ResourcePool.name)))
         raise NotFound(f"resource pool {name[:130]!r} not found (there is: {known})")
     return row
 
 
-def check_pool(session: Session, experiment: Experiment) -> None:
-    """Refuse to let an experiment go on whose pool was removed; it stays until this transaction ends.
+def check_pool(session: Session, experiment: Experiment, user: UserPrincipal) -> None:
+    """Refuse to let an experiment go on in a pool that was removed, or that the user may not use any more.
 
-    Raises: FailedPrecondition.
+    The pool stays until this transaction ends. Raises: FailedPrecondition.
     """
     pool = experiment.resource_pool
-    if session.get(ResourcePool, pool, with_for_update={"read": True}) is None:
+    workspace_id = session.get_one(Project, experiment.project_id).workspace_id
+    if not _is_available(session, pool, workspace_id, user):
         raise FailedPrecondition(
-            f"experiment {experiment.id}: its resource pool {pool!r} was removed: fork it to another"
+            f"experiment {experiment.id}: its resource pool {pool!r} was removed, or is not available to you in"
+            f" workspace id {workspace_id} any more: fork it to another"
         )
 
 
-def create(session: Session, wanted: PostPool, settings: PoolSettings) -> ResourcePool:
+def create(session: Session, wanted: PostPool, settings: PoolSettings, user: UserPrincipal) -> ResourcePool:
     """Record a pool, and have its workflow started. Raises: BadRequest, Conflict."""
     if not _NAME.fullmatch(wanted.name):
         raise BadRequest(
@@ -81,6 +99,8 @@ def create(session: Session, wanted: PostPool, settings: PoolSettings) -> Resour
         description=checked_text("description", wanted.description or ""),
         settings=settings.model_dump(mode="json"),
     )
+    if wanted.restricted:
+        row.restricted_at, row.restricted_by = utc_now(), user.username
     session.add(row)
     session.flush()
     outbox.post(session, names.pool_workflow(row.name), outbox.START_POOL, run_of(row).model_dump(mode="json"))
@@ -109,7 +129,7 @@ def _provide(session: Session, pool: str, settings: PoolSettings, former: Provid
 
 def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
     """Change a pool's description, or make it a default; what is not given stays. Raises: NotFound, BadRequest."""
-    row = find(session, name, is_locked=True)
+    row = find(session, name, None, is_locked=True)
     if wanted.description is not None:
         row.description = checked_text("description", wanted.description)
     cluster = session.get_one(Cluster, 1, with_for_update=True)
@@ -119,6 +139,8 @@ def change(session: Session, name: str, wanted: PatchPool) -> ResourcePool:
         if is_wanted:
             if session.scalar(select(PoolBinding.pool).where(PoolBinding.pool == name).limit(1)) is not None:
                 raise FailedPrecondition(f"pool {name!r} is bound to workspaces: a default is there for all of them")
+            if row.restricted_at is not None:
+                raise FailedPrecondition(f"pool {name!r} is restricted: a default is there for all users")
             setattr(cluster, field, name)
     return row
 
@@ -135,14 +157,14 @@ def post_service(session: Session, row: Agent) -> None:
     outbox.post(session, names.pool_workflow(row.pool), "agent_service", service.model_dump(mode="json"))
 
 
-def move(session: Session, row: Experiment, name: str, by: str) -> None:
+def move(session: Session, row: Experiment, name: str, user: UserPrincipal) -> None:
     """Have an experiment go on in another pool. Its trials leave theirs at the next checkpoint, and ask there.
 
     Args:
         session: to write with.
         row: the experiment.
         name: of the pool.
-        by: the user who wants it; the trials' why says so.
+        user: who wants it, and has to be allowed to use the pool; the trials' why names them.
 
     Raises: BadRequest, FailedPrecondition. Nothing was changed then.
     """
@@ -150,7 +172,7 @@ def move(session: Session, row: Experiment, name: str, by: str) -> None:
     if ExperimentState(row.state).is_terminal or row.is_unmanaged:
         raise FailedPrecondition(f"experiment {row.id} uses no pool: it has ended, or is trained elsewhere")
     workspace_id = session.get_one(Project, row.project_id).workspace_id
-    check_available(session, name, workspace_id, "resourcePool")
+    check_available(session, name, workspace_id, user, "resourcePool")
     if name == row.resource_pool:
         raise BadRequest(f"resourcePool: {name!r}: resource pool is unchanged")
     _check_fits(session, name, row)
@@ -159,20 +181,27 @@ def move(session: Session, row: Experiment, name: str, by: str) -> None:
     # a new object: the column compares by identity
     row.config = row.config | {"resources": row.config["resources"] | {"resource_pool": name}}
     outbox.post(session, names.pool_workflow(name), "job_claim", claim_of(row).model_dump(mode="json"))
-    order = PoolMove(number=row.pool_moves, pool=name, reason=f"{by} moved its experiment to pool {name}")
+    order = PoolMove(number=row.pool_moves, pool=name, reason=f"{user.username} moved its experiment to pool {name}")
     outbox.release_start(session, row.id)
     outbox.post(session, names.experiment_workflow(row.id), "move", order.model_dump(mode="json"))
 
 
-def check_available(session: Session, name: str, workspace_id: int, field: str) -> None:
-    """Refuse a pool that a workspace may not use; it stays until this transaction ends. Raises: BadRequest."""
-    available = available_pools(workspace_id)
-    if session.scalar(available.where(ResourcePool.name == name).with_for_update(read=True)) is None:
-        known = ", ".join(session.scalars(available.order_by(ResourcePool.name)))
+def check_available(session: Session, name: str, workspace_id: int, user: UserPrincipal, field: str) -> None:
+    """Refuse a pool that a user may not submit to from a workspace; it stays until this transaction ends.
+
+    Raises: BadRequest, the same for a pool that there is not and for one that the user may not see.
+    """
+    if not _is_available(session, name, workspace_id, user):
+        known = ", ".join(session.scalars(available_pools(workspace_id, user).order_by(ResourcePool.name)))
         raise BadRequest(
             f"{field}: resource pool {name[:130]} does not exist or is not available to workspace id {workspace_id} "
-            f"(there is: {known})"
+            f"or to user {user.username} (there is: {known})"
         )
+
+
+def _is_available(session: Session, name: str, workspace_id: int, user: UserPrincipal) -> bool:
+    statement = available_pools(workspace_id, user).where(ResourcePool.name == name)
+    return session.scalar(statement.with_for_update(read=True)) is not None
 
 
 def capacity_warnings(session: Session, pool: str, slots: int) -> list[str]:
@@ -209,7 +238,7 @@ def remove(session: Session, name: str, *, permanent: str) -> None:
         name: of the pool.
         permanent: the pool that every cluster has.
     """
-    row = find(session, name, is_locked=True)
+    row = find(session, name, None, is_locked=True)
     if name == permanent:
         raise FailedPrecondition(f"resource pool {name!r} is the one that this cluster always has")
     users: list[str] = []
@@ -219,19 +248,23 @@ def remove(session: Session, name: str, *, permanent: str) -> None:
         users.append(f"its provider: `det resource-pool settings {name} provider=` ends that")
     agents = session.scalars(select(Agent.id).where(Agent.pool == name, Agent.is_connected).order_by(Agent.id)).all()
     users += _told("agent", agents)
-    live = select(Experiment.id).where(
-        Experiment.resource_pool == name, Experiment.state.not_in(_ENDED), ~Experiment.is_unmanaged
-    )
-    users += _told("experiment", session.scalars(live.order_by(Experiment.id)).all())
+    live = select(Experiment.id).where(is_live_in(name)).order_by(Experiment.id)
+    users += _told("experiment", session.scalars(live).all())
     as_default = (Workspace.default_compute_pool == name) | (Workspace.default_aux_pool == name)
     users += _told(
         "workspace", session.scalars(select(Workspace.name).where(as_default).order_by(Workspace.name)).all()
     )
     if users:
         raise FailedPrecondition(f"resource pool {name!r} is in use: by {'; by '.join(users)}")
-    session.execute(delete(PoolBinding).where(PoolBinding.pool == name))
+    for table in (PoolBinding, PoolGrant):
+        session.execute(delete(table).where(table.pool == name))
     outbox.post(session, names.pool_workflow(name), outbox.STOP_POOL, run_of(row).model_dump(mode="json"))
     session.delete(row)
+
+
+def is_live_in(name: str) -> ColumnElement[bool]:
+    """Whether an experiment is in a pool and has not ended, as a condition."""
+    return and_(Experiment.resource_pool == name, Experiment.state.not_in(_ENDED), ~Experiment.is_unmanaged)
 
 
 def run_of(row: ResourcePool) -> PoolRun:

@@ -141,7 +141,7 @@ def _checked(
     config = _config(session, wanted, user, workspace, settings)
     if wanted.files and config.work_dir is not None:
         raise BadRequest("cannot set work_dir and context directory at the same time")
-    check_available(session, config.resources.resource_pool, workspace.id, "config.resources.resource_pool")
+    check_available(session, config.resources.resource_pool, workspace.id, user, "config.resources.resource_pool")
     return workspace, config
 
 

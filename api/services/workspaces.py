@@ -68,10 +68,10 @@ def _apply(session: Session, row: Workspace, wanted: wire.PatchWorkspace, user: 
         row.checkpoint_storage = _checked_storage(wanted.checkpoint_storage_config) or None
     compute = _first(wanted.default_compute_pool, wanted.default_compute_resource_pool)
     if compute is not None:
-        row.default_compute_pool = _checked_pool(session, "defaultComputePool", compute, row.id)
+        row.default_compute_pool = _checked_pool(session, "defaultComputePool", compute, row.id, user)
     aux = _first(wanted.default_aux_pool, wanted.default_aux_resource_pool)
     if aux is not None:
-        row.default_aux_pool = _checked_pool(session, "defaultAuxPool", aux, row.id)
+        row.default_aux_pool = _checked_pool(session, "defaultAuxPool", aux, row.id, user)
     if wanted.everyone is not None:
         if wanted.everyone not in _EVERYONE:
             raise BadRequest(f"everyone: {wanted.everyone[:40]!r}: expected viewer, contributor, editor or nothing")
@@ -96,11 +96,13 @@ def _checked_storage(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _checked_pool(session: Session, field: str, name: str, workspace_id: int | None) -> str | None:
+def _checked_pool(
+    session: Session, field: str, name: str, workspace_id: int | None, user: UserPrincipal
+) -> str | None:
     if not name:
         return None
-    if name not in set(session.scalars(available_pools(workspace_id or 0))):
-        raise BadRequest(f"{field}: {name[:130]!r}: there is no such pool, or it is not available to this workspace")
+    if name not in set(session.scalars(available_pools(workspace_id or 0, user))):
+        raise BadRequest(f"{field}: {name[:130]!r}: there is no such pool, or it is not available to this workspace or to you")
     return name
 
 
@@ -367,7 +369,7 @@ def bind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: User
 
     Raises: NotFound, BadRequest, FailedPrecondition.
     """
-    pools.find(session, pool, is_locked=True)
+    pools.find(session, pool, user, is_locked=True)
     ids = _named(session, wanted, user)
     if pool in pools.defaults_of(session) and ids:
         raise FailedPrecondition(f"pool {pool!r} is one of the cluster's defaults: it is there for all workspaces")
@@ -382,7 +384,7 @@ def bind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: User
 
 def unbind_pool(session: Session, pool: str, wanted: wire.PoolBindings, user: UserPrincipal) -> None:
     """Have a pool no more for these workspaces; without any left it is there for all. Raises: NotFound, BadRequest."""
-    pools.find(session, pool)
+    pools.find(session, pool, user)
     ids = _named(session, wanted, user)
     rows = session.scalars(select(PoolBinding).where(PoolBinding.pool == pool, PoolBinding.workspace_id.in_(ids))).all()
     unbound = sorted(ids - {row.workspace_id for row in rows})
