@@ -412,6 +412,11 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/user/projects/activity", None, USERS),
     ("POST", "/api/v1/users/activity", {"entityId": "{project_id}"}, row("viewer")),
     ("GET", "/api/v1/resource-pools/{pool}/workspace-bindings", None, USERS),
+    ("GET", "/api/v1/resource-pool-access", None, ADMINS),
+    ("PUT", "/api/v1/resource-pool-access/{pool}", {"mode": "public"}, ADMINS),
+    ("POST", "/api/v1/resource-pool-access/{pool}/grant", {"usernames": ["{username}"]}, ADMINS),
+    ("POST", "/api/v1/resource-pool-access/{pool}/revoke", {"usernames": ["{admin_name}"]},
+     row("cluster admin", "400", owner="403", foreign="403")),
     ("GET", "/api/v1/undeterred/resource-pools/{pool}", None, USERS),
     ("POST", "/api/v1/undeterred/resource-pools", {"name": "{new}"}, ADMINS),
     ("PATCH", "/api/v1/undeterred/resource-pools/{pool}", {"description": "x"}, ADMINS),
@@ -645,6 +650,7 @@ class World:
             "metadata_key": "a.b",
             "pool": f"pool-{mark}",
             "spare_pool": f"spare-pool-{mark}",
+            "admin_name": admin.username,
         }
         with self._api.database.write() as session:
             session.add_all(ResourcePool(name=fields[name]) for name in ("pool", "spare_pool"))
