@@ -16,6 +16,8 @@ from determined.common.api._url import api_path
 app = new_app("Resource pools: agents that share a queue.", aliases={"ls": "list"}, default="list")
 bindings_app = new_app("Which workspaces a pool is for; one that is bound to none is for all.")
 app.add_typer(bindings_app, name="bindings")
+access_app = new_app("Whom a restricted pool is granted to; a public one is for all.", default="list")
+app.add_typer(access_app, name="access")
 
 PoolName = Annotated[str, typer.Argument(metavar="POOL_NAME", help="The pool.", show_default=False)]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '.', '_', '-'.", show_default=False)]
@@ -63,7 +65,7 @@ def describe(pool_name: PoolName, as_json: Json = False) -> None:
     """Show a resource pool: how full it is, how it shares its slots, and what is its default."""
     with lookup.nearest(pool_name, lookup.pool_names):
         answered = session.get().get(_ours(pool_name)).json()
-        found = answered["resourcePool"] | {"nodes": answered["nodes"]}
+        found = answered["resourcePool"] | {"nodes": answered["nodes"], "access": answered["access"]}
         if answered["nodesError"]:
             found["nodesError"] = answered["nodesError"]
         found["settings"] = session.get().get(_ours(pool_name, "settings")).json()["settings"]
@@ -78,12 +80,15 @@ def create(
     scheduler: Annotated[
         str | None, typer.Option("--scheduler", help="priority (the default), fair_share or round_robin.")
     ] = None,
+    restricted: Annotated[
+        bool, typer.Option("--restricted", help="Only for those whom `det resource-pool access grant` names.")
+    ] = False,
 ) -> None:
     """Create a resource pool; `det resource-pool settings` shows its possible settings."""
     wanted = _patch(changes)
     if scheduler is not None:
         wanted["scheduler"] = scheduler
-    body = {"name": pool_name, "description": description, "settings": wanted}
+    body = {"name": pool_name, "description": description, "settings": wanted, "restricted": restricted}
     session.get().post("/api/v1/undeterred/resource-pools", body)
     render.say(f"Created resource pool '{pool_name}'")
 
@@ -203,6 +208,81 @@ def _change(method: str, pool_name: str, workspace_names: list[str]) -> None:
     ids = [lookup.workspace(name)["id"] for name in workspace_names]
     with lookup.nearest(pool_name, lookup.pool_names):
         session.get().request(method, _path(pool_name), json={"workspaceIds": ids})
+
+
+Users = Annotated[list[str] | None, typer.Option("--user", "-u", help="A user, by name; may be repeated.")]
+Groups = Annotated[list[str] | None, typer.Option("--group", "-g", help="A group of users; may be repeated.")]
+Places = Annotated[
+    list[str] | None, typer.Option("--workspace", "-w", help="All who submit in this workspace; may be repeated.")
+]
+
+
+@access_app.command("list")
+@lists
+def list_access(form: Form) -> None:
+    """List resource pools, and who may use each (administrators only)."""
+    found: list[dict[str, Any]] = session.get().get("/api/v1/resource-pool-access").json()["resource_pools"]
+    rows = [
+        [
+            pool["pool_name"],
+            pool["mode"],
+            ", ".join(each["username"] for each in pool["users"]),
+            ", ".join(each["name"] for each in pool["groups"]),
+            ", ".join(each["name"] for each in pool["workspaces"]),
+            pool["restricted_by"],
+        ]
+        for pool in found
+    ]
+    render.listing(["Pool", "Mode", "Users", "Groups", "Workspaces", "Restricted By"], rows, form, raw=found)
+
+
+@access_app.command("restrict")
+def restrict(pool_name: PoolName) -> None:
+    """Have a pool for administrators only, and for those to whom it is granted. What is in it stays."""
+    _set_mode(pool_name, "restricted")
+    render.say(f"Restricted resource pool '{pool_name}'")
+
+
+@access_app.command("open")
+def open_to_all(pool_name: PoolName) -> None:
+    """Have a pool for all again; its grants are kept."""
+    _set_mode(pool_name, "public")
+    render.say(f"Resource pool '{pool_name}' is public")
+
+
+@access_app.command("grant")
+def grant(pool_name: PoolName, users: Users = None, groups: Groups = None, workspaces: Places = None) -> None:
+    """Grant a restricted pool to users, to the members of groups, or to all who submit in a workspace."""
+    names = _change_holders("grant", pool_name, users, groups, workspaces)
+    render.say(f"Granted resource pool '{pool_name}' to: {names}")
+
+
+@access_app.command("revoke")
+def revoke(pool_name: PoolName, users: Users = None, groups: Groups = None, workspaces: Places = None) -> None:
+    """Take a pool back from users, groups or workspaces. What they have in it stays until it ends."""
+    names = _change_holders("revoke", pool_name, users, groups, workspaces)
+    render.say(f"Revoked resource pool '{pool_name}' from: {names}")
+
+
+def _set_mode(pool_name: str, mode: str) -> None:
+    with lookup.nearest(pool_name, lookup.pool_names):
+        _warn(session.get().put(api_path("resource-pool-access", pool_name), json={"mode": mode}).json())
+
+
+def _change_holders(
+    verb: str, pool_name: str, users: list[str] | None, groups: list[str] | None, workspaces: list[str] | None
+) -> str:
+    body = {"usernames": users or [], "groups": groups or [], "workspaces": workspaces or []}
+    if not any(body.values()):
+        raise typer.BadParameter("expected one --user, --group or --workspace, or more.")
+    with lookup.nearest(pool_name, lookup.pool_names):
+        _warn(session.get().post(api_path("resource-pool-access", pool_name, verb), body).json())
+    return ", ".join(name for names in body.values() for name in names)
+
+
+def _warn(answered: dict[str, Any]) -> None:
+    for warning in answered["warnings"]:
+        render.note(f"Warning: {warning}.")
 
 
 def _ours(pool_name: str, *more: str) -> str:

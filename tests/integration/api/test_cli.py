@@ -533,6 +533,27 @@ async def test_pools_are_made_and_removed(det: Det, user: Caller, admin: Caller)
     assert name in (await det(user, "resource-pool", "describe", name, code=4)).err
 
 
+async def test_access_to_pools_is_granted_and_revoked(det: Det, user: Caller, admin: Caller) -> None:
+    name, access = f"pool-{uuid.uuid4().hex[:8]}", ("resource-pool", "access")
+    await det(admin, "resource-pool", "create", name, "--restricted")
+    assert name not in (await det(user, "resource-pool", "list")).out
+    assert "administrators only" in (await det(user, *access, code=3)).err
+    assert "expected one --user" in (await det(admin, *access, "grant", name, code=2)).err
+    assert f"'{name}x'" in (await det(admin, *access, "restrict", f"{name}x", code=4)).err
+    granted = await det(admin, *access, "grant", name, "--user", user.username)
+    assert granted.out == f"Granted resource pool '{name}' to: {user.username}\n"
+    shown = await json_of(det, admin, *access, "list")
+    [mine] = [each for each in shown if each["pool_name"] == name]
+    assert (mine["mode"], [each["username"] for each in mine["users"]]) == ("restricted", [user.username])
+    assert name in (await det(user, "resource-pool", "list")).out
+    assert (await json_of(det, user, "resource-pool", "describe", name))["access"] == "restricted"
+    await det(admin, *access, "revoke", name, "-u", user.username)
+    await det(user, "resource-pool", "describe", name, code=4)
+    await det(admin, *access, "open", name)
+    assert "Warning: pool" in (await det(admin, *access, "grant", name, "-w", "Uncategorized")).err
+    await det(user, "resource-pool", "describe", name)
+
+
 async def test_log_of_a_task(api: Served, det: Det, user: Caller, admin: Caller) -> None:
     run = await api.trial(user)
     lines = [{"taskId": run.task_id, "log": f"line {n}\n", "level": "LOG_LEVEL_INFO" if n else "LOG_LEVEL_ERROR",

@@ -235,6 +235,8 @@ FURTHER = {
     "experiment edit": "--max-trials 3",
     "experiment set gc-policy": "--save-experiment-best 1 --save-trial-best 1 --save-trial-latest 1",
     "experiment set log-retention": "--forever",
+    "resource-pool access grant": "--user x",
+    "resource-pool access revoke": "--user x",
     "resource-pool set-default": "--compute",
     "trial download": "--best",
     "trial set log-retention": "--forever",
