@@ -167,6 +167,10 @@ ACTIONS: dict[str, Action | str] = {
     "resource-pool set-default": Action(_POOLS, "Default for slots", "pools.js", "PATCH undeterred/resource-pools/{}"),
     "resource-pool set-description": Action(_POOLS, "Describe", "pools.js", "PATCH undeterred/resource-pools/{}"),
     "resource-pool settings": Action(_POOLS, "Settings", "pools.js", "PATCH undeterred/resource-pools/{}/settings"),
+    "resource-pool access restrict": Action(_POOLS, "Restrict", "access.js", "PUT resource-pool-access/{}"),
+    "resource-pool access open": Action(_POOLS, "Open", "access.js", "PUT resource-pool-access/{}"),
+    "resource-pool access grant": Action(_POOLS, "Grant", "access.js", "POST resource-pool-access/{}/grant"),
+    "resource-pool access revoke": Action(_POOLS, "Revoke", "access.js", "POST resource-pool-access/{}/revoke"),
     "resource-pool bindings add": Action(
         _POOLS, "Bind", "access.js", "POST resource-pools/{}/workspace-bindings"
     ),
@@ -236,7 +240,8 @@ _READS = """
     notebook logs; notebook open; shell config; shell describe; shell list; shell logs; shell show-ssh-command;
     shell ssh-config; tensorboard config; tensorboard describe; tensorboard list; tensorboard logs; tensorboard open;
     task config; task list; task logs; task why; job list; agent join-token list; agent list; slot list;
-    resource-pool bindings list-workspaces; resource-pool describe; resource-pool list; resources aggregated;
+    resource-pool access list; resource-pool bindings list-workspaces; resource-pool describe; resource-pool list;
+    resources aggregated;
     resources allocations; resources raw; user list; user whoami; user-group describe; user-group list;
     rbac describe-role; rbac list-groups-roles; rbac list-roles; rbac list-users-roles; rbac my-permissions;
     token describe; token list; config-policies describe; webhook deliveries; webhook list; audit list; audit verify;

@@ -159,14 +159,32 @@ export function PoolAccess() {
   const offset = Number(now.get("offset") ?? 0);
   const pools = useGet(`resource-pools${query({ limit: LIMIT, offset })}`);
   const places = useGet("workspaces?limit=1000&sortBy=SORT_BY_NAME");
-  return html`<div class="stack"><div class="row spread"><p class="muted">A pool that is bound to workspaces is there for these only; one without bindings is there for all.</p><${NewPool} reload=${pools.reload} /></div>
+  const access = useGet("resource-pool-access");
+  return html`<div class="stack"><div class="row spread"><p class="muted">A pool that is bound to workspaces is there for these only; one without bindings is there for all. A restricted one is there for administrators and for those to whom it is granted.</p><${NewPool} reload=${pools.reload} /></div>
     <${Load} of=${places}>${(/** @type {any} */ { workspaces }) => html`<${Load} of=${pools}>${(/** @type {any} */ { resourcePools, pagination }) => html`<${Table} label="pool access" rows=${resourcePools} id=${(/** @type {any} */ p) => p.name} columns=${[
       { key: "name", title: "Pool", cell: (/** @type {any} */ p) => html`<a href="/det/resourcepool/${encodeURIComponent(p.name)}">${p.name}</a>` },
       { key: "slots", title: "Slots", num: true, cell: (/** @type {any} */ p) => count(p.slotsAvailable) },
       { key: "who", title: "Workspaces", wrap: true, cell: (/** @type {any} */ p) => html`<${Bindings} key=${p.name} pool=${p} workspaces=${workspaces} />` },
+      { key: "grants", title: "Who may use it", wrap: true, cell: (/** @type {any} */ p) => html`<${Load} of=${access} height=${20}>${(/** @type {any} */ { resource_pools }) => html`<${Grants} pool=${p} access=${resource_pools.find((/** @type {any} */ each) => each.pool_name === p.name)} reload=${access.reload} />`}</${Load}>` },
       { key: "do", title: "", cell: (/** @type {any} */ p) => html`<${PoolActions} pool=${p} reload=${pools.reload} />` },
     ]} empty=${html`<${Empty} title="No pools yet"><code>det resource-pool create NAME</code></${Empty}>`} />
       <${Pages} total=${pagination.total} offset=${offset} limit=${LIMIT} onOffset=${(/** @type {number} */ n) => setQuery({ offset: n ? String(n) : "" })} />`}</${Load}>`}</${Load}></div>`;
+}
+
+/** @param {{pool: any, access: any, reload: () => void}} props */
+function Grants({ pool, access, reload }) {
+  if (!access) return null;
+  const where = `resource-pool-access/${encodeURIComponent(pool.name)}`;
+  const done = (/** @type {any} */ { warnings }) => {
+    for (const warning of warnings) toast(warning, true);
+    reload();
+  };
+  const isPublic = access.mode === "public";
+  const held = [...access.users.map((/** @type {any} */ u) => ["usernames", u.username, "user"]), ...access.groups.map((/** @type {any} */ g) => ["groups", g.name, "group"]), ...access.workspaces.map((/** @type {any} */ w) => ["workspaces", w.name, "workspace"])];
+  return html`<div class="row"><span>${isPublic ? "all" : "administrators"}</span>${!isPublic && held.map(([key, name, kind]) => html`<span class="row tight" key=${key + name}>${kind} ${name}
+      <${Confirm} kind="quiet small" label=${html`<span aria-label="revoke ${pool.name} from ${kind} ${name}">✕</span>`} title="Revoke ${pool.name} from ${name}?" confirm="Revoke" run=${async () => done(await post(`${where}/revoke`, { [key]: [name] }))}><p>Nothing new of theirs goes there. What is in the pool stays until it ends.</p></${Confirm}></span>`)}
+    ${!isPublic && html`<${FormButton} kind="small" label="Grant" about="grant ${pool.name}" title="Grant ${pool.name}" confirm="Grant" done="Granted" whole fields=${[{ key: "kind", label: "To a", type: "choice", value: "usernames", options: [["usernames", "user"], ["groups", "group"], ["workspaces", "workspace"]] }, { key: "name", label: "Name", required: true }]} run=${async (/** @type {any} */ { kind, name }) => done(await post(`${where}/grant`, { [kind]: [name] }))} />`}
+    ${!(pool.defaultComputePool || pool.defaultAuxPool) && html`<${Confirm} kind="small" label=${isPublic ? "Restrict" : "Open"} title="${isPublic ? "Restrict" : "Open"} ${pool.name}?" confirm=${isPublic ? "Restrict" : "Open"} run=${async () => done(await put(where, { mode: isPublic ? "restricted" : "public" }))}><p>${isPublic ? "Only administrators, and those to whom it is granted, may use it then. What is in it stays until it ends." : "All users may use it then. Its grants are kept."}</p></${Confirm}>`}</div>`;
 }
 
 /** @param {{pool: any, workspaces: any[]}} props */
