@@ -95,13 +95,23 @@ def _pods_of(settings: AgentSettings) -> PodSettings:
     )
 
 
+def _cluster_of(settings: AgentSettings) -> tuple[str, str, str]:
+    return settings.kubeconfig, settings.kube_context, settings.kube_namespace
+
+
 def launcher_of(settings: AgentSettings) -> Launcher:
     """What runs this agent's containers."""
     if settings.launcher == "kubernetes":
         from activities.launchers.kubernetes.launcher import KubernetesLauncher
 
-        where = settings.kubeconfig, settings.kube_context, settings.kube_namespace
-        return KubernetesLauncher(_pods_of(settings), kubeconfig=where[0], context=where[1], namespace=where[2])
+        where = _cluster_of(settings)
+        return KubernetesLauncher(
+            _pods_of(settings),
+            kubeconfig=where[0],
+            context=where[1],
+            namespace=where[2],
+            namespaces=parts_of(settings.workspace_namespaces),
+        )
     folder = Path(settings.folder)
     gpus = {slot: device.uuid for slot, device in enumerate(settings.devices) if device.kind == "cuda"}
     if settings.launcher != "docker":
@@ -146,8 +156,13 @@ async def _work(
     folder = Path(settings.folder)
     api = ApiClient(settings)
     nodes = await _nodes_of(settings) if settings.launcher == "kubernetes" else None
+    namespaces = None
     if nodes is not None:
         api.offer(nodes.offer())
+        from activities.launchers.kubernetes.namespaces import Namespaces
+
+        allowed = parts_of(settings.workspace_namespaces)
+        namespaces = Namespaces(_cluster_of(settings), _pods_of(settings), allowed)
     shipper = LogShipper(launcher, api.send_logs, folder / "shipping")
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
@@ -167,6 +182,7 @@ async def _work(
             containers.drain_container,
             presence.presence,
             *([nodes.serve_node] if nodes is not None else []),
+            *([namespaces.serve_namespace, namespaces.remove_namespace] if namespaces is not None else []),
         ],
         max_concurrent_activities=_MOST_PODS if settings.slots is None else settings.slots + 200,
         # a cancel reaches an activity only in the answer to a heartbeat: don't hold those back
@@ -198,6 +214,8 @@ async def _work(
         await asyncio.wait(loops)
         if nodes is not None:
             await nodes.close()
+        if namespaces is not None:
+            await namespaces.close()
         await spools.close()
         await api.close()
         await launcher.close()
@@ -210,7 +228,7 @@ async def _nodes_of(settings: AgentSettings) -> Nodes:
     try:
         nodes = await Nodes.connect(
             _pods_of(settings),
-            (settings.kubeconfig, settings.kube_context, settings.kube_namespace),
+            _cluster_of(settings),
             slots_per_pod=settings.slots_per_pod,
             most=settings.slots,
         )

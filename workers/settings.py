@@ -135,6 +135,13 @@ class ClusterOptions(BaseModel):
         description="seconds until a gang of which only a part has nodes gives them back",
     )
     kueue_queue: str = Field(default="", description="Kueue's local queue that pods wait in; empty: none")
+    workspace_namespaces: str = Field(
+        default="",
+        description="namespaces that workspaces may be bound to, with commas; * at the end of one for many; empty: "
+        "none, and none is made for them",
+        pattern=r"^([a-z0-9-]*\*?(,[a-z0-9-]*\*?)*)?$",
+        max_length=4000,
+    )
 
     @field_validator("pod_volumes")
     @classmethod

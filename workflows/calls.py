@@ -27,6 +27,9 @@ from workflows.messages import (
     JobsAsked,
     JobsEnded,
     KillContainer,
+    NamespaceOrder,
+    NamespaceRemovalOrder,
+    NamespaceServed,
     NodeServed,
     NodeService,
     OpenAllocation,
@@ -133,6 +136,18 @@ async def drain_container(ref: ContainerRef) -> bool:
 @activity.defn
 async def serve_node(order: NodeService) -> NodeServed:
     """Put a node of an agent's cluster in or out of service. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def serve_namespace(order: NamespaceOrder) -> NamespaceServed:
+    """Have a namespace of an agent's cluster for a workspace. Runs on the agent's own queue."""
+    raise NotImplementedError
+
+
+@activity.defn
+async def remove_namespace(order: NamespaceRemovalOrder) -> NamespaceServed:
+    """Remove a workspace's own namespace of an agent's cluster. Runs on the agent's own queue."""
     raise NotImplementedError
 
 

@@ -411,6 +411,40 @@ class NodeServed(BaseModel):
     problem: str = ""
 
 
+class NamespaceOrder(BaseModel):
+    """A namespace of an agent's cluster that a workspace is to have.
+
+    Attributes:
+        workspace_id: Whose it is.
+        workspace: Its name, of which the name of a namespace of its own is made.
+        cluster_id: Of ours; the same.
+        namespace: One that is there already; empty: the workspace's own one, which is made if it lacks.
+        quota: Slots that all of its pods have together; None: what is there stays.
+    """
+
+    workspace_id: int
+    workspace: str = ""
+    cluster_id: str = ""
+    namespace: str = ""
+    quota: int | None = None
+
+
+class NamespaceServed(BaseModel):
+    """The namespace as it is now; or why that could not be done. `quota`: the smallest that holds there, in slots."""
+
+    namespace: str = ""
+    quota: int | None = None
+    problem: str = ""
+
+
+class NamespaceRemovalOrder(BaseModel):
+    """A namespace of a workspace's own that goes with it."""
+
+    agent_id: str
+    workspace_id: int
+    namespace: str
+
+
 class AgentSeen(BaseModel):
     """An agent (re)joined: what it offers now."""
 

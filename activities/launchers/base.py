@@ -94,6 +94,7 @@ class ContainerSpec:
     group_size: int = 1  # containers that the allocation has
     pod_spec: Mapping[str, Any] = field(default_factory=dict[str, Any])  # a user's, for launchers that make pods
     excluded_nodes: Sequence[str] = ()  # of a cluster, by log policies
+    namespace: str = ""  # of a cluster, that its workspace is bound to; empty: the usual one
 
 
 @dataclass(frozen=True)

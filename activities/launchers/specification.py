@@ -129,6 +129,7 @@ def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapp
             group_size=launch["gangSize"],
             pod_spec=launch["podSpec"],
             excluded_nodes=launch["excludedNodes"],
+            namespace=launch.get("namespace") or "",
             labels=launch["labels"] | {RUNS_IN: python if launcher.sees_host else f"image {launch['image']}"},
         )
         if not launcher.sees_host:  # a process has what its user has, whatever is asked for

@@ -13,6 +13,7 @@ import pytest
 from temporalio import activity
 
 from activities.containers import AgentPresence, Containers
+from activities.launchers.kubernetes.namespaces import Namespaces
 from activities.launchers.kubernetes.nodes import Nodes
 from activities.storage import Storage
 from database.session import Database
@@ -46,7 +47,7 @@ def registered(tmp_path: Path) -> list[Any]:
     """Everything that the orchestrator and the agents register."""
     database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
     agents = [*activities_of(Containers), *activities_of(AgentPresence), *activities_of(Storage)]
-    agents += activities_of(Nodes)
+    agents += [*activities_of(Nodes), *activities_of(Namespaces)]
     found = [*record_activities(database), *agents]
     database.close()
     return found

@@ -26,6 +26,8 @@ _REQUEST_S = 30.0
 #: A watch that says nothing for so long is broken: the server closes it, or sends a bookmark, before that.
 WATCH_S = 60
 _TRIES = 4
+#: The reason of an error: there is an object of this name.
+ALREADY = "AlreadyExists"
 _MERGE = "application/merge-patch+json"
 
 
@@ -67,7 +69,7 @@ class Cluster:
     """One cluster's API server, as one login of it.
 
     Attributes:
-        namespace: Where containers are made.
+        namespace: Where containers are made whose workspace has none of its own.
     """
 
     def __init__(self, api: Any, namespace: str) -> None:
@@ -101,10 +103,16 @@ class Cluster:
             raise NoCluster(f"{where}: {error}") from None
         return Cluster(ApiClient(settings), namespace or own or "default")
 
-    def path(self, group: str, kind: str, name: str = "", sub: str = "") -> str:
-        """The address of objects in the namespace: group `v1` or `batch/v1`, kind `pods`."""
+    def path(self, group: str, kind: str, namespace: str = "") -> str:
+        """The address of objects of a kind, such as `pods`, in a namespace; empty: in the cluster's own one.
+
+        Args:
+            group: `v1` or `batch/v1`.
+            kind: In the plural.
+            namespace: `*`: in all of them.
+        """
         root = "/api/v1" if group == "v1" else f"/apis/{group}"
-        return "/".join(part for part in (f"{root}/namespaces/{self.namespace}/{kind}", name, sub) if part)
+        return f"{root}/{kind}" if namespace == "*" else f"{root}/namespaces/{namespace or self.namespace}/{kind}"
 
     async def get(self, path: str, **params: str | int) -> Json:
         """Raises: ClusterError, ClusterGone."""
@@ -117,6 +125,15 @@ class Cluster:
     async def replace(self, path: str, body: Mapping[str, Any]) -> Json:
         """Raises: ClusterError, ClusterGone."""
         return await self._call("PUT", path, {}, body)
+
+    async def put(self, path: str, body: Mapping[str, Any]) -> None:
+        """Create, or put in the place of what is there by this name. Raises: ClusterError, ClusterGone."""
+        try:
+            await self.create(path, body)
+        except ClusterError as error:
+            if error.reason != ALREADY:
+                raise
+            await self.replace(f"{path}/{body['metadata']['name']}", body)
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> Json:
         """A merge patch. Raises: ClusterError, ClusterGone."""
@@ -145,11 +162,17 @@ class Cluster:
                     yield event
 
     async def log(self, pod: str, container: str, since: str) -> AsyncGenerator[bytes]:
-        """A container's output to its end, with a time before each line. Raises: ClusterError, ClusterGone."""
+        """A container's output to its end, with a time before each line. Raises: ClusterError, ClusterGone.
+
+        Args:
+            pod: Its address.
+            container: In it.
+            since: A time; empty: from the start.
+        """
         params = {"container": container, "timestamps": "true", "follow": "true"}
         if since:
             params["sinceTime"] = since
-        async with self._stream(self.path("v1", "pods", pod, "log"), params, None) as content:
+        async with self._stream(f"{pod}/log", params, None) as content:
             async for chunk in content.iter_any():
                 yield chunk
 

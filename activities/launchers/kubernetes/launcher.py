@@ -34,6 +34,7 @@ from activities.launchers.base import (
 from activities.launchers.docker_request import RUN_DIR, WORK_DIR
 from activities.launchers.kubernetes import manifest, pods
 from activities.launchers.kubernetes.cluster import (
+    ALREADY,
     Cluster,
     ClusterError,
     ClusterGone,
@@ -47,6 +48,7 @@ from activities.launchers.kubernetes.cluster import (
 from activities.launchers.kubernetes.logs import PodLog
 from activities.launchers.kubernetes.manifest import MAIN, PodSettings
 from activities.launchers.kubernetes.mirror import Mirror
+from activities.launchers.kubernetes.namespaces import Namespaces
 
 log = structlog.get_logger()
 
@@ -55,10 +57,11 @@ _READ_S = 15.0
 _FORCE_S = 60.0
 #: A pod follows its Job within milliseconds; where a queue holds the Job, it never does.
 _POD_S = 2.0
-_ALREADY = "AlreadyExists"
 #: The longest between two looks whether an API server answers again.
 _ASK_S = 5.0
 _EVENTS_S = 5.0
+#: Allocations for which objects are made at a time: each has a connection, and the cluster makes pods more slowly.
+_LAUNCHED_AT_ONCE = 32
 
 
 class _Index(NamedTuple):
@@ -84,7 +87,8 @@ class KubernetesLauncher(Launcher):
         settings: Of its pods.
         kubeconfig: As `Cluster.connect` has it, and so are the next two.
         context: Of the kubeconfig.
-        namespace: Where Jobs are made.
+        namespace: Where Jobs are made of workspaces that have no namespace.
+        namespaces: Which others workspaces may have; see `Namespaces`.
     """
 
     name = "kubernetes"
@@ -94,10 +98,20 @@ class KubernetesLauncher(Launcher):
     runs_here = False
     resources_type = "k8s-job"
 
-    def __init__(self, settings: PodSettings, *, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
+    def __init__(
+        self,
+        settings: PodSettings,
+        *,
+        kubeconfig: str = "",
+        context: str = "",
+        namespace: str = "",
+        namespaces: Sequence[str] = (),
+    ) -> None:
         self._settings = settings
         self._where = (kubeconfig, context, namespace)
+        self._namespaces = Namespaces(self._where, settings, namespaces)
         self._connecting = asyncio.Lock()
+        self._launching = asyncio.Semaphore(_LAUNCHED_AT_ONCE)
         self._cluster: Cluster | None = None
         self._jobs: Mirror | None = None
         self._pods: Mirror | None = None
@@ -116,6 +130,7 @@ class KubernetesLauncher(Launcher):
         for mirror in (self._jobs, self._pods):
             if mirror is not None:
                 await mirror.close()
+        await self._namespaces.close()
         if self._cluster is not None:
             await self._cluster.close()
 
@@ -145,7 +160,8 @@ class KubernetesLauncher(Launcher):
                 known = jobs.objects.get(manifest.job_name(self._settings.agent_id, group))
                 while known is None or not _is_launched(known):
                     try:
-                        await self._launch([gang.specs[rank] for rank in sorted(gang.specs)])
+                        async with self._launching:
+                            await self._launch([gang.specs[rank] for rank in sorted(gang.specs)])
                         break
                     except ClusterGone as error:  # each step is done again, and finds what was done
                         log.info("waits for the cluster", container_id=spec.container_id, error=str(error))
@@ -162,7 +178,7 @@ class KubernetesLauncher(Launcher):
         Raises: LaunchError, when it will never start.
         """
         _, jobs, store = await self._ready()
-        told = ""
+        told, is_late = "", False
         while True:
             place = self._place(container_id)
             if place is None:
@@ -176,11 +192,27 @@ class KubernetesLauncher(Launcher):
                 error = pods.hopeless(pod)
                 if error is not None:
                     raise error
-            why = pods.waits_for(pod) or (_queue_says(jobs.objects[place.job]) if pod is None else "")
+            why = pods.waits_for(pod)
+            if pod is None:
+                job = jobs.objects[place.job]
+                why = _queue_says(job) or (await self._says_no_pod(job) if is_late else "")
             if why and why != told:
                 told = why
                 say(why)
             await _first_of(_EVENTS_S, store.next_change(place))
+            is_late = True
+
+    async def _says_no_pod(self, job: Json) -> str:
+        """Why a Job that runs has no pod, in the cluster's words: a quota is used up, or an admission refuses it."""
+        cluster, _, _ = await self._ready()
+        metadata = job["metadata"]
+        chosen = f"involvedObject.uid={metadata['uid']},reason=FailedCreate"
+        try:
+            found = await cluster.get(cluster.path("v1", "events", metadata["namespace"]), fieldSelector=chosen)
+        except (ClusterError, ClusterGone) as error:
+            return f"the cluster makes no pod of it yet, and does not tell why: {error}"
+        events = sorted(parts(found, "items"), key=lambda each: str(each.get("lastTimestamp") or ""))
+        return f"the cluster makes no pod of it yet: {events[-1].get('message')}" if events else ""
 
     async def place(self, container_id: str) -> Place | None:
         """Its node, and the address of its pod."""
@@ -222,16 +254,16 @@ class KubernetesLauncher(Launcher):
             if await self.wait(container_id, 0) is not None:
                 return
             annotations = {f"{manifest.KILLED}-{place.rank}": "yes"}
-            jobs.put(await cluster.patch(cluster.path("batch/v1", "jobs", place.job), _annotated(annotations)))
+            job = _address(cluster, "batch/v1", "jobs", jobs.objects[place.job])
+            jobs.put(await cluster.patch(job, _annotated(annotations)))
             pod = store.objects.get(place)
             if pod is None:
                 await _first_of(_POD_S, store.next_change(place))
                 pod = store.objects.get(place)
             if pod is None:  # a queue holds its Job, or its gang is incomplete: nobody is to start it any more
-                path = cluster.path("batch/v1", "jobs", place.job)
-                jobs.put(await cluster.patch(path, {"spec": {"suspend": True}}))
+                jobs.put(await cluster.patch(job, {"spec": {"suspend": True}}))
                 return
-            path = cluster.path("v1", "pods", pod["metadata"]["name"])
+            path = _address(cluster, "v1", "pods", pod)
             if not pods.node_of(pod):
                 await cluster.delete(path, grace_s=0)
                 return
@@ -262,7 +294,7 @@ class KubernetesLauncher(Launcher):
                 return []
             if tail is not None:
                 await tail.close()
-            tail = self._logs[container_id] = PodLog(cluster, pod["metadata"]["name"], MAIN, after)
+            tail = self._logs[container_id] = PodLog(cluster, _address(cluster, "v1", "pods", pod), MAIN, after)
         if pod is None or pods.exit_of(pod, container_id, is_killed=False) is not None:
             return await tail.read(after, limit, wait_s=30.0)
         return await tail.read(after, limit, wait_s=0.05 if is_new else 0.0)
@@ -288,7 +320,7 @@ class KubernetesLauncher(Launcher):
         place = self._place(container_id)
         if place is None:
             return
-        path = cluster.path("batch/v1", "jobs", place.job)
+        path = _address(cluster, "batch/v1", "jobs", jobs.objects[place.job])
         ids = _containers(jobs.objects[place.job])
         try:
             annotations = jobs.objects[place.job]["metadata"]["annotations"]
@@ -318,8 +350,10 @@ class KubernetesLauncher(Launcher):
                         f"{error}; name a kubeconfig, or run this agent in the cluster.",
                     ) from None
                 selector = {"labelSelector": f"{manifest.AGENT}={self._settings.agent_id}"}
-                self._jobs = Mirror(cluster, cluster.path("batch/v1", "jobs"), selector, _name, self._jobs_changed)
-                self._pods = Mirror(cluster, cluster.path("v1", "pods"), selector, _index_of)
+                where = "*" if self._namespaces.are_used else ""
+                of_jobs, of_pods = cluster.path("batch/v1", "jobs", where), cluster.path("v1", "pods", where)
+                self._jobs = Mirror(cluster, of_jobs, selector, _name, self._jobs_changed)
+                self._pods = Mirror(cluster, of_pods, selector, _index_of)
         for mirror in (self._jobs, self._pods):
             if not await mirror.ready(_READ_S):
                 refused = mirror.refused
@@ -351,22 +385,28 @@ class KubernetesLauncher(Launcher):
         A Job that nobody launched is of an attempt that ended on its way: its Secret would have tokens that are void.
         """
         cluster, jobs, _ = await self._ready()
-        path = cluster.path("batch/v1", "jobs")
         wanted = manifest.job(specs, self._settings)
         name = wanted["metadata"]["name"]
+        namespace = specs[0].namespace
+        if namespace:
+            await self._namespaces.check(namespace)
+        if name in jobs.objects:  # an attempt of before its workspace was bound to another one
+            namespace = jobs.objects[name]["metadata"]["namespace"]
+        path = cluster.path("batch/v1", "jobs", namespace)
         is_queued = wanted["spec"]["suspend"]
         try:
             made = await cluster.create(path, wanted | {"spec": wanted["spec"] | {"suspend": True}})
         except ClusterError as error:
-            if error.reason != _ALREADY:
+            if error.reason != ALREADY:
                 raise
             made = await cluster.get(f"{path}/{name}")
             if _is_launched(made):
                 jobs.put(made)
                 return
-        await _put(cluster, cluster.path("v1", "secrets"), manifest.secret(made, specs, self._settings))
+        secret = manifest.secret(made, specs, self._settings)
+        await cluster.put(cluster.path("v1", "secrets", namespace), secret)
         if len(specs) > 1:
-            await _put(cluster, cluster.path("v1", "services"), manifest.service(made))
+            await cluster.put(cluster.path("v1", "services", namespace), manifest.service(made))
         change = _annotated({manifest.LAUNCHED: "yes"})
         if not is_queued:
             change["spec"] = {"suspend": False}
@@ -428,14 +468,9 @@ async def _first_of(limit_s: float, *changes: asyncio.Future[None]) -> None:
             each.cancel()
 
 
-async def _put(cluster: Cluster, path: str, body: Json) -> None:
-    """Create, or put in the place of what an earlier attempt left."""
-    try:
-        await cluster.create(path, body)
-    except ClusterError as error:
-        if error.reason != _ALREADY:
-            raise
-        await cluster.replace(f"{path}/{body['metadata']['name']}", body)
+def _address(cluster: Cluster, group: str, kind: str, found: Json) -> str:
+    metadata = found["metadata"]
+    return f"{cluster.path(group, kind, metadata['namespace'])}/{metadata['name']}"
 
 
 def _annotated(annotations: Mapping[str, str]) -> Json:

@@ -61,7 +61,7 @@ class LineReader:
 
 
 class PodLog(LineTail):
-    """Follows one container's output."""
+    """Follows one container's output; `pod` is the address of its pod."""
 
     def __init__(self, cluster: Cluster, pod: str, container: str, after: int) -> None:
         super().__init__(pod, after)
