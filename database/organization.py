@@ -5,7 +5,12 @@ from __future__ import annotations
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from database.models import Experiment, Model, Project, Task, TaskLog, Workspace
+from database.models import Experiment, Model, NamespaceBinding, Outbox, Project, Task, TaskLog, Workspace
+from workflows import names
+from workflows.messages import NamespaceRemovalOrder
+
+#: The kind of the message that has a deleted workspace's namespace removed.
+REMOVE_NAMESPACE = "remove_namespace"
 
 
 def hold_project(session: Session, experiment_id: int) -> int | None:
@@ -37,12 +42,17 @@ def drop_workspace_if_empty(session: Session, workspace_id: int) -> None:
     has_tasks = select(Task.id).where(Task.workspace_id == workspace_id, Task.ended_at.is_(None)).exists()
     if session.scalar(select(or_(has_projects, has_models, has_tasks))):
         return
-    erase_tasks(session, workspace_id)
+    erase_contents(session, workspace_id)
     session.execute(delete(Workspace).where(Workspace.id == workspace_id))
 
 
-def erase_tasks(session: Session, workspace_id: int) -> None:
-    """Delete the tasks of a workspace, which have all ended, with their logs."""
+def erase_contents(session: Session, workspace_id: int) -> None:
+    """Delete the tasks of a workspace, which have all ended, with their logs, and its own namespaces in clusters."""
+    owned = select(NamespaceBinding).where(NamespaceBinding.workspace_id == workspace_id, NamespaceBinding.own != "")
+    for row in session.scalars(owned):
+        order = NamespaceRemovalOrder(agent_id=row.cluster, workspace_id=workspace_id, namespace=row.own)
+        workflow_id = names.namespace_removal_workflow(row.cluster, row.own)
+        session.add(Outbox(workflow_id=workflow_id, kind=REMOVE_NAMESPACE, payload=order.model_dump(mode="json")))
     tasks = select(Task.id).where(Task.workspace_id == workspace_id)
     session.execute(delete(TaskLog).where(TaskLog.task_id.in_(tasks)))
     session.execute(delete(Task).where(Task.workspace_id == workspace_id))

@@ -13,11 +13,12 @@ CLIENTS = ("0.38.1", "0.21.0")
 _NOT_SERVED = "not yet"
 _SHOWN = {"works": "works", "": "not called"}
 _PROVIDER = "belongs to a provider of logins (SSO, SAML, SCIM), a product of others"
-_KUBERNETES = "Kubernetes comes with a later release"
+_KUBERNETES = "the tests' cluster has no Kubernetes; where an agent stands for one, it is served"
 #: Why what answers 501 does so, by what its name contains.
 _WHY = {
     "auth login": "opens a browser at a provider of logins, a product of others",
     "oauth": _PROVIDER,
+    "k8s-resource-managers": "one agent stands for one cluster: `det agent list` shows them",
     "k8s": _KUBERNETES,
     "namespace-bindings": _KUBERNETES,
     "resource-quota": _KUBERNETES,

@@ -34,7 +34,7 @@ from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
 from workflows.agent import Agent
 from workflows.autoscaler import Autoscaler
-from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval
+from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval, NamespaceRemoval
 from workflows.converter import RUNNER
 from workflows.experiment import Experiment
 from workflows.imports import Import
@@ -56,6 +56,7 @@ WORKFLOWS = [
     CheckpointGC,
     ExperimentDeletion,
     FileRemoval,
+    NamespaceRemoval,
     WebhookDelivery,
     Import,
 ]

@@ -10,7 +10,17 @@ from temporalio.common import RetryPolicy, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import calls, names
-from workflows.messages import AgentRun, AgentSeen, ErrorType, NodeServed, NodeService, Presence, RecordAgent
+from workflows.messages import (
+    AgentRun,
+    AgentSeen,
+    ErrorType,
+    NamespaceOrder,
+    NamespaceServed,
+    NodeServed,
+    NodeService,
+    Presence,
+    RecordAgent,
+)
 from workflows.options import on_agent, record, tell
 
 #: More than this late, and it was the server that was away, not the agent.
@@ -24,7 +34,7 @@ class Agent:
     """Id `agent-<id>`. Closes when an operator removes the agent.
 
     Messages, signals from the API: `present` whenever the agent takes up the presence activity; `retire`.
-    Update from the API: `serve_node`.
+    Updates from the API: `serve_node`, `serve_namespace`.
     """
 
     @workflow.init
@@ -99,6 +109,31 @@ class Agent:
             ) from error
         if served.problem:
             raise ApplicationError(f"node {order.node!r}: {served.problem}", type=ErrorType.COMMAND_REFUSED)
+
+    @workflow.update
+    async def serve_namespace(self, order: NamespaceOrder) -> NamespaceServed:
+        """Have a namespace of the agent's cluster for a workspace.
+
+        Raises: ApplicationError, which says why it could not be done.
+        """
+        agent = self._agent
+        try:
+            served: NamespaceServed = await on_agent(
+                calls.serve_namespace,
+                order,
+                task_queue=names.agent_queue(agent.agent_id),
+                schedule_to_close_timeout=_ANSWER,
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                summary=f"namespace of workspace {order.workspace_id}",
+            )
+        except ActivityError as error:
+            raise ApplicationError(
+                f"agent {agent.agent_id!r}, which stands for that cluster, does not answer: {error.cause}",
+                type=ErrorType.COMMAND_REFUSED,
+            ) from error
+        if served.problem:
+            raise ApplicationError(f"cluster {agent.agent_id!r}: {served.problem}", type=ErrorType.COMMAND_REFUSED)
+        return served
 
     async def _join(self) -> None:
         agent = self._agent

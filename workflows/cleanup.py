@@ -17,6 +17,8 @@ from workflows.messages import (
     DeletionFailed,
     ErasedExperiment,
     FileRemovalOrder,
+    NamespaceRemovalOrder,
+    NamespaceServed,
     RemovedFiles,
     RemoveFiles,
     Timing,
@@ -25,6 +27,10 @@ from workflows.options import on_agent, record_once, tell
 
 #: How long an agent may take to pick the work up before the user learns that there is none.
 _AGENT_WAIT = timedelta(minutes=10)
+
+
+#: How long a deleted workspace's namespace is tried to be removed, whose cluster or agent is away.
+_NAMESPACE_WAIT = timedelta(days=7)
 
 
 class _StorageFailed(Exception):
@@ -106,6 +112,33 @@ class FileRemoval:
             await _remove(order.pool, order.removal_id, [], order.timing)
         except _StorageFailed as error:
             raise ApplicationError(str(error), type="StorageFailed", non_retryable=True) from None
+
+
+@workflow.defn(name="NamespaceRemoval")
+class NamespaceRemoval:
+    """Id `remove-namespace-<agent>-<namespace>`. Removes the own namespace of a workspace that was deleted."""
+
+    @workflow.run
+    async def run(self, order: NamespaceRemovalOrder) -> None:
+        """Have the agent of its cluster remove it, with pauses; a namespace is given up after `_NAMESPACE_WAIT`."""
+        try:
+            served: NamespaceServed = await on_agent(
+                calls.remove_namespace,
+                order,
+                task_queue=names.agent_queue(order.agent_id),
+                schedule_to_close_timeout=_NAMESPACE_WAIT,
+                start_to_close_timeout=timedelta(minutes=1),
+                retry_policy=RetryPolicy(maximum_interval=timedelta(minutes=5)),
+                summary=f"namespace {order.namespace}",
+            )
+        except ActivityError as error:
+            raise ApplicationError(
+                f"namespace {order.namespace} of cluster {order.agent_id!r} is left: {error.cause or error}",
+                type="NamespaceLeft",
+                non_retryable=True,
+            ) from None
+        if served.problem:
+            raise ApplicationError(served.problem, type="NamespaceLeft", non_retryable=True)
 
 
 async def start_gc(experiment_id: int, timing: Timing) -> None:

@@ -54,6 +54,11 @@ def agent_queue(agent_id: str) -> str:
     return f"agent-{agent_id}"
 
 
+def namespace_removal_workflow(agent_id: str, namespace: str) -> str:
+    """Workflow that removes a namespace of an agent's cluster."""
+    return f"remove-namespace-{agent_id}-{namespace}"
+
+
 def file_removal_workflow(key: str) -> str:
     """Workflow that removes single files; `key` is a random one."""
     return f"remove-files-{key}"

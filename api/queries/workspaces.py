@@ -16,7 +16,16 @@ from api.queries.paging import Window, chosen, rows_of
 from api.schemas import workspaces as wire
 from api.schemas.base import Pagination
 from api.schemas.users import AgentUserGroup
-from database.models import Experiment, PoolBinding, Project, ProjectVisit, ResourcePool, User, Workspace
+from database.models import (
+    Experiment,
+    NamespaceBinding,
+    PoolBinding,
+    Project,
+    ProjectVisit,
+    ResourcePool,
+    User,
+    Workspace,
+)
 from database.models import WorkspacePin as Pin
 
 _STATE = "WORKSPACE_STATE_"
@@ -67,8 +76,13 @@ def _workspaces(user: UserPrincipal) -> Any:
         .correlate(Workspace)
         .scalar_subquery()
     )
+    own = (
+        select(func.min(NamespaceBinding.own))
+        .where(NamespaceBinding.workspace_id == Workspace.id, NamespaceBinding.own != "")
+        .scalar_subquery()
+    )
     return (
-        select(Workspace, User.username, projects, experiments, Pin.pinned_at)
+        select(Workspace, User.username, projects, experiments, Pin.pinned_at, own)
         .join(User, User.id == Workspace.owner_id)
         .outerjoin(Pin, and_(Pin.workspace_id == Workspace.id, Pin.user_id == user.user_id))
         .where(Workspace.id.in_(readable_workspaces(user)))
@@ -96,7 +110,7 @@ def workspace(session: Session, workspace_id: int, user: UserPrincipal) -> wire.
 
 
 def _workspace(session: Session, row: Any, user: UserPrincipal) -> wire.Workspace:
-    found, username, projects, experiments, pinned_at = row
+    found, username, projects, experiments, pinned_at, own = row
     storage: dict[str, Any] | None = found.checkpoint_storage
     # it may hold keys of a bucket: for those only who could set it
     if storage is not None and (role_in(session, user, found.id) or 0) < Role.ADMIN:
@@ -119,6 +133,7 @@ def _workspace(session: Session, row: Any, user: UserPrincipal) -> wire.Workspac
         checkpoint_storage_config=storage,
         default_compute_pool=found.default_compute_pool or "",
         default_aux_pool=found.default_aux_pool or "",
+        auto_created_namespace=own,
         everyone=found.everyone or "",
     )
 

@@ -10,18 +10,18 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth.authentication import UserPrincipal
 from api.auth.authorization import Role, require_role
 from api.deps import PartsDep, ReaderDep, UserDep
-from api.errors import Unsupported
-from api.parts import Parts
+from api.errors import FailedPrecondition, Unavailable
 from api.queries import workspaces
 from api.queries.paging import WindowDep
+from api.routes.namespaces import bind
 from api.routing import Route
 from api.schemas import workspaces as wire
 from api.schemas.base import answer
 from api.schemas.parameters import SORT_BY, USER_IDS, USERS, Archived, NamePart, WorkspaceId
 from api.schemas.workspaces import CompletedResponse
+from api.services import namespaces
 from api.services import workspaces as service
 from api.services.idempotency import Once
 from database.models import WorkspacePin
@@ -55,16 +55,28 @@ async def create_workspace(request: Request, parts: PartsDep, user: UserDep, wan
     """Make a workspace. Its maker is its administrator; others see it once they have a role in it."""
 
     once = Once(request, user)
+    in_clusters = wanted.cluster_namespace_meta or {}, wanted.cluster_quota_pairs or {}
+    made: list[wire.Workspace] = []
 
     def create(session: Session) -> dict[str, Any]:
-        made = workspaces.workspace(session, service.new_workspace(session, wanted, user), user)
-        return {"workspace": made, "namespaceBindings": {}}
+        workspace_id = service.new_workspace(session, wanted, user)
+        namespaces.orders(session, workspace_id, user, *in_clusters)  # or nothing is made
+        made.append(workspaces.workspace(session, workspace_id, user))
+        return {"workspace": made[0], "namespaceBindings": {}}
 
     def write() -> Any:
         with parts.database.write() as session:
             return once(session, lambda: create(session))
 
-    return answer(await run_in_threadpool(write))
+    shown = await run_in_threadpool(write)
+    if made and any(in_clusters):
+        try:
+            bound = await bind(parts, made[0].id, user, *in_clusters)
+        except (FailedPrecondition, Unavailable) as error:
+            error.message = f"workspace {made[0].name!r} is made, and not bound to a namespace: {error.message}"
+            raise
+        shown = {"workspace": made[0], "namespaceBindings": bound}
+    return answer(shown)
 
 
 @router.get("/api/v1/workspaces/{workspace_id}", response_model=wire.WorkspaceResponse)
@@ -80,12 +92,17 @@ async def patch_workspace(
 ) -> Response:
     """Change name, storage, default pools, or the role that all users have in the workspace."""
 
+    in_clusters = wanted.cluster_namespace_meta or {}, wanted.cluster_quota_pairs or {}
+
     def change() -> wire.Workspace:
         with parts.database.write() as session:
             service.change_workspace(session, workspace_id, wanted, user)
+            namespaces.orders(session, workspace_id, user, *in_clusters)  # or nothing is changed
             return workspaces.workspace(session, workspace_id, user)
 
-    return answer({"workspace": await run_in_threadpool(change), "namespaceBindings": {}})
+    shown = await run_in_threadpool(change)
+    bound = await bind(parts, workspace_id, user, *in_clusters) if any(in_clusters) else {}
+    return answer({"workspace": shown, "namespaceBindings": bound})
 
 
 @router.delete("/api/v1/workspaces/{workspace_id}", response_model=CompletedResponse)
@@ -135,71 +152,3 @@ def unpin(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response
         is_mine = (WorkspacePin.user_id == user.user_id, WorkspacePin.workspace_id == workspace_id)
         session.execute(delete(WorkspacePin).where(*is_mine))
     return answer()
-
-
-# -- Kubernetes, of which there is none ----------------------------------------------------------------------------
-
-
-@router.get("/api/v1/workspaces/{workspace_id}/list-namespace-bindings")
-def list_namespaces(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
-    """Namespaces of Kubernetes that the workspace is bound to: none."""
-    _check_role(parts, user, workspace_id, Role.VIEWER)
-    return answer({"namespaceBindings": {}})
-
-
-@router.get("/api/v1/workspaces/{workspace_id}/get-k8s-resource-quotas")
-def list_quotas(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep) -> Response:
-    """Quotas of the workspace in Kubernetes: none."""
-    _check_role(parts, user, workspace_id, Role.VIEWER)
-    return answer({"resourceQuotas": {}})
-
-
-@router.post("/api/v1/workspaces/{workspace_id}/namespace-bindings")
-async def set_namespaces(
-    workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, wanted: wire.NamespaceBindings
-) -> Response:
-    """Bind namespaces: not supported, unless there are none to bind."""
-    await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
-    if wanted.cluster_namespace_meta:
-        raise Unsupported(service.NO_KUBERNETES)
-    return answer({"namespaceBindings": {}})
-
-
-@router.delete("/api/v1/workspaces/{workspace_id}/namespace-bindings")
-def delete_namespaces(
-    workspace_id: WorkspaceId,
-    parts: PartsDep,
-    user: UserDep,
-    cluster_names: Annotated[list[str] | None, Query(alias="clusterNames")] = None,
-) -> Response:
-    """Unbind namespaces: not supported, unless there are none to unbind."""
-    _check_role(parts, user, workspace_id, Role.ADMIN)
-    if cluster_names:
-        raise Unsupported(service.NO_KUBERNETES)
-    return answer()
-
-
-@router.post("/api/v1/workspaces/{workspace_id}/set-resource-quota")
-async def set_quota(workspace_id: WorkspaceId, parts: PartsDep, user: UserDep, wanted: wire.ResourceQuotas) -> Response:
-    """Set quotas: not supported, unless there are none to set."""
-    await run_in_threadpool(_check_role, parts, user, workspace_id, Role.ADMIN)
-    if wanted.cluster_quota_pairs:
-        raise Unsupported(service.NO_KUBERNETES)
-    return answer()
-
-
-@router.get("/api/v1/namespace-bindings/workspace-ids-with-default-bindings")
-def default_namespaces(parts: PartsDep, user: UserDep) -> Response:
-    """Workspaces in the default namespace of Kubernetes: none."""
-    return answer({"workspaceIds": []})
-
-
-@router.post("/api/v1/namespace-bindings/bulk-auto-create")
-def create_namespaces(parts: PartsDep, user: UserDep) -> Response:
-    """Make namespaces for workspaces: not supported."""
-    raise Unsupported(service.NO_KUBERNETES)
-
-
-def _check_role(parts: Parts, user: UserPrincipal, workspace_id: int, least: Role) -> None:
-    with parts.database.read() as session:
-        require_role(session, user, workspace_id, least)

@@ -63,7 +63,8 @@ def as_utc(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-def _null_as_empty(value: Any) -> Any:
+def null_as_empty(value: Any) -> Any:
+    """`{}` for `null`, which clients send for an empty map."""
     return {} if value is None else value
 
 
@@ -82,7 +83,7 @@ Real = Annotated[
 #: A body that is any object; none is an empty one.
 ObjectBody = Annotated[dict[str, Any], Body(default_factory=dict)]
 Instant = Annotated[datetime, AfterValidator(as_utc)]
-Map = Annotated[dict[str, Any], BeforeValidator(_null_as_empty)]
+Map = Annotated[dict[str, Any], BeforeValidator(null_as_empty)]
 
 
 #: Of these nothing has to be changed. Most of a message is of these, and a call for each would be most of the time.

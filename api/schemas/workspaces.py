@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from api.schemas.base import Map, Pagination, Timestamp, Wire, example
+from api.schemas.base import Pagination, Timestamp, Wire, example, null_as_empty
 from api.schemas.users import AgentUserGroup
+
+#: Slots of a workspace in a cluster.
+Quota = Annotated[int, Field(ge=0, le=1_000_000)]
+_MOST_CLUSTERS = 100
+NamespaceMetas = Annotated[dict[str, "NamespaceMeta"], Field(max_length=_MOST_CLUSTERS), BeforeValidator(null_as_empty)]
+QuotaPairs = Annotated[dict[str, Quota], Field(max_length=_MOST_CLUSTERS), BeforeValidator(null_as_empty)]
 
 
 class Workspace(Wire):
@@ -46,8 +52,8 @@ class PatchWorkspace(Wire, json_schema_extra=example({"defaultComputePool": "def
     default_aux_pool: str | None = None
     default_compute_resource_pool: str | None = None
     default_aux_resource_pool: str | None = None
-    cluster_namespace_meta: dict[str, Any] | None = None
-    cluster_quota_pairs: dict[str, Any] | None = None
+    cluster_namespace_meta: NamespaceMetas | None = None
+    cluster_quota_pairs: QuotaPairs | None = None
     everyone: str | None = None
 
 
@@ -142,16 +148,48 @@ class PoolBindings(Wire, json_schema_extra=example({"workspaceIds": [2]})):
     workspace_names: list[str] = Field(default_factory=list[str])
 
 
-class NamespaceBindings(Wire):
-    """Namespaces of Kubernetes, by cluster."""
+class NamespaceMeta(Wire):
+    """v1WorkspaceNamespaceMeta: exactly one of `namespace` and the two that make one is given."""
 
-    cluster_namespace_meta: Map = Field(default_factory=dict[str, Any])
+    namespace: str = Field(default="", max_length=63)
+    auto_create_namespace: bool = False
+    auto_create_namespace_all_clusters: bool = False
+    resource_quota: Quota | None = None
 
 
-class ResourceQuotas(Wire):
-    """Quotas in Kubernetes, by cluster."""
+class NamespaceBindings(
+    Wire, json_schema_extra=example({"clusterNamespaceMeta": {"gke": {"autoCreateNamespace": True}}})
+):
+    """v1SetWorkspaceNamespaceBindingsRequest: by cluster; an empty name is that of the only one."""
 
-    cluster_quota_pairs: Map = Field(default_factory=dict[str, Any])
+    cluster_namespace_meta: NamespaceMetas = Field(default_factory=dict[str, NamespaceMeta])
+
+
+class ResourceQuotas(Wire, json_schema_extra=example({"clusterQuotaPairs": {"gke": 8}})):
+    """v1SetResourceQuotasRequest: slots, by cluster."""
+
+    cluster_quota_pairs: QuotaPairs = Field(default_factory=dict[str, int])
+
+
+class NamespaceBinding(Wire):
+    """v1WorkspaceNamespaceBinding."""
+
+    workspace_id: int
+    cluster_name: str
+    namespace: str
+    auto_create_namespace: bool
+
+
+class NamespaceBindingsResponse(Wire):
+    """By cluster."""
+
+    namespace_bindings: dict[str, NamespaceBinding]
+
+
+class ResourceQuotasResponse(Wire):
+    """Slots that the workspace may have in its own namespaces, by cluster."""
+
+    resource_quotas: dict[str, int]
 
 
 class WorkspacesResponse(Wire):

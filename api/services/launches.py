@@ -28,6 +28,7 @@ from database.models import (
     Checkpoint,
     Cluster,
     Experiment,
+    NamespaceBinding,
     Project,
     Task,
     TaskContext,
@@ -100,6 +101,7 @@ def launch_order(
         "gangSize": len(allocation.placements),
         "podSpec": environment.get("pod_spec") or {},
         "excludedNodes": _excluded_nodes(session, task, allocation, rank),
+        "namespace": _namespace(session, work, allocation, rank),
         "isOfGang": len({place["agent_id"] for place in allocation.placements}) > 1,
         "shmBytes": resources.get("shm_size") if isinstance(resources.get("shm_size"), int) else None,
         "labels": {**work.labels, "ai.undeterred.allocation": allocation_id},
@@ -367,6 +369,15 @@ def _excluded_nodes(session: Session, task: Task, allocation: Allocation, rank: 
     if agent is None or agent.slots_per_pod is None:
         return []
     return list(actions_of_log_policies(session, task.trial_id)["excluded"])
+
+
+def _namespace(session: Session, work: Work, allocation: Allocation, rank: int) -> str:
+    """The namespace of the agent's cluster that the workspace is bound to; empty: the cluster's usual one."""
+    place = _place(allocation, rank)
+    if place is None:
+        return ""
+    bound = session.get(NamespaceBinding, (work.workspace_id, place.agent_id))
+    return "" if bound is None else bound.namespace
 
 
 def _image(config: dict[str, Any], kind: str) -> str:

@@ -15,17 +15,16 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import Role, changeable, check_active, readable_workspaces, require_role, role_in
-from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unsupported
+from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound
 from api.queries.workspaces import available_pools
 from api.schemas import workspaces as wire
 from api.schemas.validation import checked_name, checked_text
 from api.services import cleanup, pools, tasks
 from api.services.users import check_agent_user
 from database.models import Experiment, Model, PoolBinding, Project, Task, Workspace
-from database.organization import erase_tasks
+from database.organization import erase_contents
 from workflows.config import CheckpointStorage
 
-NO_KUBERNETES = "namespaces and quotas are those of Kubernetes, and this cluster has none"
 _KEY = re.compile(r"[A-Z0-9]{1,5}")
 _STORAGE: TypeAdapter[Any] = TypeAdapter(CheckpointStorage)
 #: The roles that a workspace can give to all users. Its administrators are set by assignments.
@@ -35,7 +34,7 @@ _EVERYONE = ("", "viewer", "contributor", "editor")
 
 
 def new_workspace(session: Session, wanted: wire.PostWorkspace, user: UserPrincipal) -> int:
-    """A workspace of the user's own. Raises: BadRequest, Conflict, Forbidden, Unsupported."""
+    """A workspace of the user's own. Raises: BadRequest, Conflict, Forbidden."""
     row = Workspace(name=_free_workspace_name(session, wanted.name or ""), owner_id=user.user_id)
     _apply(session, row, wanted, user)
     session.add(row)
@@ -57,8 +56,6 @@ def change_workspace(session: Session, workspace_id: int, wanted: wire.PatchWork
 
 
 def _apply(session: Session, row: Workspace, wanted: wire.PatchWorkspace, user: UserPrincipal) -> None:
-    if wanted.cluster_namespace_meta or wanted.cluster_quota_pairs:
-        raise Unsupported(NO_KUBERNETES)
     if wanted.agent_user_group is not None:
         if not user.is_admin:  # or all users could have their containers run as root
             raise Forbidden("agentUserGroup: only administrators of the cluster say as whom containers run")
@@ -96,13 +93,13 @@ def _checked_storage(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _checked_pool(
-    session: Session, field: str, name: str, workspace_id: int | None, user: UserPrincipal
-) -> str | None:
+def _checked_pool(session: Session, field: str, name: str, workspace_id: int | None, user: UserPrincipal) -> str | None:
     if not name:
         return None
     if name not in set(session.scalars(available_pools(workspace_id or 0, user))):
-        raise BadRequest(f"{field}: {name[:130]!r}: there is no such pool, or it is not available to this workspace or to you")
+        raise BadRequest(
+            f"{field}: {name[:130]!r}: there is no such pool, or it is not available to this workspace or to you"
+        )
     return name
 
 
@@ -145,7 +142,7 @@ def delete_workspace(session: Session, workspace_id: int, user: UserPrincipal) -
         tasks.kill(session, task, with_children=False)
     if all(emptied) and not running:
         session.flush()
-        erase_tasks(session, workspace_id)
+        erase_contents(session, workspace_id)
         session.delete(row)
         return True
     row.state, row.error = "DELETING", ""

@@ -30,6 +30,9 @@ from workflows.messages import (
     FileRemovalOrder,
     ImportOrder,
     JobMove,
+    NamespaceOrder,
+    NamespaceRemovalOrder,
+    NamespaceServed,
     NodeService,
     OperationAnswers,
     OperationReport,
@@ -285,6 +288,24 @@ class Commands:
         handle = (await self.client()).get_workflow_handle(names.agent_workflow(agent_id))
         with _translated(f"agent {agent_id!r} does not answer: do Temporal and an orchestrator run?"):
             await handle.execute_update("serve_node", order, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+
+    async def serve_namespace(self, agent_id: str, order: NamespaceOrder) -> NamespaceServed:
+        """Have a namespace of an agent's cluster for a workspace.
+
+        Raises: FailedPrecondition, which says why it could not be done; Unavailable.
+        """
+        handle = (await self.client()).get_workflow_handle(names.agent_workflow(agent_id))
+        with _translated(f"agent {agent_id!r} does not answer: do Temporal and an orchestrator run?"):
+            return cast(
+                "NamespaceServed",
+                await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+                    "serve_namespace", order, result_type=NamespaceServed, rpc_timeout=_DEADLINE
+                ),
+            )
+
+    async def remove_namespace(self, workflow_id: str, order: NamespaceRemovalOrder) -> None:
+        """Have the namespace of a deleted workspace removed. Raises: Unavailable."""
+        await self._ensure("NamespaceRemoval", workflow_id, order, f"namespace {order.namespace}")
 
     async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
         """Tell the search that an operation is complete; returns when its decisions are recorded.

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from api.errors import ApiError
 from api.temporal.commands import Commands
 from database.models import HeldStart, Outbox
+from database.organization import REMOVE_NAMESPACE
 from database.session import Database
 from database.types import utc_now
 from database.webhooks import DELIVER
@@ -24,6 +25,7 @@ from workflows.messages import (
     ExperimentRun,
     FileRemovalOrder,
     ImportOrder,
+    NamespaceRemovalOrder,
     PoolRun,
     TaskRun,
 )
@@ -156,6 +158,10 @@ class Dispatcher:
             await self._commands.deliver_webhook(DeliveryOrder.model_validate(entry.payload))
         elif entry.kind == REMOVE_FILES:
             await self._commands.remove_files(entry.workflow_id, FileRemovalOrder.model_validate(entry.payload))
+        elif entry.kind == REMOVE_NAMESPACE:
+            await self._commands.remove_namespace(
+                entry.workflow_id, NamespaceRemovalOrder.model_validate(entry.payload)
+            )
         elif entry.kind == START_POOL:
             await self._commands.ensure_pool(PoolRun.model_validate(entry.payload))
         elif entry.kind == START_NODES:
