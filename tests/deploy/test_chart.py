@@ -189,12 +189,25 @@ def test_the_agent_reads_no_secret_and_watches_what_nodes_offer() -> None:
     found = objects()
     role, wide = named(found, "Role"), named(found, "ClusterRole")
     assert role["metadata"]["namespace"] == "undeterred-pods"
-    granted = {(kind, verb) for rule in role["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
+    granted = _granted(role)
     assert not granted & {("secrets", "get"), ("secrets", "list"), ("secrets", "watch")}
     assert {("jobs", "create"), ("jobs", "patch"), ("pods", "delete"), ("pods/log", "get")} <= granted
-    everywhere = {(kind, verb) for rule in wide["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
-    reads = {(kind, verb) for kind in ("nodes", "pods") for verb in ("list", "watch")}
-    assert everywhere == reads | {("nodes", "patch"), ("pods/eviction", "create")}
+    assert _granted(wide) == {
+        ("nodes", "list"), ("nodes", "watch"), ("nodes", "patch"), ("pods", "list"), ("pods", "watch"),
+        ("pods/eviction", "create"),
+    }  # fmt: skip
+
+
+def test_namespaces_of_workspaces_are_the_agents_only_where_they_are_named() -> None:
+    named_ones = "--set=agent.pods.workspaceNamespaces={research,team-*}"
+    found = objects(named_ones)
+    granted = _granted(named(found, "ClusterRole"))
+    assert {("namespaces", "create"), ("resourcequotas", "update"), ("networkpolicies", "create")} <= granted
+    assert not granted & {("secrets", "get"), ("secrets", "list"), ("secrets", "watch"), ("namespaces", "patch")}
+    [agent] = [spec for component, spec in templates(found) if component == "agent"]
+    environment = {each["name"]: each.get("value") for each in agent["containers"][0]["env"]}
+    assert environment["UNDETERRED_WORKSPACE_NAMESPACES"] == "research,team-*"
+    assert "/agent/pods/workspaceNamespaces/0" in refusal("--set=agent.pods.workspaceNamespaces={Kube_System}")
 
 
 def test_api_and_gateway_serve_with_the_certificate_of_a_secret_and_the_agent_has_no_key() -> None:
@@ -219,6 +232,10 @@ def test_api_and_gateway_serve_with_the_certificate_of_a_secret_and_the_agent_ha
     public = dict(templates(objects("--set=tls.existingSecret=own", "--set=tls.caKey=")))
     assert "api-ca" not in str(public["agent"])
     assert "/tls/caKey" in refusal("--set=tls.existingSecret=own", "--set=tls.caKey=../x")
+
+
+def _granted(role: Json) -> set[tuple[str, str]]:
+    return {(kind, verb) for rule in role["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
 
 
 def test_namespace_of_users_pods_enforces_the_profile_and_stays() -> None:

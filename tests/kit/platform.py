@@ -111,7 +111,25 @@ class Platform:
         assert response.status_code == 200, response.text
         return response.json()
 
-    async def create(self, config: Mapping[str, Any], files: Mapping[str, str], *, activate: bool = True) -> int:
+    async def delete(self, path: str) -> None:
+        """DELETE that must succeed."""
+        response = await self.http.delete(path)
+        assert response.status_code == 200, response.text
+
+    async def refused(self, path: str, body: Any) -> str:
+        """POST that must be refused; returns the message."""
+        response = await self.http.post(path, json=body)
+        assert response.status_code in (400, 403, 404), response.text
+        return response.json()["message"]
+
+    async def create(
+        self,
+        config: Mapping[str, Any],
+        files: Mapping[str, str],
+        *,
+        activate: bool = True,
+        project_id: int | None = None,
+    ) -> int:
         """Create an experiment in this platform's pool; returns its id."""
         import base64
 
@@ -132,6 +150,7 @@ class Platform:
                 for path, text in files.items()
             ],
             "activate": activate,
+            "projectId": project_id,
         }  # fmt: skip
         return (await self.post("/api/v1/experiments", body))["experiment"]["id"]
 

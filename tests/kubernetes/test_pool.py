@@ -72,8 +72,9 @@ async def start_agent(running: Platform, **more: Any) -> str:
 
 
 async def pods(trial_id: int) -> list[dict[str, Any]]:
-    """Of a trial."""
-    text = await asyncio.to_thread(kubectl, "get", "pods", "-o", "json", "-l", f"determined.ai/trial_id={trial_id}")
+    """Of a trial, in whatever namespace."""
+    chosen = f"determined.ai/trial_id={trial_id}"
+    text = await asyncio.to_thread(kubectl, "get", "pods", "--all-namespaces", "-o", "json", "-l", chosen)
     return json.loads(text)["items"]
 
 
