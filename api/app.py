@@ -243,6 +243,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
         version=version("undeterred"),
         description="REST API of Undeterred. Paths and messages are those that Determined's clients know.",
         lifespan=lifespan,
+        # spans of its own would be of every request, reports and polls as well: see `api.tracing`
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         redirect_slashes=False,
         docs_url=None,  # as the framework makes them, they would fetch programs from elsewhere: `routes.pages`
         redoc_url=None,

@@ -18,10 +18,16 @@ _PEER = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:]{2,45}\])(:[0-9]{1,5})
 
 
 class LogSettings(BaseModel):
-    """How a process writes its log. See `workers.logs`."""
+    """How a process writes its log, and where it sends traces. See `workers.logs` and `api.tracing`."""
 
     log_format: Literal["text", "json"] = Field(
         default="text", description="text: lines for people; json: an object a line, for collectors of logs"
+    )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        description="http(s)://host:port of a collector of OpenTelemetry that gets traces; unset: that of "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, without which there are none",
+        pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$",
     )
 
 

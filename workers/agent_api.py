@@ -17,6 +17,7 @@ from activities.launchers.base import LaunchError, Offer, Place
 from activities.launchers.devices import Device
 from activities.orphans import Unwanted
 from activities.spool import Answer
+from api import tracing
 from api.pem import CantUse, trusting
 from workers.connect import GivenUp
 from workers.settings import AgentSettings
@@ -32,6 +33,8 @@ class Refused(GivenUp, Unwanted):
 
 #: Of what a container waits for: a scheduler's words grow with its cluster.
 _LONGEST_REASON = 1000
+#: The variable by which a container knows the trace that it is launched for.
+_TRACE = "TRACEPARENT"
 #: The longest that a kill waits for the API.
 _KILL_S = 2.0
 
@@ -42,6 +45,11 @@ def _devices(settings: AgentSettings) -> Sequence[Device]:
         is_cpu = settings.slot_resource == "cpu"
         return [Device(kind="cpu") if is_cpu else Device(kind="cuda", brand=settings.slot_resource)]
     return settings.devices or [Device()] * (settings.slots or 0)
+
+
+async def _name_trace(request: httpx.Request) -> None:
+    if trace := tracing.current():
+        request.headers[tracing.HEADER] = trace
 
 
 class ApiClient:
@@ -69,6 +77,7 @@ class ApiClient:
             base_url=settings.api_url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(15.0, connect=3.0),
+            event_hooks={"request": [_name_trace]},
         )
         # without the agent's token: for what is sent in the name of a container
         self._anonymous = httpx.AsyncClient(
@@ -120,7 +129,10 @@ class ApiClient:
         if response.status_code in (400, 404):  # the allocation ended meanwhile: trying again is pointless
             raise LaunchError("start_failed", message_of(response))
         response.raise_for_status()
-        return response.json()
+        launch = response.json()
+        if trace := tracing.current():
+            launch["env"][_TRACE] = trace
+        return launch
 
     async def report(
         self, order: RunContainer, state: AllocationState, *, place: Place | None = None, waits_for: str = ""

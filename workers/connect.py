@@ -23,6 +23,7 @@ from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from api import tracing
 from api.pem import CantUse
 from api.settings import TemporalSettings
 from api.temporal.connection import Connection
@@ -197,6 +198,7 @@ def run_until_signal(
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
         watching, stopping = asyncio.create_task(systemd.watch()), asyncio.create_task(_say_stopping(stop))
         try:
+            _begin_traces(settings)
             await main(settings, stop)
         finally:
             watching.cancel()
@@ -209,11 +211,20 @@ def run_until_signal(
     except GivenUp as error:
         log.error("this process ends", reason=str(error))
         code = 1
+    tracing.end()
     # the SDK's native objects must go while the interpreter is whole, or the process may abort at its end
     gc.collect()
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)
+
+
+def _begin_traces(settings: Any) -> None:
+    service = type(settings).__name__.removesuffix("Settings").lower()
+    try:
+        tracing.begin(service, getattr(settings, "otlp_endpoint", None))
+    except tracing.NoTracing as error:
+        raise GivenUp(str(error)) from None
 
 
 async def _say_stopping(stop: asyncio.Event) -> None:

@@ -279,7 +279,9 @@ class Cluster:
         database = os.environ.get("UNDETERRED_DATABASE_URL") or f"sqlite:///{self.folder / 'undeterred.db'}"
         base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
         base["PYTHONUNBUFFERED"] = "1"
-        temporal = _given(*_TEMPORAL_SETTINGS) | {"UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address}
+        temporal = _given(*_TEMPORAL_SETTINGS, "UNDETERRED_OTLP_ENDPOINT") | {
+            "UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address
+        }
         records = {
             "UNDETERRED_DATABASE_URL": database,
             "UNDETERRED_STORAGE_PATH": state.storage_path or str(self.folder / "checkpoints"),

@@ -8,11 +8,14 @@ from typing import Any
 
 import structlog
 
+from api import tracing
+
 
 def configure_logging(log_format: str = "text") -> None:
     """Have lines written as `text` or as `json`. What is bound to the context, such as a request's id, is in each."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        tracing.named,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,

@@ -24,12 +24,13 @@ from api.ingest.metrics_writer import MetricsWriter
 from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
 from api.middleware.browsers import add_headers, check_origin
-from api.middleware.measured import Requests, note_route
+from api.middleware.measured import ROUTE, Requests, note_route
 from api.middleware.request_ids import serve_named
 from api.proxy.serve import Proxy
 from api.schemas import metrics as wire
 from api.schemas.base import answer as empty_answer
 from api.schemas.body import Model, refusal
+from api.tracing import serve_traced
 from database.session import Database
 
 log = structlog.get_logger()
@@ -117,7 +118,10 @@ class ReportLane(FastAPI):
             async def measured(scope: Scope, receive: Receive, send: Send) -> None:
                 await requests.serve(self._answer, scope, receive, send)
 
-            await serve_named(measured, scope, receive, answer)
+            async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+                await serve_traced(measured, scope, receive, send, ROUTE)
+
+            await serve_named(traced, scope, receive, answer)
         else:
             await self._answer(scope, receive, send)
 

@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 import structlog
 from grpc import aio
-from temporalio.client import Client
+from temporalio.client import Client, Interceptor
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime
 from temporalio.service import TLSConfig
 
+from api import tracing
 from api.pem import Followed, certificates, check_pair, private_key
 from api.settings import TemporalSettings
 from workflows.converter import CONVERTER, encrypting
@@ -71,6 +72,7 @@ class Connection:
             tls=self._tls or False,
             api_key=None if self._api_key is None else self._api_key(),
             runtime=self._runtime,
+            interceptors=_interceptors(),
         )
 
     async def follow_api_key(self, client: Client) -> None:
@@ -97,6 +99,16 @@ class Connection:
         if self._api_key is None:
             return []
         return [("authorization", f"Bearer {self._api_key()}"), ("temporal-namespace", self.namespace)]
+
+
+def _interceptors() -> list[Interceptor]:
+    """What hands traces on to workflows and activities, for a client and the workers of it; none without traces."""
+    tracer = tracing.tracer()
+    if tracer is None:
+        return []
+    from temporalio.contrib.opentelemetry import TracingInterceptor
+
+    return [TracingInterceptor(tracer)]
 
 
 def _api_key(text: str) -> str:

@@ -10,6 +10,7 @@ import structlog
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from api import tracing
 from api.errors import ApiError
 from api.temporal.commands import Commands
 from database.models import HeldStart, Outbox
@@ -45,7 +46,7 @@ START_IMPORT = "start_import"
 
 def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
     """Add a message within the transaction of what causes it. `kind` is a signal's name, or one of the above."""
-    entry = Outbox(workflow_id=workflow_id, kind=kind, payload=payload)
+    entry = Outbox(workflow_id=workflow_id, kind=kind, payload=payload, trace=tracing.current())
     session.add(entry)
     return entry
 
@@ -139,7 +140,8 @@ class Dispatcher:
         sent: list[int] = []
         try:
             for entry in entries:
-                await self._send(entry)
+                with tracing.resumed(entry.trace):
+                    await self._send(entry)
                 sent.append(entry.id)
         finally:
             if sent:

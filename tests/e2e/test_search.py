@@ -5,6 +5,7 @@ All tests share one cluster and one finished search.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from matplotlib import image
 
+from tests.kit.collector import Collector, collecting
 from tests.kit.embedded import Embedded
 from tests.kit.scripts import TRAIN
 from tests.kit.servers import REPOSITORY, free_port
@@ -47,6 +49,7 @@ class Searched:
 
     cluster: Embedded
     experiment: int
+    collector: Collector
 
     def det(self, *words: str | Path, code: int = 0) -> str:
         """The output of `det …`, which must end with that code."""
@@ -70,10 +73,35 @@ def det(cluster: Embedded, *words: str | Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
-    with Embedded(tmp_path_factory.mktemp("search")).started() as cluster:
+    with contextlib.ExitStack() as stack:
+        collector = stack.enter_context(collecting())
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+        cluster = Embedded(tmp_path_factory.mktemp("search"), environment=environment)
+        stack.enter_context(cluster.started())
         experiment = cluster.create(CONFIG, TRAIN)
         det(cluster, "experiment", "wait", str(experiment), "--polling-interval", "0.2")
-        yield Searched(cluster, experiment)
+        yield Searched(cluster, experiment, collector)
+
+
+def test_one_trace_leads_from_the_request_to_the_first_metrics(searched: Searched) -> None:
+    """Over the processes API, orchestrator and agent, and into the container, whose reports name the launch."""
+    create, report = "POST /api/v1/experiments", "POST /api/v1/trials/{trial_id}/metrics/batch"
+    searched.cluster.until(
+        lambda: any(span.name == report for span in searched.collector.trace_of(create)), 30, "the spans have come"
+    )
+    spans = searched.collector.trace_of(create)
+    assert {span.service for span in spans} == {"undeterred-api", "undeterred-orchestrator", "undeterred-agent"}
+    by_id = {span.id: span for span in spans}
+    way, at = [], next(span for span in spans if span.name == report)
+    while at.parent:
+        at = by_id[at.parent]
+        way.append((at.service.removeprefix("undeterred-"), at.name))
+    assert way == [
+        ("agent", "RunActivity:run_container"), ("orchestrator", "StartActivity:run_container"),
+        ("orchestrator", "StartChildWorkflow:Trial"), ("api", "StartWorkflow:Experiment"), ("api", create),
+    ]  # fmt: skip
+    launches, reports = (sum(span.name == name for span in spans) for name in ("RunActivity:run_container", report))
+    assert reports == launches, "of each launch the first report, and no later one"
 
 
 def test_search_did_what_the_plan_said(searched: Searched) -> None:

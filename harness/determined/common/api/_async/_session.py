@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from determined import __version__, errors
 from determined.common.api._async import _io
 from determined.common.api._async._http import AsyncHttpPool, AsyncHttpResponse
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+#: Where a trial reports its metrics.
+_METRICS = ("/metrics", "/metrics/batch")
 _IDEMPOTENT_METHODS = ("GET", "HEAD", "PUT", "DELETE")
 
 
@@ -53,6 +57,9 @@ class AsyncSession:
         self._headers = {"User-Agent": f"undeterred-harness/{__version__}", "Accept": "application/json"}
         if allocation_token:
             self._headers["Grpc-Metadata-x-allocation-token"] = f"Bearer {allocation_token}"
+            # the trace that the container was launched for, up to its first metrics
+            if trace := os.environ.get("TRACEPARENT"):
+                self._headers["traceparent"] = trace
         elif token:
             self._headers["Authorization"] = f"Bearer {token}"
 
@@ -195,6 +202,8 @@ class AsyncSession:
             answer = await self._pool.send(method, target, all_headers, body, timeout_s)
             if answer.status >= 300:
                 raise error_of(answer.status, answer.headers, await answer.read(), f"{method} {path}")
+            if "traceparent" in self._headers and path.endswith(_METRICS):
+                self._headers.pop("traceparent", None)
             return answer
         except TransportError as e:
             raise self._unreachable(e) from e
