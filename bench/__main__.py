@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|importing|cluster|docker|kubernetes …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|importing|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -20,6 +20,7 @@ from bench import (
     interactive,
     killed_rank,
     kubernetes,
+    kubernetes_scale,
     lifecycle,
     pages,
     partitions,
@@ -66,7 +67,10 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "docker": lambda: _in_docker(),
 }
 #: By name only: they want a cluster.
-OF_CLUSTERS: dict[str, Callable[[], Iterator[Figure]]] = {"kubernetes": kubernetes.figures}
+OF_CLUSTERS: dict[str, Callable[[], Iterator[Figure]]] = {
+    "kubernetes": kubernetes.figures,
+    "kubernetes_scale": kubernetes_scale.figures,
+}
 
 
 def _in_docker() -> Iterator[Figure]:

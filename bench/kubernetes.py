@@ -44,7 +44,7 @@ async def _measured(folder: Path, temporal_address: str, database_url: str) -> t
     whole: list[float] = []
     async with platform_of_cluster(temporal_address, database_url, folder) as running:
         await start_agent(running)
-        with _counting(counted):
+        with counting(counted):
             await _one(running)  # warms up
             counted.clear()
             for _ in range(_RUNS):
@@ -56,7 +56,7 @@ async def _measured(folder: Path, temporal_address: str, database_url: str) -> t
     return first, whole, sum(counted.values()) / _RUNS
 
 
-class _counting:
+class counting:
     """Counts requests of this process to a cluster, by method."""
 
     def __init__(self, counted: Counter[str]) -> None:
