@@ -218,7 +218,7 @@ ACTIONS: dict[str, Action | str] = {
          "deploy local master-down", "deploy local agent-up", "deploy local agent-down"),
         "it is about the processes of a cluster on this machine",
     ),
-    "import run": "it takes the address of another database with its password, which belongs into an operator's terminal",
+    "import run": "it takes the address and the password of another database, which belong into an operator's terminal",
     "import cancel": "imports are watched where they were started: in an operator's terminal",
     "mcp serve": "it is what a coding agent starts; people have the pages",
     "dev curl": "it sends any request, for work with the API itself",
