@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from sqlalchemy import URL, make_url, select
+from sqlalchemy import URL, make_url, select, update
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
@@ -13,6 +14,7 @@ from api.errors import BadRequest, Conflict, NotFound
 from api.schemas import imports as wire
 from api.temporal import outbox
 from database.models import Import, ImportTable
+from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.imports import ENDED, ImportMode, ImportState
 from workflows.messages import ImportOrder
@@ -21,6 +23,8 @@ from workflows.messages import ImportOrder
 SSL_MODES = ("prefer", "disable", "require", "verify-ca", "verify-full")
 _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _LONGEST = 1000
+#: A name or an address: no folder of sockets, and no list of hosts.
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 _EXPECTED = "expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
@@ -38,7 +42,7 @@ def checked_source(text: str) -> URL:
         raise BadRequest(f"source: it is no address: {_EXPECTED}") from None
     if url.drivername not in _SCHEMES:
         raise BadRequest(f"source: {url.drivername[:40]!r}: expected a PostgreSQL: postgresql://…")
-    if not url.host or "/" in url.host or "\0" in text or not url.database:
+    if not url.host or _HOST.fullmatch(url.host) is None or "\0" in text or not url.database:
         raise BadRequest(f"source: it names no host, or no database: {_EXPECTED}")
     if port is not None and not 0 < port < 65536:
         raise BadRequest(f"source: port {port}: expected 1 to 65535")
@@ -74,11 +78,22 @@ def create(session: Session, wanted: wire.NewImport, user: UserPrincipal) -> Imp
 
 
 def cancel(session: Session, import_id: int) -> Import:
-    """Have an import end after the page that it is at. One that has ended stays as it is. Raises: NotFound."""
+    """Have an import end after the page that it is at; asked again, it has ended, whatever became of its workflow.
+
+    One that has ended stays as it is. Raises: NotFound.
+    """
     row = find(session, import_id)
-    if row.state not in ENDED:
+    if row.state == ImportState.CANCELING:
+        row.state, row.source, row.ended_at = ImportState.CANCELED.value, "", utc_now()
+    elif row.state not in ENDED:
         row.state = ImportState.CANCELING.value
     return row
+
+
+def end_lost(session: Session, because: str) -> None:
+    """End imports whose workflows are lost. A new one goes on with what they brought."""
+    lost = {"state": ImportState.ERROR.value, "source": "", "error": because, "ended_at": utc_now()}
+    session.execute(update(Import).where(Import.state.not_in(ENDED)).values(lost))
 
 
 def find(session: Session, import_id: int) -> Import:

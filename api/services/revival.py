@@ -17,7 +17,7 @@ from sqlalchemy import delete, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
-from api.services import cleanup, experiments, tasks
+from api.services import cleanup, experiments, imports, tasks
 from api.services.forks import origin_of
 from api.services.pools import post_service, run_of
 from api.temporal import outbox
@@ -135,6 +135,7 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
         (revived.lost_tasks if is_lost else revived.tasks).append(task.id)
     _post_deliveries(session)
     _post_cleanup(session, made_at)
+    imports.end_lost(session, f"{because}: run it again")
     return revived
 
 

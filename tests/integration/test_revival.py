@@ -17,7 +17,7 @@ from api.services.experiments import Creator
 from api.services.revival import revive
 from api.settings import ApiSettings
 from api.temporal import outbox
-from database.models import Allocation, Experiment, Outbox, Trial
+from database.models import Allocation, Experiment, Import, Outbox, Trial
 from database.session import Database
 from database.types import utc_now
 from tests.kit.records import seeded
@@ -195,3 +195,16 @@ def test_experiment_that_was_to_end_keeps_its_state(before: Before) -> None:
     assert run.trials[trial.request_id].is_waiting, "its workflow ends it there"
     with before.database.read() as session:
         assert session.get_one(Experiment, experiment_id).state == "STOPPING_CANCELED"
+
+
+def test_an_import_that_was_under_way_has_ended_and_another_one_may_begin(before: Before) -> None:
+    with before.database.write() as session:
+        session.add(
+            Import(mode="RUN", state="RUNNING", source="postgresql://me:x@old/x", shown_source="old", owner_id=1)
+        )
+    with before.database.write() as session:
+        revive(session, Timing(), utc_now())
+    with before.database.read() as session:
+        row = session.scalars(select(Import)).one()
+    assert (row.state, row.source, row.ended_at is not None) == ("ERROR", "", True)
+    assert "run it again" in row.error

@@ -12,7 +12,7 @@ from workers.importing.rows import clean, moment
 from workers.importing.source import Source
 
 #: Lines of one transaction, and tasks that are looked at together.
-AT_ONCE, LOOKED_AT = 5000, 200
+AT_ONCE, LOOKED_AT = 20_000, 50
 
 _COLUMNS = "id, allocation_id, agent_id, container_id, rank_id, source, stdtype, level, timestamp, log"
 _OLD = "id, NULL, agent_id, container_id, rank_id, source, stdtype, level, timestamp, coalesce(log, message)"

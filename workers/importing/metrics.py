@@ -27,8 +27,8 @@ from workflows.lifecycle.imports import Kind
 
 #: Trials that are looked at together, and reports that are written in one transaction (a trial is not divided).
 #: System metrics have no index by trial there: each look reads all of them.
-_LOOKED_AT = {Kind.METRICS: 200, Kind.SYSTEM_METRICS: 5000}
-AT_ONCE = 20_000
+_LOOKED_AT = {Kind.METRICS: 100, Kind.SYSTEM_METRICS: 5000}
+AT_ONCE = 50_000
 #: Reports on their way to the database at a time: what is in memory.
 _CHUNK = 4000
 _LONGEST_GROUP = 120

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, LiteralString
 
 from sqlalchemy import String, and_, cast, delete, func, insert, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from database.errors import reason_of
@@ -207,7 +207,7 @@ def write_page(
             with session.begin_nested():
                 progress.written += _write_new(session, table, changed, context, came, progress, source)
             return
-        except IntegrityError:  # one is at fault: find out which
+        except (IntegrityError, DataError):  # one is at fault: find out which
             progress.skipped = before
             came.forget(table.kind, [key for key, _, _ in changed])
     for key, was, row in changed:
@@ -225,9 +225,11 @@ def write_page(
                 mark(session, context.source, table.kind, [(key, outcome, was)])
         except IntegrityError as error:
             note_skipped(progress, key, f"taken here already, or what they refer to is missing: {_constraint(error)}")
-            continue
-        came.note(table.kind, key, outcome)
-        progress.written += 1
+        except DataError as error:
+            note_skipped(progress, key, f"they are longer or larger than they may be here: {reason_of(error)[:120]}")
+        else:
+            came.note(table.kind, key, outcome)
+            progress.written += 1
 
 
 def _write_new(
@@ -239,7 +241,7 @@ def _write_new(
     progress: ImportTable,
     source: Source,
 ) -> int:
-    """Write rows of which none came before, with few statements; how many did. Raises: IntegrityError."""
+    """Write rows of which none came before, with few statements; how many. Raises: IntegrityError, DataError."""
     inserts: dict[type[Base], list[dict[str, Any]]] = {table.model: []}
     entries: list[tuple[str, str, str]] = []
     attached: list[tuple[Row, str]] = []

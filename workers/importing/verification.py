@@ -116,8 +116,8 @@ def _add(progress: ImportTable, column: str, value: int) -> None:
 def _metrics(session: Session, source: Source, row: Import, progress: ImportTable, kind: Kind) -> None:
     """Trial by trial, all reports of both sides."""
     there = source.all(
-        "SELECT DISTINCT trial_id FROM metrics WHERE trial_id > %s AND partition_type = ANY(%s) ORDER BY 1 LIMIT 50",
-        [int(progress.cursor or 0), metrics.PARTITIONS[kind]],
+        "SELECT r.id AS trial_id FROM runs r JOIN trials_v2 v ON v.run_id = r.id WHERE r.id > %s ORDER BY 1 LIMIT 50",
+        [int(progress.cursor or 0)],
     )
     keys = [each["trial_id"] for each in there]
     known = marks(session, row.cluster_id, Kind.TRIALS, map(str, keys))
@@ -129,7 +129,8 @@ def _metrics(session: Session, source: Source, row: Import, progress: ImportTabl
         progress.read += len(theirs)
         progress.cursor = str(key)
         if ours is None:
-            note_skipped(progress, str(key), "their trials did not come")
+            if theirs:
+                note_skipped(progress, str(key), "their trials did not come")
             continue
         _add(progress, "checksum", sums[0])
         _add(progress, "our_checksum", sums[1])

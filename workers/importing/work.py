@@ -57,6 +57,7 @@ def experiment(row: Row, context: Context) -> Record | Skipped:
     number = context.number(Kind.EXPERIMENTS, row["id"])
     raw: dict[str, Any] = row["config"]
     values: dict[str, Any] = {"error": ""}
+    state = state_of(row)
     try:
         parsed = read_config(raw, unmanaged=row["unmanaged"])
         search = Search.new(parsed)
@@ -86,7 +87,7 @@ def experiment(row: Row, context: Context) -> Record | Skipped:
             "description": clean(config.get("description")),
             "notes": clean(row["notes"]),
             "labels": sorted(str(label) for label in labels),
-            "state": state_of(row),
+            "state": state,
             "progress": row["progress"] or (1.0 if row["state"] == "COMPLETED" else 0.0),
             "original_config": clean(row["original_config"]),
             "resource_pool": str(resources.get("resource_pool") or context.pool)[:120],
@@ -101,7 +102,7 @@ def experiment(row: Row, context: Context) -> Record | Skipped:
             "is_unmanaged": row["unmanaged"],
             "external_id": row["external_experiment_id"],
             "started_at": moment(row["start_time"]),
-            "ended_at": moment(row["end_time"], row["last_end"], row["start_time"]),
+            "ended_at": None if state == "PAUSED" else moment(row["end_time"], row["last_end"], row["start_time"]),
             **values,
         },
     )

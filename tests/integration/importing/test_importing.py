@@ -124,10 +124,6 @@ def test_nothing_is_written_when_it_is_imported_again(came: Database, old: Old) 
     again = imported(target, old.url)
     assert {kind: row.written for kind, row in again.items() if row.written} == {}
     assert {model: count(target, model) for model in before} == before
-    checked = imported(target, old.url, ImportMode.VERIFY)
-    assert {kind: row.skipped for kind, row in checked.items() if row.differing} == {}
-    assert checked["metrics"].checksum == checked["metrics"].our_checksum != ""
-    assert checked["experiments"].checksum == checked["experiments"].our_checksum != ""
 
 
 def test_a_verification_names_what_differs(came: Database, old: Old) -> None:
@@ -201,6 +197,8 @@ def test_it_goes_on_where_it_was_when_it_is_killed(target: Database, old: Old, m
     monkeypatch.undo()
     checked = imported(target, old.url, ImportMode.VERIFY)
     assert {kind: row.skipped for kind, row in checked.items() if row.differing} == {}
+    assert checked["metrics"].checksum == checked["metrics"].our_checksum != ""
+    assert checked["experiments"].checksum == checked["experiments"].our_checksum != ""
 
 
 def test_an_attempt_that_was_replaced_writes_nothing_more(target: Database, old: Old) -> None:
