@@ -538,7 +538,7 @@ def routes() -> Iterator[tuple[str, str]]:
     app = create_app(ApiSettings(database_url="sqlite://", agent_token="x"))  # pyright: ignore[reportArgumentType]
     for route in app.routes:
         for method in sorted(getattr(route, "methods", set()) - {"HEAD"}):  # none: a WebSocket
-            yield method, generic(route.path)  # pyright: ignore
+            yield method, generic(str(vars(route)["path"]))
 
 
 def generic(path: str) -> str:
