@@ -27,7 +27,7 @@ from api.app import create_app
 from api.auth.authentication import client_hash
 from api.middleware.audit import READING_POSTS
 from api.settings import ApiSettings
-from database.models import Experiment, Group, GroupMember, Project, ResourcePool, RoleAssignment, Workspace
+from database.models import Experiment, Group, GroupMember, Import, Project, ResourcePool, RoleAssignment, Workspace
 from database.retention import post_removal
 from tests.integration.api.served import PASSWORD, Caller, Served, a_file
 from web import files as web_files
@@ -104,11 +104,12 @@ POLICY = {"configPolicies": {"constraints": {"priority_limit": 1}}}
 WEBHOOK = {"url": "https://example.com", "workspaceId": "{workspace_id}",
            "mode": "WEBHOOK_MODE_SPECIFIC", "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
 ROWS: list[tuple[str, str, Any, str]] = [
-    # imports: the number is nobody's
+    # imports: one at a time may run, so that none is started here
     ("GET", "/api/v1/undeterred/imports", None, ADMINS),
-    ("POST", "/api/v1/undeterred/imports", {"mode": "PLAN", "source": "postgresql://me@127.0.0.1:1/old"}, ADMINS),
-    ("GET", "/api/v1/undeterred/imports/999", None, row("cluster admin", "404", owner="403", foreign="403")),
-    ("POST", "/api/v1/undeterred/imports/999/cancel", None, row("cluster admin", "404", owner="403", foreign="403")),
+    ("POST", "/api/v1/undeterred/imports", {"mode": "PLAN", "source": "ftp://old"},
+     row("cluster admin", "400", owner="403", foreign="403")),
+    ("GET", "/api/v1/undeterred/imports/{import_id}", None, ADMINS),
+    ("POST", "/api/v1/undeterred/imports/{import_id}/cancel", None, ADMINS),
     # the cluster
     ("GET", "/info", None, PUBLIC),
     ("GET", "/health", None, PUBLIC),
@@ -591,10 +592,13 @@ class World:
         await run.container.post("/api/v1/checkpoints", reported)
         with api.database.write() as session:
             removal_id = post_removal(session, session.get_one(Experiment, run.experiment_id)).id
+            ended = Import(mode="PLAN", state="COMPLETED", shown_source="old", owner_id=owner.user_id)
+            session.add(ended)
+            session.flush()
         self.fields: dict[str, Any] = {
             "user_id": owner.user_id, "username": owner.username, "experiment_id": run.experiment_id, "command": "pause",
             "trial_id": run.trial_id, "task_id": run.task_id, "allocation_id": run.allocation_id, "uuid": checkpoint,
-            "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
+            "import_id": ended.id, "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
             "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "role_id": 4, "workload": "EXPERIMENT",
