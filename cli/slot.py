@@ -56,7 +56,7 @@ def list_slots(form: Form) -> None:
                     "allocation_id": allocation_id or "FREE",
                     "task_name": (task.get("name") or "OCCUPIED") if allocation_id else "None",
                     "type": str(device.get("type") or "").removeprefix("TYPE_").lower(),
-                    "device": device.get("brand"),
+                    "device": f"in error: {slot['problem']}" if slot.get("problem") else device.get("brand"),
                 }
             )
     render.listing(_HEADERS, [list(slot.values()) for slot in found], form, raw=found)

@@ -312,6 +312,7 @@ class AgentService(BaseModel):
     disabled_slots: tuple[int, ...] = ()
     is_draining: bool = False  # what runs on the rest may stay until it ends
     leave_at: datetime | None = None  # or until then, if it is draining with a grace
+    broken_slots: tuple[int, ...] = ()  # whose devices are in error, as the agent says
 
 
 class JobClaim(BaseModel):

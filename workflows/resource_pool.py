@@ -148,12 +148,12 @@ class ResourcePool:
 
     @workflow.signal
     def agent_service(self, service: AgentService) -> None:
-        """An operator takes an agent or slots of it out of service, or puts them back.
+        """An operator takes an agent or slots of it out of service, or puts them back; or a device of it is in error.
 
         Unless they are to be drained, who runs there is asked to leave at the next checkpoint.
         """
         self._run.services.pop(service.agent_id, None)
-        if not service.is_enabled or service.disabled_slots:
+        if not service.is_enabled or service.disabled_slots or service.broken_slots:
             self._run.services[service.agent_id] = service
         agent = self._pool.snapshot.agents.get(service.agent_id)
         if agent is None:
@@ -162,6 +162,10 @@ class ResourcePool:
         self._dirty = True
         if not service.is_draining:
             self._ask_to_leave(service, f"an operator took agent {service.agent_id}, or slots of it, out of service")
+        if service.broken_slots:
+            broken = AgentService(agent_id=service.agent_id, disabled_slots=service.broken_slots)
+            slots = ", ".join(map(str, service.broken_slots))
+            self._ask_to_leave(broken, f"slot {slots} of agent {service.agent_id} is in error")
 
     @workflow.signal
     def job_claim(self, change: JobClaim) -> None:
@@ -281,7 +285,8 @@ class ResourcePool:
 
     def _in_service(self, agent: AgentSlots) -> AgentSlots:
         service = self._run.services.get(agent.agent_id, AgentService(agent_id=agent.agent_id))
-        return agent.model_copy(update={"is_enabled": service.is_enabled, "disabled_slots": service.disabled_slots})
+        closed = tuple(sorted({*service.disabled_slots, *service.broken_slots}))
+        return agent.model_copy(update={"is_enabled": service.is_enabled, "disabled_slots": closed})
 
     def _give_back(self, allocation_id: str) -> None:
         if self._pool.release(allocation_id):

@@ -87,6 +87,7 @@ def _of_cluster(row: Agent) -> Iterator[Agent]:
         "pool": row.pool,
         "is_connected": row.is_connected,
         "disabled_slots": [],
+        "broken_slots": {},
         "registered_at": row.registered_at,
         "version": row.version,
         "launcher": row.launcher,
@@ -221,12 +222,14 @@ def agent(
 def slot(row: Agent, slot_id: int, held: Holders) -> dict[str, Any]:
     """v1Slot."""
     holder = held.by_slot.get((row.id, slot_id))
+    problem = row.broken_slots.get(str(slot_id), "")
     return {
         "id": str(slot_id),
-        "enabled": row.is_connected and row.is_enabled and slot_id not in row.disabled_slots,
+        "enabled": row.is_connected and row.is_enabled and slot_id not in row.disabled_slots and not problem,
         "draining": row.is_draining and (not row.is_enabled or slot_id in row.disabled_slots),
         "device": device(row, slot_id),
         "container": None if holder is None else _container(holder),
+        "problem": problem,
     }
 
 
@@ -242,8 +245,9 @@ def device(row: Agent, slot_id: int) -> dict[str, Any]:
 
 
 def label(row: Agent) -> str:
-    """What it says of itself, in one line."""
-    return ", ".join(f"{key}={value}" for key, value in sorted(row.labels.items()))
+    """What it says of itself, in one line; first what is wrong."""
+    broken = [f"slot {slot} is in error: {problem}" for slot, problem in sorted(row.broken_slots.items())]
+    return ", ".join([*broken, *(f"{key}={value}" for key, value in sorted(row.labels.items()))])
 
 
 def _device_of(row: Agent, slot_id: int) -> dict[str, str]:

@@ -83,10 +83,12 @@ def pools(session: Session) -> list[str]:
 def hosts(session: Session) -> dict[str, Hosts]:
     """The agents, by pool."""
     found: dict[str, Hosts] = {}
-    rows = select(Agent.pool, Agent.is_connected, Agent.is_enabled, Agent.slot_ids, Agent.disabled_slots)
-    for pool, is_connected, is_enabled, slots, disabled in session.execute(rows).tuples():
+    rows = select(
+        Agent.pool, Agent.is_connected, Agent.is_enabled, Agent.slot_ids, Agent.disabled_slots, Agent.broken_slots
+    )
+    for pool, is_connected, is_enabled, slots, disabled, broken in session.execute(rows).tuples():
         before = found.get(pool, Hosts())
-        usable = len(set(slots) - set(disabled)) if is_connected and is_enabled else 0
+        usable = len(set(slots) - set(disabled) - set(map(int, broken))) if is_connected and is_enabled else 0
         found[pool] = Hosts(
             before.connected + is_connected, before.disconnected + (not is_connected), before.slots + usable
         )

@@ -41,6 +41,7 @@ async def hello(agent_id: AgentId, parts: PartsDep, agent: AgentDep, report: wir
 
     run = await run_in_threadpool(note)
     await parts.commands.start_agent(run)
+    parts.dispatcher.poke()
     return answer(enrollment.welcome(agent_id, run.pool, parts.settings))
 
 

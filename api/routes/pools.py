@@ -155,7 +155,11 @@ def _pool(
     mine = [agent for agent in agents if agent.pool == pool.name]
     running = [allocation for allocation in live if allocation.pool == pool.name]
     serving = [
-        slot for agent in mine if agent.is_enabled for slot in agent.slot_ids if slot not in agent.disabled_slots
+        slot
+        for agent in mine
+        if agent.is_enabled
+        for slot in agent.slot_ids
+        if slot not in agent.disabled_slots and str(slot) not in agent.broken_slots
     ]
     settings = PoolSettings.model_validate(pool.settings)
     provider = settings.provider

@@ -21,6 +21,13 @@ class Device(Wire):
     brand: _Short = ""
 
 
+class BrokenSlot(Wire):
+    """A slot whose device is in error: nothing is to be placed there."""
+
+    slot: int = Field(ge=0, lt=4096)
+    problem: _Short
+
+
 class ClusterNode(Wire):
     """A node of a cluster that an agent stands for."""
 
@@ -43,6 +50,7 @@ class AgentReport(Wire):
     slots: int | None = Field(default=None, ge=0, le=100_000)  # of a cluster
     slots_per_pod: int | None = Field(default=None, ge=1, le=1024)  # the most of one container of a cluster
     nodes: list[ClusterNode] = Field(default_factory=list[ClusterNode], max_length=10_000)
+    broken_slots: list[BrokenSlot] = Field(default_factory=list[BrokenSlot], max_length=4096)
     version: _Short = ""
     launcher: _Short = ""  # process, docker or kubernetes
     heartbeat_s: float = Field(default=5.0, gt=0, le=60)

@@ -13,7 +13,7 @@ from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotF
 from api.queries import agents
 from api.schemas import agents as wire
 from api.schemas.durations import expiry_of
-from api.services.pools import defaults_of, find
+from api.services.pools import defaults_of, find, post_service
 from api.settings import ApiSettings
 from api.temporal import outbox
 from database.models import Agent, AgentJoinToken, User
@@ -129,14 +129,20 @@ def note_report(session: Session, caller: AgentPrincipal, agent_id: str, report:
         "launcher": report.launcher,
         "labels": report.labels,
         "devices": [device.model_dump() for device in report.devices],
+        "broken_slots": {str(each.slot): each.problem for each in report.broken_slots},
         "slots_per_pod": report.slots_per_pod,
         "nodes": [node.model_dump() for node in report.nodes],
     }
+    known = session.get(Agent, agent_id)
+    was_broken = {} if known is None else dict(known.broken_slots)
     session.execute(
         insert(session, Agent)
         .values(id=agent_id, pool=pool, slot_ids=[], **facts)
         .on_conflict_do_update(index_elements=["id"], set_=facts)
     )
+    if facts["broken_slots"] != was_broken:
+        session.expire_all()
+        post_service(session, session.get_one(Agent, agent_id))
     return AgentRun(
         agent_id=agent_id,
         pool=pool,

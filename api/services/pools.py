@@ -153,6 +153,7 @@ def post_service(session: Session, row: Agent) -> None:
         disabled_slots=tuple(row.disabled_slots),
         is_draining=row.is_draining,
         leave_at=row.leave_at,
+        broken_slots=tuple(sorted(map(int, row.broken_slots))),
     )
     outbox.post(session, names.pool_workflow(row.pool), "agent_service", service.model_dump(mode="json"))
 

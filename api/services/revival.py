@@ -106,7 +106,7 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
         outbox.post(session, names.pool_workflow(pool.name), outbox.START_POOL, run_of(pool).model_dump(mode="json"))
     for agent in session.scalars(select(Agent)):
         agent.is_connected, agent.revision = False, 0  # its workflow counts anew
-        if not agent.is_enabled or agent.is_draining or agent.disabled_slots:
+        if not agent.is_enabled or agent.is_draining or agent.disabled_slots or agent.broken_slots:
             post_service(session, agent)
     session.flush()
     live = select(Experiment).where(

@@ -92,11 +92,12 @@ class Agent(Base):
     disabled_slots: Mapped[list[int]] = mapped_column(Document, default=list)
     revision: Mapped[int] = mapped_column(BigInteger, default=0)
     registered_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
-    # what it says of itself, of no consequence for who gets its slots
+    # what it says of itself, of no consequence for who gets its slots, but for those that are broken
     version: Mapped[str] = mapped_column(String(40), default="")
     launcher: Mapped[str] = mapped_column(String(40), default="")
     labels: Mapped[dict[str, str]] = mapped_column(Document, default=dict)
     devices: Mapped[list[dict[str, str]]] = mapped_column(Document, default=list)  # one a slot, in the slots' order
+    broken_slots: Mapped[dict[str, str]] = mapped_column(Document, default=dict)  # by number, what is wrong with a GPU
     slots_per_pod: Mapped[int | None]  # the most of one container, if it stands for a cluster; None: it is a host
     nodes: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # of the cluster
     credential_hash: Mapped[str | None] = mapped_column(String(64), unique=True)  # if it joined by a token

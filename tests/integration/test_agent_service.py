@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.kit.platform import Platform
+from tests.kit.platform import AGENT_TOKEN, Platform
 from tests.kit.scripts import TRAIN, config
 
 
@@ -32,6 +32,31 @@ async def test_trial_moves_on_when_its_agent_leaves_service(cluster: Platform) -
     assert ended["state"] == "STATE_COMPLETED"
     steps = [int(line.rsplit(" ", 1)[1]) for line in await cluster.logs(trial_id) if " step " in f" {line}"]
     assert steps == sorted(set(steps)), "nothing is trained twice"
+
+
+async def test_trial_moves_to_another_slot_when_its_gpu_is_in_error(cluster: Platform) -> None:
+    experiment_id, trial_id = await start(cluster)
+    [agent] = (await cluster.get("/api/v1/agents"))["agents"]
+    [held] = [name for name, slot in agent["slots"].items() if slot["container"] is not None]
+
+    async def report(*broken: dict[str, Any]) -> dict[str, Any]:
+        body = {"pool": cluster.pool, "devices": [{}, {}], "brokenSlots": broken}
+        path = f"/api/v1/undeterred/agents/{agent['id']}/hello"
+        done = await cluster.http.post(path, json=body, headers={"Authorization": f"Bearer {AGENT_TOKEN}"})
+        assert done.status_code == 200, done.text
+        [now] = (await cluster.get("/api/v1/agents"))["agents"]
+        return now
+
+    now = await report({"slot": int(held), "problem": "Xid 79: the driver reports a critical error"})
+    assert (now["slots"][held]["enabled"], now["slots"][held]["problem"][:6]) == (False, "Xid 79")
+    assert f"slot {held} is in error: Xid 79" in now["label"]
+    ended = await cluster.finish(experiment_id)
+    assert ended["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    assert trial["restarts"] == 0
+    lines = await cluster.logs(trial_id)
+    assert any(line.startswith("preempted at") for line in lines), "it left with a checkpoint, and went on elsewhere"
+    assert (await report())["slots"][held]["enabled"] is True
 
 
 async def test_trial_stays_when_its_slot_is_drained(cluster: Platform) -> None:

@@ -44,7 +44,8 @@ async def test_agent_leaves_service_and_comes_back_when_an_admin_says_so(api: Se
     await user.refused(403, "POST", f"{path}/disable")
     assert (await admin.post(f"{path}/disable"))["agent"]["enabled"] is False
     assert told(api, name) == {
-        "agent_id": name, "is_enabled": False, "disabled_slots": [], "is_draining": False, "leave_at": None
+        "agent_id": name, "is_enabled": False, "disabled_slots": [], "is_draining": False, "leave_at": None,
+        "broken_slots": [],
     }  # fmt: skip
     drained = (await admin.post(f"{path}/disable", {"agentId": name, "drain": True}))["agent"]
     assert (drained["draining"], drained["slotStats"]["typeStats"]["TYPE_CPU"]["draining"]) == (True, 2)
