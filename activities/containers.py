@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from activities.attempts import Attempts
 from activities.launchers.base import (
     RUNS_IN,
+    SLOTS,
     ContainerExit,
     ContainerSpec,
     ExitCause,
@@ -103,13 +104,16 @@ class Containers:
         drain: LogDrain,
         spools: SpoolDrain,
         attempts: Attempts,
+        broken: Callable[[], Mapping[int, str]] = dict[int, str],
     ) -> None:
+        """`broken`: the slots of this host whose devices are in error, and what is wrong with each. It may block."""
         self._launcher = launcher
         self._orders = orders
         self._build = build
         self._drain = drain
         self._spools = spools
         self._attempts = attempts
+        self._broken = broken
         self._unwanted: set[str] = set()
         self._preparations: dict[str, asyncio.Task[None]] = {}
 
@@ -174,7 +178,10 @@ class Containers:
             # whatever the reason - a deploy, a heartbeat that came too late - it is not this activity that decides
             raise ApplicationError("the worker leaves, the container stays", type=ErrorType.DETACHED) from None
         is_drained = await self._drain.drained(order.container_id, timeout_s=min(5.0, beat * 3))
-        return self._ended(order, exit_, is_drained, await self._runs_in(order) if exit_.code else "")
+        labels: Mapping[str, str] = await self._labels(order) if exit_.code else {}
+        if exit_.cause is ExitCause.EXITED and exit_.code and (problem := await self._device_problem(labels)):
+            exit_ = ContainerExit(ExitCause.EVICTED, exit_.code, exit_.ended_at, problem)
+        return self._ended(order, exit_, is_drained, labels.get(RUNS_IN, ""))
 
     @activity.defn
     async def drain_container(self, ref: ContainerRef) -> bool:
@@ -262,13 +269,20 @@ class Containers:
         except TimeoutError:
             return False
 
-    async def _runs_in(self, order: RunContainer) -> str:
+    async def _labels(self, order: RunContainer) -> Mapping[str, str]:
         """What it was started with, kept with the container."""
         try:
             found = (status for status in await self._launcher.list() if status.container_id == order.container_id)
-            return next((status.labels.get(RUNS_IN, "") for status in found), "")
+            status = next(found, None)
         except LaunchError:  # only for a sentence
-            return ""
+            status = None
+        return {} if status is None else status.labels
+
+    async def _device_problem(self, labels: Mapping[str, str]) -> str:
+        """What is wrong with a device that a container had, whose program failed: that was not the program then."""
+        broken = await asyncio.to_thread(self._broken)
+        mine = [int(slot) for slot in labels.get(SLOTS, "").split(",") if slot]
+        return "; ".join(f"the GPU of slot {slot} is in error: {broken[slot]}" for slot in mine if slot in broken)
 
     def _ended(
         self, order: RunContainer, exit_: ContainerExit, is_drained: bool = True, runs_in: str = ""

@@ -18,6 +18,7 @@ from activities.attempts import Attempts
 from activities.containers import AgentPresence, Containers
 from activities.launchers.base import Launcher, LaunchError
 from activities.launchers.docker import DockerLauncher, owner_of
+from activities.launchers.gpu_health import GpuHealth
 from activities.launchers.host_policy import HostPolicy
 from activities.launchers.process import ProcessLauncher
 from activities.launchers.specification import Host, Policy, spec_builder
@@ -29,6 +30,7 @@ from api.health import Health, of_temporal
 from api.pem import read
 from api.temporal.connection import Connection
 from determined.common.outgoing import Outgoing, configure
+from determined.core._system import nvml
 from workers.agent_api import ApiClient
 from workers.connect import GivenUp, connect, connection_of, following, mark_ready
 from workers.connect import run as run_process
@@ -44,6 +46,8 @@ log = structlog.get_logger()
 
 #: Pods that an agent of a cluster watches at most, where its operator set no other limit.
 _MOST_PODS = 5000
+#: Between two looks at the GPUs.
+_GPUS_S = 10.0
 #: At least so long between two reports of what a cluster offers.
 _OFFER_S = 2.0
 
@@ -167,7 +171,10 @@ async def _work(
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
     attempts = Attempts(folder / "attempts")
-    containers = Containers(launcher, api, spec_builder(host_of(settings), launcher), shipper, spools, attempts)
+    gpus = GpuHealth(nvml() if any(each.kind == "cuda" for each in settings.devices) else None, settings.devices)
+    api.broken(gpus.broken())
+    build = spec_builder(host_of(settings), launcher)
+    containers = Containers(launcher, api, build, shipper, spools, attempts, gpus.broken)
     orphans = Orphans(launcher, api, shipper, spools)
     presence = AgentPresence(orphans)
     roots = None if settings.storage_roots is None else settings.storage_roots.split(":")
@@ -197,6 +204,8 @@ async def _work(
     )
     await attempts.end_left(client)
     loops = [asyncio.create_task(shipper.run()), asyncio.create_task(orphans.run())]
+    if gpus.is_needed:
+        loops.append(asyncio.create_task(_watch_gpus(api, gpus)))
     if nodes is not None:
         loops.append(asyncio.create_task(_offer_anew(api, nodes)))
         loops.append(asyncio.create_task(nodes.open_gangs(settings.gang_timeout_s)))
@@ -258,6 +267,24 @@ async def _offer_anew(api: ApiClient, nodes: Nodes) -> NoReturn:
             continue
         told = offer
         log.info("the cluster offers", slots=offer.slots, nodes=len(offer.nodes))
+
+
+async def _watch_gpus(api: ApiClient, gpus: GpuHealth) -> NoReturn:
+    """Report which GPUs are in error whenever that has changed."""
+    reported = await asyncio.to_thread(gpus.broken)
+    while True:
+        await asyncio.sleep(_GPUS_S)
+        broken = await asyncio.to_thread(gpus.broken)
+        if broken == reported:
+            continue
+        api.broken(broken)
+        try:
+            await api.hello()
+        except httpx.HTTPError as error:
+            log.info("could not report GPUs in error", slots=dict(broken), error=str(error))
+            continue
+        reported = broken
+        log.warning("GPUs are in error" if broken else "no GPU is in error any more", slots=dict(broken))
 
 
 async def _first_end(stop: asyncio.Event, loops: Sequence[asyncio.Task[None]]) -> None:

@@ -100,6 +100,10 @@ class ApiClient:
         ]
         self._report |= {"slots": offer.slots, "slotsPerPod": offer.slots_per_pod, "nodes": nodes}
 
+    def broken(self, slots: Mapping[int, str]) -> None:
+        """The slots whose devices are in error from now on, and what is wrong; `hello` reports them."""
+        self._report["brokenSlots"] = [{"slot": slot, "problem": problem} for slot, problem in slots.items()]
+
     async def hello(self) -> Mapping[str, str]:
         """Say that this agent starts, and what it offers; returns what it must know of its cluster.
 

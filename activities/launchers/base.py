@@ -23,6 +23,10 @@ RUNS_IN = "ai.undeterred.runs-in"
 """The label of a container that says where its imports are looked for: the path of an interpreter, or `image NAME`."""
 
 
+SLOTS = "ai.undeterred.slots"
+"""The label of a container that says which slots of its host it has, with commas."""
+
+
 class LaunchError(Exception):
     """The container can't be started, and trying again will not help.
 

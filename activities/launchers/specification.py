@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from activities.launchers import entry
-from activities.launchers.base import RUNS_IN, ContainerSpec, HostDevice, Launcher, LaunchError, Mount
+from activities.launchers.base import RUNS_IN, SLOTS, ContainerSpec, HostDevice, Launcher, LaunchError, Mount
 from activities.launchers.process import paths_of_host
 from workflows.lifecycle.ports import free_ports
 from workflows.messages import RunContainer
@@ -130,7 +130,11 @@ def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapp
             pod_spec=launch["podSpec"],
             excluded_nodes=launch["excludedNodes"],
             namespace=launch.get("namespace") or "",
-            labels=launch["labels"] | {RUNS_IN: python if launcher.sees_host else f"image {launch['image']}"},
+            labels=launch["labels"]
+            | {
+                RUNS_IN: python if launcher.sees_host else f"image {launch['image']}",
+                SLOTS: ",".join(map(str, launch["slotIds"])),
+            },
         )
         if not launcher.sees_host:  # a process has what its user has, whatever is asked for
             spec = host.policy.applied(spec)

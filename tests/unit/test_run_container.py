@@ -16,6 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.attempts import Attempts
 from activities.containers import Containers
 from activities.launchers.base import (
+    SLOTS,
     ContainerExit,
     ContainerSpec,
     ContainerStatus,
@@ -42,6 +43,8 @@ class Host:
         self.slow = set(slow)
         self.said: list[str] = []
         self.known = known
+        self.exit = EXIT
+        self.broken: dict[int, str] = {}
         self.launches = 0
         self.activity = ActivityEnvironment()
         self.activity.info = dataclasses.replace(
@@ -56,7 +59,7 @@ class Host:
         self.said.append(what)
 
     async def list(self) -> list[ContainerStatus]:
-        return [ContainerStatus("c1", False, {})] if self.known else []
+        return [ContainerStatus("c1", False, {SLOTS: "0,2"})] if self.known else []
 
     async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
         self.launches += 1
@@ -92,7 +95,7 @@ class Host:
 
     async def wait(self, container_id: str, timeout_s: float) -> ContainerExit | None:
         await asyncio.sleep(0)
-        return EXIT
+        return self.exit
 
     async def delivered(self, order: RunContainer, timeout_s: float) -> bool:
         if self.said.count("reports wait") < 3 and "reports" in self.slow:
@@ -127,7 +130,8 @@ class Host:
         def build(order: RunContainer, launch: Mapping[str, Any]) -> ContainerSpec:
             return ContainerSpec(container_id=order.container_id, argv=["true"], env={})
 
-        return Containers(cast("Launcher", self), self, build, self, self, Attempts(self.folder))
+        attempts = Attempts(self.folder)
+        return Containers(cast("Launcher", self), self, build, self, self, attempts, lambda: self.broken)
 
     async def run(self) -> ContainerEnd:
         return await self.activity.run(self.containers().run_container, ORDER)
@@ -143,6 +147,19 @@ async def test_end_is_told_after_the_reports_and_the_output() -> None:
     end = await host.run()
     assert (end.result.cause, end.result.code, end.ended_at) == ("exited", 0, EXIT.ended_at)
     assert host.said == ["order", "start", "follow", "running", "reports", "drained"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "cause"),
+    [({2: "Xid 79"}, 1, "evicted"), ({1: "Xid 79"}, 1, "exited"), ({2: "Xid 79"}, 0, "exited")],
+    ids=["its own", "another's", "it succeeded"],
+)
+async def test_failure_on_a_gpu_in_error_is_not_the_programs(broken: dict[int, str], code: int, cause: str) -> None:
+    host = Host(known=True)
+    host.broken, host.exit = broken, dataclasses.replace(EXIT, code=code)
+    result = (await host.run()).result
+    assert (result.cause, result.code) == (cause, code)
+    assert (cause == "evicted") == ("the GPU of slot 2 is in error: Xid 79" in result.message)
 
 
 async def test_what_a_cluster_waits_for_is_told_and_then_where_it_runs() -> None:
