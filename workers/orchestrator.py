@@ -28,7 +28,7 @@ from determined.common.outgoing import Outgoing
 from workers.connect import GivenUp, connect, connection_of, ensure_search_attributes, following, mark_ready
 from workers.connect import run as run_process
 from workers.health import answering
-from workers.importing.activities import Importing
+from workers.importing.entry import ImportActivities
 from workers.monitoring import runtime_of
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
@@ -70,7 +70,7 @@ def record_activities(
     provider_folder: Path | None = None,
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
-    records, cleanup, importing = Records(database), Cleanup(database, roots), Importing(database)
+    records, cleanup, importing = Records(database), Cleanup(database, roots), ImportActivities(database)
     return [
         Sampling().suggest,
         records.record_experiment,

@@ -10,7 +10,6 @@ import structlog
 from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
-from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from database.errors import reason_of
@@ -48,12 +47,11 @@ _LONGEST_ERROR = 1000
 
 
 class Importing:
-    """Activities of the orchestrator; all of them may be done again."""
+    """Activities of the orchestrator (`entry`); all of them may be done again."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @activity.defn
     def begin_import(self, order: ImportOrder) -> ImportPlan:
         """Look at the other database, refuse what can't be imported, and say what there is to do."""
         with (
@@ -78,7 +76,6 @@ class Importing:
                     session.add(found)
         return ImportPlan(kinds=list(Kind))
 
-    @activity.defn
     def import_records(self, step: ImportStep) -> None:
         """Bring the records of one kind over, or hold them against their source. Done again, it goes on."""
         holder = claim(self._database, step.import_id, step.kind)
@@ -88,7 +85,6 @@ class Importing:
             except Replaced:
                 log.info("another attempt goes on with this import", import_id=step.import_id, kind=step.kind)
 
-    @activity.defn
     def end_import(self, outcome: ImportOutcome) -> None:
         """Record how an import ended, and forget the address of its source."""
         with self._database.write() as session:
