@@ -19,6 +19,7 @@ app = new_app("Bring the records of a Determined cluster over.", aliases={"ls": 
 _EVERY_S = 0.5
 _ENDED = ("COMPLETED", "CANCELED", "ERROR")
 _HEADERS = ["What", "There", "Looked at", "Written", "Unchanged", "Skipped"]
+_PLANNED = ["What", "There", "Looked at", "Would come", "Unchanged", "Skipped"]
 _VERIFIED = ["What", "There", "Compared", "Same", "Different", "Checksum there", "Checksum here"]
 
 Source = Annotated[
@@ -85,8 +86,8 @@ def list_imports(form: Form) -> None:
 def cancel(import_id: ImportId = None) -> None:
     """End an import. What came stays; `det import run` goes on from there."""
     number = import_id or _newest()
-    session.get().post(f"/api/v1/undeterred/imports/{number}/cancel")
-    render.say(f"Import {number} ends")
+    found = session.get().post(f"/api/v1/undeterred/imports/{number}/cancel").json()["import"]
+    render.say(f"Import {number} is {found['state']}")
 
 
 def _start(mode: str, source: str | None, *, shift: bool, detach: bool, as_json: bool) -> None:
@@ -120,13 +121,13 @@ def _watched(import_id: int, *, is_quiet: bool) -> dict[str, Any]:
         for table in found["tables"]:
             if table["isDone"] and table["kind"] not in done:
                 done.add(table["kind"])
-                if not is_quiet:
-                    render.note(f"{_erased(moves)}{_line(table)}")
+                if not is_quiet and table["total"] != "0":
+                    render.note(f"{_erased(moves)}{_line(found['mode'], table)}")
         if found["state"] in _ENDED:
             return found
         present = next((table for table in found["tables"] if not table["isDone"]), None)
         if moves and present is not None:
-            typer.echo(f"{_erased(moves)}{_line(present)} …", nl=False, err=True)
+            typer.echo(f"{_erased(moves)}{_line(found['mode'], present)} …", nl=False, err=True)
         time.sleep(_EVERY_S)
 
 
@@ -134,11 +135,15 @@ def _erased(moves: bool) -> str:
     return "\r\x1b[K" if moves else ""
 
 
-def _line(table: dict[str, Any]) -> str:
-    return (
-        f"{table['kind']}: {int(table['read']):,} of {int(table['total']):,}, {int(table['written']):,} written,"
-        f" {int(table['unchanged']):,} as they were"
-    )
+def _line(mode: str, table: dict[str, Any]) -> str:
+    """How far one kind of record is."""
+    counts = {name: int(table[name]) for name in ("written", "unchanged", "differing")}
+    told = {
+        "PLAN": "{written:,} would come",
+        "RUN": "{written:,} written, {unchanged:,} as they were",
+        "VERIFY": "{unchanged:,} the same, {differing:,} different",
+    }[mode].format(**counts)
+    return f"{table['kind']}: {int(table['read']):,} of {int(table['total']):,}, {told}"
 
 
 def _report(found: dict[str, Any], *, as_json: bool) -> None:
@@ -165,7 +170,7 @@ def _print(found: dict[str, Any]) -> None:
         render.table(_VERIFIED, rows)
     else:
         render.table(
-            _HEADERS,
+            _PLANNED if found["mode"] == "PLAN" else _HEADERS,
             [
                 [each["kind"], each["total"], each["read"], each["written"], each["unchanged"],
                  sum(reason["count"] for reason in each["skipped"])]

@@ -258,7 +258,7 @@ def _planned(session: Session, source: Source, row: Import, progress: ImportTabl
 
 
 def _counted(session: Session, source: Source, row: Import, progress: ImportTable, came: Came) -> None:
-    progress.read = progress.total
+    progress.read = progress.written = progress.total
     progress.is_done = True
 
 
