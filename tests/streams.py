@@ -16,6 +16,8 @@ _SHARED = (
     "tests/e2e/test_docker.py",
     "tests/integration/test_images.py",
 )
+#: What is one stream on both engines: its requests are made once for both.
+_ON_BOTH = ("tests/integration/api/test_schemathesis.py",)
 
 #: Which streams begin first. The longest do, so that no process idles while another is at a long one at the end; unit
 #: tests, which are many and short, come last.
@@ -30,6 +32,8 @@ def stream_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if path.startswith(_SHARED) or "Docker" in nodeid:
         return "shared"
+    if path in _ON_BOTH:
+        return path
     # all of one engine comes before all of the other: each has an API that files share
     engine = next((name for name in ("sqlite", "postgres") if f"[{name}" in nodeid or f"-{name}" in nodeid), "")
     return f"{path} {engine}"

@@ -21,6 +21,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from hypothesis.internal.conjecture import engine
 from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
@@ -70,7 +71,10 @@ def _made(strategy: SearchStrategy[Case], count: int) -> list[Case]:
     def collect(case: Case) -> None:
         made.append(case)
 
-    collect()
+    with pytest.MonkeyPatch.context() as patch:
+        # What can be wrong is so within ten attempts; where nothing can, hypothesis would make 459.
+        patch.setattr(engine, "INVALID_THRESHOLD_BASE", 50)
+        collect()
     return made
 
 
