@@ -10,9 +10,9 @@ from tests.kit.scripts import TRAIN, config
 
 
 async def start(cluster: Platform) -> tuple[int, int]:
-    """A running experiment of one slow trial, and the trial."""
+    """A running experiment of one slow trial, which takes 5 s of a fast machine, and the trial."""
     experiment_id = await cluster.create(
-        config({"max_length": 30}, hyperparameters={"sleep": 0.05}), {"train.py": TRAIN}
+        config({"max_length": 50}, hyperparameters={"sleep": 0.1}), {"train.py": TRAIN}
     )
     return experiment_id, await cluster.until_reported(experiment_id)
 
