@@ -53,7 +53,7 @@ class ClusterError(Exception):
 
 
 class ClusterGone(Exception):
-    """The API server does not answer."""
+    """The API server does not answer, or can't at present: its store, or what stands before it, is overloaded."""
 
 
 def unavailable(error: ClusterGone) -> LaunchError:
@@ -195,7 +195,10 @@ class Cluster:
                     return found
                 error = _error_of(response.status, found)
                 wait_s = response.headers.get("Retry-After", "1")
-            if error.status not in (429, 503) or number == _TRIES:
+            is_overloaded = error.status in (502, 503, 504) or "etcdserver: " in str(error)
+            if is_overloaded and number == _TRIES:
+                raise ClusterGone(f"{method} {path}: {error}")
+            if not is_overloaded and (error.status != 429 or number == _TRIES):
                 raise error
             await asyncio.sleep(min(10.0, float(wait_s) if wait_s.isdigit() else 1.0))
         raise AssertionError("unreachable")
