@@ -20,6 +20,8 @@ from workflows.messages import NamespaceOrder as Order
 from workflows.messages import NamespaceServed as Served
 
 NO_KUBERNETES = "namespaces and quotas are those of Kubernetes, and this cluster has none: no agent stands for one"
+#: What the column holds: others may have set any quota in the cluster.
+_MOST_QUOTA = 2**31 - 1
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -108,7 +110,7 @@ def note(session: Session, cluster: str, order: Order, served: Served, user: Use
     row.namespace = served.namespace
     if not order.namespace:
         row.own = served.namespace
-    row.quota = served.quota
+    row.quota = None if served.quota is None else max(0, min(served.quota, _MOST_QUOTA))
 
 
 def unbind(session: Session, workspace_id: int, names: Sequence[str], user: UserPrincipal) -> None:
