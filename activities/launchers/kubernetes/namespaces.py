@@ -35,6 +35,7 @@ from workflows.messages import NamespaceOrder, NamespaceRemovalOrder, NamespaceS
 OWN = "determined"
 _WORKSPACE = "undeterred.ai/workspace"
 _POD_SECURITY = "pod-security.kubernetes.io/"
+_ONE_ONLY = "this agent has all pods in one namespace: its operator allows others by UNDETERRED_WORKSPACE_NAMESPACES"
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 
 
@@ -108,10 +109,7 @@ class Namespaces:
 
     def _problem_of(self, namespace: str) -> str:
         if not self._allowed:
-            return (
-                f"this agent has all pods in one namespace, and {namespace!r} is another: its operator allows others by"
-                " UNDETERRED_WORKSPACE_NAMESPACES"
-            )
+            return _ONE_ONLY
         if any(fnmatchcase(namespace, pattern) for pattern in self._allowed):
             return ""
         return f"{namespace!r} is none of the namespaces that this agent may use ({', '.join(self._allowed)})"
@@ -154,7 +152,7 @@ class Namespaces:
             except NotThere:
                 return NamespaceServed(problem=f"it has no namespace {order.namespace!r}: expected one that is there")
         elif not self._allowed:
-            return NamespaceServed(problem=self._problem_of("its own"))
+            return NamespaceServed(problem=_ONE_ONLY)
         else:
             name = own_name(order.workspace, cluster.namespace, order.cluster_id, order.workspace_id)
             found = await self._made(cluster, name, order.workspace_id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +70,23 @@ def test_addresses_are_in_a_namespace_or_in_all() -> None:
     assert cluster.path("batch/v1", "jobs") == "/apis/batch/v1/namespaces/own/jobs"
     assert cluster.path("v1", "pods", "team") == "/api/v1/namespaces/team/pods"
     assert cluster.path("batch/v1", "jobs", "*") == "/apis/batch/v1/jobs"
+
+
+async def test_cluster_is_not_asked_for_a_namespace_that_the_operator_did_not_allow(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "config"
+    cluster = {"name": "a", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+    kubeconfig.write_text(
+        json.dumps({"clusters": [cluster], "contexts": [context], "users": [{"name": "a", "user": {}}],
+                    "current-context": "a"})
+    )  # fmt: skip
+    for allowed, order, told in (
+        ((), NamespaceOrder(workspace_id=1), "UNDETERRED_WORKSPACE_NAMESPACES"),
+        ((), NamespaceOrder(workspace_id=1, namespace="a"), "UNDETERRED_WORKSPACE_NAMESPACES"),
+        (("team-*",), NamespaceOrder(workspace_id=1, namespace="kube-system"), "may use (team-*)"),
+        (("team-*",), NamespaceOrder(workspace_id=1, namespace="team-a"), "does not answer"),
+    ):
+        namespaces = Namespaces((str(kubeconfig), "", ""), GPU, allowed)
+        served = await namespaces.serve_namespace(order)
+        await namespaces.close()
+        assert told in served.problem, served
