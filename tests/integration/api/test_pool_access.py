@@ -15,14 +15,20 @@ from tests.integration.api.served import Caller, Served
 OURS, ACCESS = "/api/v1/undeterred/resource-pools", "/api/v1/resource-pool-access"
 
 
-async def restricted(api: Served, **holders: Any) -> str:
-    """A pool with one agent, granted to these only."""
-    admin, name = api.user(is_admin=True), f"pool-{uuid.uuid4().hex[:8]}"
-    await admin.post(OURS, {"name": name, "restricted": True})
+async def pool(api: Served, *, is_restricted: bool) -> str:
+    """A pool with one agent."""
+    name = f"pool-{uuid.uuid4().hex[:8]}"
+    await api.user(is_admin=True).post(OURS, {"name": name, "restricted": is_restricted})
     with api.database.write() as session:
         session.add(Agent(id=f"at-{name}", pool=name, slot_ids=[0, 1], is_connected=True))
+    return name
+
+
+async def restricted(api: Served, **holders: Any) -> str:
+    """A pool with one agent, granted to these only."""
+    name = await pool(api, is_restricted=True)
     if holders:
-        await admin.post(f"{ACCESS}/{name}/grant", holders)
+        await api.user(is_admin=True).post(f"{ACCESS}/{name}/grant", holders)
     return name
 
 
@@ -176,7 +182,8 @@ async def test_what_is_in_a_pool_stays_when_access_is_taken(api: Served) -> None
     shown = (await ann.get(f"/api/v1/experiments/{experiment_id}"))["experiment"]
     assert (shown["state"], shown["resourcePool"]) == ("STATE_QUEUED", name)
     job = shown["jobId"]
-    await ann.post("/api/v1/job-queues", {"updates": [{"jobId": job, "resourcePool": "default"}]})
+    elsewhere = await pool(api, is_restricted=False)
+    await ann.post("/api/v1/job-queues", {"updates": [{"jobId": job, "resourcePool": elsewhere}]})
     back = {"updates": [{"jobId": job, "resourcePool": name}]}
     assert "does not exist or is not available" in await ann.refused(400, "POST", "/api/v1/job-queues", back)
 
