@@ -54,11 +54,13 @@ class Importing:
 
     def begin_import(self, order: ImportOrder) -> ImportPlan:
         """Look at the other database, refuse what can't be imported, and say what there is to do."""
-        with (
-            self._told(order.import_id),
-            self._source(order.import_id) as source,
-            self._database.write() as session,
-        ):
+        with self._told(order.import_id), self._source(order.import_id) as source:
+            totals = {kind: _count(source, kind) for kind in Kind}  # seconds, in which nobody waits for a lock
+            self._begin(order, source, totals)
+        return ImportPlan(kinds=list(Kind))
+
+    def _begin(self, order: ImportOrder, source: Source, totals: dict[Kind, int]) -> None:
+        with self._database.write() as session:
             row = self._row(session, order.import_id)
             row.error = ""
             row.state, row.cluster_id, row.schema_version = ImportState.RUNNING.value, source.cluster_id, source.version
@@ -71,10 +73,8 @@ class Importing:
                 reserve_numbers(session, source, row.shifts)
                 self._take_key(session, source)
             for place, kind in enumerate(Kind):
-                found = ImportTable(import_id=row.id, kind=kind.value, place=place, total=_count(source, kind))
                 if session.get(ImportTable, (row.id, kind.value)) is None:
-                    session.add(found)
-        return ImportPlan(kinds=list(Kind))
+                    session.add(ImportTable(import_id=row.id, kind=kind.value, place=place, total=totals[kind]))
 
     def import_records(self, step: ImportStep) -> None:
         """Bring the records of one kind over, or hold them against their source. Done again, it goes on."""
@@ -262,8 +262,11 @@ def _counted(session: Session, source: Source, row: Import, progress: ImportTabl
     progress.is_done = True
 
 
-def _trials_after(session: Session, row: Import, cursor: str, limit: int) -> tuple[list[tuple[int, int]], bool]:
-    """The next imported trials, by their number there: that, and the number here; and whether these are the last."""
+def _trials_after(session: Session, row: Import, cursor: str, limit: int) -> tuple[list[tuple[int, int]], int | None]:
+    """The imported ones among the next trials: number there and here; and where to go on, None after the last.
+
+    Trials that this cluster made itself may lie between them, any number of them.
+    """
     shift = int(row.shifts.get(Kind.TRIALS, 0))
     after = int(cursor or 0) + shift
     ids = session.scalars(select(Trial.id).where(Trial.id > after).order_by(Trial.id).limit(limit)).all()
@@ -274,18 +277,18 @@ def _trials_after(session: Session, row: Import, cursor: str, limit: int) -> tup
             ImportMark.source == row.cluster_id, ImportMark.kind == Kind.TRIALS, mine
         )
         came |= set(map(int, session.scalars(statement)))
-    return [(here - shift, here) for here in ids if here in came], len(ids) < limit
+    return [(here - shift, here) for here in ids if here in came], None if len(ids) < limit else ids[-1] - shift
 
 
 def _metrics_page(session: Session, source: Source, row: Import, progress: ImportTable, came: Came) -> None:
     kind = Kind(progress.kind)
     limit = metrics.looked_at(kind)
-    trials, is_last = _trials_after(session, row, progress.cursor, limit)
+    trials, further = _trials_after(session, row, progress.cursor, limit)
     found = metrics.counts(source, kind, [there for there, _ in trials])
     known = marks(session, row.cluster_id, kind, [str(there) for there, _ in trials])
     gone_on = metrics.gone_on(session, [here for _, here in trials])
     chosen: list[tuple[int, int, str]] = []
-    size, is_cut = 0, False
+    size = 0
     for there, here in trials:
         count, was = found.get(there, (0, ""))
         before = known.get(str(there))
@@ -295,7 +298,7 @@ def _metrics_page(session: Session, source: Source, row: Import, progress: Impor
             note_skipped(progress, str(there), GOES_ON)
         elif count or before is not None:
             if chosen and kind is Kind.METRICS and size + count > metrics.AT_ONCE:
-                is_cut = True
+                further = int(progress.cursor)
                 break
             chosen.append((there, here, was))
             size += count
@@ -303,7 +306,8 @@ def _metrics_page(session: Session, source: Source, row: Import, progress: Impor
         progress.cursor = str(there)
     if chosen:
         metrics.import_trials(session, source, kind, row.cluster_id, chosen, progress)
-    progress.is_done = is_last and not is_cut
+    progress.is_done = further is None
+    progress.cursor = progress.cursor if further is None else str(further)
 
 
 def _log_page(session: Session, source: Source, row: Import, progress: ImportTable, came: Came) -> None:

@@ -144,7 +144,13 @@ def test_a_verification_names_what_differs(came: Database, old: Old) -> None:
 
 
 def test_only_the_new_comes_when_the_old_cluster_goes_on(came: Database, old: Old) -> None:
+    """Also if this cluster has made more trials of its own than are looked at together."""
     target = came
+    with target.write() as session:
+        session.add_all(
+            Trial(experiment_id=5, request_id=f"own {n}", task_id=f"own {n}", seed=1, hparams={}, state="COMPLETED")
+            for n in range(230)
+        )
     old.run(
         "UPDATE experiments SET state = 'COMPLETED', end_time = now() WHERE id = 40",
         "INSERT INTO metrics (trial_id, trial_run_id, total_batches, metrics, metric_group, partition_type, end_time)"
