@@ -77,7 +77,7 @@ def _add_launches(server: MCPServer, cluster: Cluster) -> None:
         submit |= {"expected_digest": expected_digest} if expected_digest else {}
         body: dict[str, Any] = {"config": config, "modelDefinition": _files(files), "activate": True, "submit": submit}
         body |= {"projectId": project_id} if project_id else {}
-        found = await cluster.send(ctx, "POST", "experiments", body, key=idempotency_key)
+        found = await cluster.send(ctx, "POST", "experiments", body, key="" if dry_run else idempotency_key)
         shown = only(found.get("submission") or {}, ("jobId", "replayed", "requestDigest", "outcome"))
         experiment: dict[str, Any] = found.get("experiment") or {}
         created = experiment.get("id")

@@ -95,6 +95,13 @@ def cut(text: str) -> str:
     return f"{text[:MOST_CHARS]}\n… cut: {len(text):,} characters in all; ask for less of it"
 
 
+def tail(text: str) -> str:
+    """The end of a log, which says most of it: at most `MOST_CHARS`, in whole lines."""
+    if len(text) <= MOST_CHARS:
+        return text
+    return f"… cut: {len(text):,} characters in all; ask for fewer lines\n{text[-MOST_CHARS:].partition(chr(10))[2]}"
+
+
 def only(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """What a row has of these, without what is empty."""
     return {name: row[name] for name in names if row.get(name) not in (None, "", [], {})}

@@ -13,13 +13,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from cli.mcp_server.cluster import Cluster, cut, only, state, told
+from cli.mcp_server.cluster import Cluster, only, state, tail, told
 
 Id = Annotated[int, Field(ge=1, lt=2**31)]
 _READS = ToolAnnotations(read_only_hint=True)
 _ENDED = ("COMPLETED", "CANCELED", "ERROR")
 _POLL_S, _MOST_WATCHED_S, _MOST_COMPARED = 1.0, 600, 6
-_TaskId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9.-]+$")]
+_TaskId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]
 _JOB = (
     "jobId", "name", "type", "entityId", "username", "priority", "weight", "requestedSlots", "allocatedSlots", "waits",
     "estimatedWaitSeconds",
@@ -153,13 +153,13 @@ def _add_details(server: MCPServer, cluster: Cluster) -> None:
     async def log(
         ctx: Context,
         trial_id: Annotated[int, Field(ge=0, lt=2**31)] = 0,
-        task_id: Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9.-]*$")] = "",
+        task_id: Annotated[str, Field(max_length=80, pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*)?$")] = "",
         search: Annotated[str, Field(max_length=300, description="only lines with this text")] = "",
         level: Literal["", "WARNING", "ERROR"] = "",
         lines: Annotated[int, Field(ge=1, le=500)] = 100,
         before: Annotated[int, Field(ge=0, description="lines before the one with this id; 0: the last ones")] = 0,
     ) -> str:
-        """Lines of a trial's or a task's log, the last ones first asked for; each begins with its id."""
+        """Lines of a trial's or a task's log, by default the last ones; each begins with its id."""
         if bool(trial_id) == bool(task_id):
             raise ToolError("expected either trial_id or task_id")
         levels = [f"LOG_LEVEL_{each}" for each in _LEVELS[level]]
@@ -168,9 +168,8 @@ def _add_details(server: MCPServer, cluster: Cluster) -> None:
         path = f"undeterred/{f'trials/{trial_id}' if trial_id else f'tasks/{task_id}'}/log-window"
         found = await cluster.get(ctx, path, **params)
         text = "".join(f"{line['id']} {line['time'][11:19]} {line['text'].rstrip()}\n" for line in found["lines"])
-        # the end of a log says most: what is too long is cut at its beginning
         rest = found.get("lookedTo")
-        return cut(text or "no such lines") + (
+        return tail(text or "no such lines") + (
             f"\nlooked back to line {rest}: go on with before={rest}" if rest else ""
         )
 
