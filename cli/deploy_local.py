@@ -55,7 +55,7 @@ MasterName = Annotated[str | None, typer.Option("--master-name", help="Has no me
 
 #: Why an option has no meaning.
 _ASIDE = {
-    "--master-config-path": "settings are variables UNDETERRED_…: see the reference of settings",
+    "--master-config-path": "settings are variables UNDETERRED_…, or a file: see the reference of settings",
     "--det-version": "the version is that of the installed package",
     "--db-password": "the records are files of this user",
     "--no-autorestart": "processes are started by this command only",

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
-import structlog
 from sqlalchemy import ColumnElement, delete, func, literal, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable
 from api.errors import BadRequest
+from api.services.rounds import rounds
 from database.models import Experiment, Task, TaskLog, Trial
 from database.session import Database
 from database.types import utc_now
-
-log = structlog.get_logger()
 
 FOREVER = -1
 _MAX_DAYS = 32767
 #: Lines in one transaction.
 _AT_ONCE = 5000
-_EVERY_S = 3600.0
+_EVERY = timedelta(hours=1)
 
 
 class LogRetention:
@@ -35,15 +31,7 @@ class LogRetention:
 
     async def run(self) -> None:
         """Look every hour until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                removed = await asyncio.to_thread(self.remove_expired)
-            except SQLAlchemyError as error:  # it is away, or busy: the next hour will do
-                log.warning("logs were not looked through", error=repr(error))
-            else:
-                if removed:
-                    log.info("logs removed", lines=removed)
+        await rounds(_EVERY, self.remove_expired, done="logs removed", failed="logs were not looked through")
 
     def remove_expired(self) -> int:
         """Remove them now, in pieces, so that no other writer waits for long; returns the number of lines."""

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
-import structlog
 from sqlalchemy import delete, select
-from sqlalchemy.exc import SQLAlchemyError
 
+from api.services.rounds import rounds
 from database.models import Experiment, Outbox
 from database.session import Database
 from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.experiment import TERMINAL
 
-log = structlog.get_logger()
-
 #: Long enough to look into what was sent, after a weekend.
 KEPT = timedelta(days=7)
 _AT_ONCE = 5000
-_EVERY_S = 3600.0
+_EVERY = timedelta(hours=1)
 _OVER = [state.value for state in TERMINAL]
 
 
@@ -32,15 +28,9 @@ class OutboxRetention:
 
     async def run(self) -> None:
         """Look every hour until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                removed = await asyncio.to_thread(self.remove_sent)
-            except SQLAlchemyError as error:  # it is away, or busy: the next hour will do
-                log.warning("sent messages were not looked through", error=repr(error))
-            else:
-                if removed:
-                    log.info("sent messages removed", messages=removed)
+        await rounds(
+            _EVERY, self.remove_sent, done="sent messages removed", failed="sent messages were not looked through"
+        )
 
     def remove_sent(self) -> int:
         """Remove what was sent a week ago, in pieces; returns how many messages.

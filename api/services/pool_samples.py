@@ -6,26 +6,22 @@ when they have changed, once a minute at most, and kept for 35 days.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-import structlog
 from sqlalchemy import delete, func, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
 
 from api.queries import monitoring
 from api.queries.waiting import POOL, SLOTS, waiting
+from api.services.rounds import rounds
 from database.models import Allocation, Experiment, PoolSample, Project, Task, Trial
 from database.session import Database
 from database.types import utc_now
 from database.upsert import insert
 from workflows.scheduling.fair_share import fair_parts
-
-log = structlog.get_logger()
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=35)
@@ -51,12 +47,8 @@ class PoolSamples:
 
     async def run(self) -> None:
         """Look every minute until cancelled."""
-        while True:
-            await asyncio.sleep(EVERY.total_seconds())  # at first the agents are not there yet
-            try:
-                await asyncio.to_thread(self.record, utc_now())
-            except SQLAlchemyError as error:  # it is away, or busy: the next minute will do
-                log.warning("pools were not sampled", error=repr(error))
+        # at first the agents are not there yet
+        await rounds(EVERY, lambda: self.record(utc_now()), failed="pools were not sampled")
 
     def record(self, now: datetime) -> int:
         """Write what has changed, and remove what is too old; returns how many samples were written."""
