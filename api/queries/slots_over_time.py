@@ -24,8 +24,8 @@ from api.queries.waiting import POOL, SINCE, SLOTS, waiting
 from database.models import Allocation, Experiment, PoolSample, Task, User
 from database.types import UtcTime, utc_now
 
-#: Users with a line of their own.
-MOST_USERS = 10
+#: Users with a line of their own; a name that no pool has.
+MOST_USERS, NOWHERE = 10, "/"
 
 
 @dataclass(frozen=True)

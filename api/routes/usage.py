@@ -21,7 +21,7 @@ from api.routing import Route
 from api.schemas import usage as wire
 from api.schemas.base import Instant, answer, rfc3339
 from api.schemas.streaming import files
-from api.services.pools import find
+from api.services.pools import is_hidden
 from database.types import utc_now
 
 router = APIRouter(route_class=Route, tags=["cluster"])
@@ -121,8 +121,8 @@ def over_time(
         )
     span = slots_over_time.Span.of(after, end, buckets)
     with parts.database.read_list() as session:
-        if pool:
-            find(session, pool, user)
+        if pool and is_hidden(session, pool, user):
+            pool = slots_over_time.NOWHERE  # as one that never was; one that was removed has its past
         found = slots_over_time.over_time(session, span, pool, user)
     return answer(wire.SlotsOverTime(start=after, bucket_seconds=span.width_ms / 1000, **vars(found)))
 

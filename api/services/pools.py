@@ -49,6 +49,12 @@ def defaults_of(session: Session) -> Defaults:
     return Defaults(row.compute_pool, row.aux_pool)
 
 
+def is_hidden(session: Session, name: str, user: UserPrincipal) -> bool:
+    """Whether there is a pool of this name that the user may not see."""
+    mine = select(ResourcePool.name).where(ResourcePool.name == name)
+    return session.scalar(mine) is not None and session.scalar(mine.where(visible_pools(user))) is None
+
+
 def find(session: Session, name: str, seen_by: UserPrincipal | None, *, is_locked: bool = False) -> ResourcePool:
     """A pool by its name. Raises: NotFound, which says what there is.
 

@@ -50,10 +50,12 @@ async def test_pool_does_not_exist_for_whom_it_is_not_granted(api: Served) -> No
     assert name not in await pools_of(bob)
     for path in (f"{OURS}/{name}", f"{OURS}/{name}/settings", f"/api/v1/resource-pools/{name}/workspace-bindings",
                  f"/api/v1/job-queues?resourcePool={name}", f"/api/v1/job-queues/stats?resourcePools={name}",
-                 f"/api/v1/undeterred/cluster/slots-over-time?timestampAfter=2026-01-01T00:00:00Z&pool={name}",
                  f"/api/v1/agents/at-{name}"):  # fmt: skip
         told = await bob.refused(404, "GET", path)
         assert told == (await bob.refused(404, "GET", path.replace(name, "nowhere"))).replace("nowhere", name), path
+    january = {"timestampAfter": "2026-01-01T00:00:00Z", "timestampBefore": "2026-02-01T00:00:00Z"}
+    path = "/api/v1/undeterred/cluster/slots-over-time"
+    assert await bob.get(path, **january, pool=name) == await bob.get(path, **january, pool="nowhere")
     await ann.get(f"{OURS}/{name}")
     await ann.get(f"/api/v1/agents/at-{name}")
     for path in ("/api/v1/agents", "/agents", "/api/v1/job-queues/stats", "/api/v1/resource-pools"):
