@@ -5,6 +5,7 @@ That a cluster has them is for `tests/kubernetes/test_namespaces.py`.
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -49,7 +50,9 @@ async def test_wrong_bindings_are_refused_before_a_cluster_is_asked(api: Served,
     assert "expected either namespace, or" in await refused({name: {"namespace": "a", "autoCreateNamespace": True}})
     assert "expected 1 to 63 of a-z" in await refused({name: {"namespace": "Kube_System"}})
     assert "expected 1 to 63 of a-z" in await refused({name: {"namespace": "../a"}})
-    assert f"(there is: {name})" in await refused({"elsewhere": {"namespace": "a"}}, 404)
+    unknown = await refused({"elsewhere": {"namespace": "a"}}, 404)
+    assert "cluster 'elsewhere' not found (there is: " in unknown
+    assert name in unknown  # beside those of other tests
     assert "namespace" in await refused({name: {"namespace": "a" * 64}})
     assert "resourceQuota" in await refused({name: {"autoCreateNamespace": True, "resourceQuota": -1}})
     assert "clusterNamespaceMeta" in await refused({str(number): {"namespace": "a"} for number in range(101)})
@@ -58,10 +61,10 @@ async def test_wrong_bindings_are_refused_before_a_cluster_is_asked(api: Served,
     assert "has no namespace of its own" in told
     told = await admin.refused(400, "DELETE", f"{path}?clusterNames={name}")
     assert "is bound to no namespace" in told
-    await refused({"": {"namespace": "a"}}, 503)  # it is the only cluster; Temporal is away
     other = await cluster(api)
     told = await refused({"": {"namespace": "a"}})
-    assert f"expected the name of one of {', '.join(sorted([name, other]))}" in told
+    assert "expected the name of one of " in told
+    assert {name, other} <= set(re.findall(r"[a-z0-9-]+", told))
     assert (await owner.get(f"/api/v1/workspaces/{mine['id']}/list-namespace-bindings"))["namespaceBindings"] == {}
     wanted = {"name": str(uuid.uuid4()), "clusterNamespaceMeta": {"elsewhere": {"namespace": "a"}}}
     await admin.refused(404, "POST", "/api/v1/workspaces", wanted)
