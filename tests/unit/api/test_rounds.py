@@ -25,4 +25,7 @@ async def test_a_round_that_the_database_refused_is_logged_and_the_next_one_come
         task = asyncio.create_task(rounds(timedelta(milliseconds=1), work, done="rows removed", failed="not looked at"))
         with pytest.raises(IndexError):  # what is no refusal of the database is a defect, and ends it
             await asyncio.wait_for(task, 10)
-    assert [(each["event"], each.get("rows")) for each in said] == [("not looked at", None), ("rows removed", 3)]
+    own = [
+        each for each in said if each["event"] in ("not looked at", "rows removed")
+    ]  # others of this process log too
+    assert [(each["event"], each.get("rows")) for each in own] == [("not looked at", None), ("rows removed", 3)]
