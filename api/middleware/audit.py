@@ -5,8 +5,6 @@ A request that is not listed here as reading counts as changing.
 
 from __future__ import annotations
 
-import re
-
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +13,7 @@ from api.auth.authentication import AllocationPrincipal, Principal, UserPrincipa
 from api.errors import DATABASE_ERRORS, Forbidden, error_response, of_database
 from database.audit import Asking, append, asking, link
 from database.session import Database
+from determined.common.programs import AGENT_HEADER, agent_name
 
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 #: Requests that only read, although clients POST them.
@@ -36,8 +35,6 @@ READING_POSTS = frozenset(
         "/searcher/preview",
     }
 )
-#: Names a program that asks for a user (`cli/mcp_server`); what such a name is made of.
-AGENT_HEADER, _NOT_IN_NAMES, _LONGEST_NAME = "x-undeterred-agent", re.compile(r"[^A-Za-z0-9._ -]+"), 60
 #: Noted by web pages with every look at a project.
 _VISITS = "/api/v1/users/activity"
 #: What containers report while they train: the hot path, and no decision of a user.
@@ -126,7 +123,7 @@ def admit(request: Request, principal: Principal) -> None:
 
 def _program_of(request: Request) -> str:
     """The program that asks for a user, as it names itself: a coding agent by `det mcp`. It proves nothing."""
-    name = " ".join(_NOT_IN_NAMES.sub(" ", request.headers.get(AGENT_HEADER, "")).split())[:_LONGEST_NAME]
+    name = agent_name(request.headers.get(AGENT_HEADER, ""))
     return f" by agent {name}" if name else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +12,15 @@ from anyio import to_thread
 from mcp.server.mcpserver.context import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
-from cli import session
+from cli import render, session
 from determined import errors
 from determined.common.api import Cert, Session
+from determined.common.programs import AGENT_HEADER, agent_name
 
 #: Characters of an answer: some 6,000 tokens of a model's context.
 MOST_CHARS = 24_000
-#: Sessions that are kept open, one a token; and what an agent's name may be made of, as audit entries have it.
-_MOST_SESSIONS, _NOT_IN_NAMES, _LONGEST_NAME = 64, re.compile(r"[^A-Za-z0-9._ -]+"), 60
-#: Says which program asks for a user; the API puts it beside the user's name in its audit log.
-AGENT_HEADER = "X-Undeterred-Agent"
+#: Sessions that are kept open, one a token.
+_MOST_SESSIONS = 64
 
 
 class Cluster:
@@ -79,8 +77,7 @@ def agent_of(ctx: Context) -> str:
     """The name and version of the program that asks, as it gives them."""
     params = getattr(ctx.session, "client_params", None)
     info = getattr(params, "client_info", None)
-    name = f"{getattr(info, 'name', '')} {getattr(info, 'version', '')}"
-    return " ".join(_NOT_IN_NAMES.sub(" ", name).split())[:_LONGEST_NAME] or "an agent"
+    return agent_name(f"{getattr(info, 'name', '')} {getattr(info, 'version', '')}") or "an agent"
 
 
 def told(value: Any) -> str:
@@ -109,4 +106,4 @@ def only(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def state(row: Mapping[str, Any]) -> str:
     """The word of its state."""
-    return str(row.get("state", "")).removeprefix("GENERIC_TASK_").removeprefix("STATE_")
+    return render.state(str(row.get("state", "")).removeprefix("GENERIC_TASK_"))
