@@ -250,7 +250,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
         openapi_tags=TAGS,
-        # themselves: the framework would make each again of a router that is included, for every application
+        # routes as their modules made them: `include_router` makes each of them again, for every application
         routes=[route for module in _MODULES for route in module.router.routes],
     )
     app.state.monitoring = metrics

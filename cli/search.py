@@ -21,7 +21,7 @@ Target = Annotated[
     str,
     typer.Argument(metavar="EXPERIMENT_ID|FILE", help="The experiment, or an exported search.", show_default=False),
 ]
-_ENDED = ("COMPLETED", "CANCELED", "ERROR")
+ENDED = ("COMPLETED", "CANCELED", "ERROR")
 
 
 @lists
@@ -274,14 +274,14 @@ def _state_of(export: Export) -> list[str]:
     """What the decisions do not tell: that the experiment was paused, or ended before its search was over."""
     header = export.header
     is_over = any(action.kind == "shutdown" for decision in export.decisions for action in decision.actions)
-    if is_over or header.state not in (*_ENDED, "PAUSED"):
+    if is_over or header.state not in (*ENDED, "PAUSED"):
         return []
     return [f"experiment {header.experiment_id} is {header.state}"]
 
 
 def _still_true(lines: list[str], export: Export) -> list[str]:
     """Without what the search waited for when its experiment was ended: nothing comes any more."""
-    return [line for line in lines if not (line.startswith("waits for ") and export.header.state in _ENDED)]
+    return [line for line in lines if not (line.startswith("waits for ") and export.header.state in ENDED)]
 
 
 def _say_why(known: Mapping[str, Any], search: list[str], as_json: bool) -> None:

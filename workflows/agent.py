@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, VersioningBehavior
@@ -16,7 +18,6 @@ from workflows.messages import (
     ErrorType,
     NamespaceOrder,
     NamespaceServed,
-    NodeServed,
     NodeService,
     Presence,
     RecordAgent,
@@ -27,6 +28,16 @@ from workflows.options import on_agent, record, tell
 _LATE = timedelta(seconds=5)
 #: For an agent and its cluster to answer: less than a client waits.
 _ANSWER = timedelta(seconds=8)
+
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+def _refuse(what: str, problem: str) -> None:
+    """Raises: ApplicationError, if there is a problem."""
+    if problem:
+        raise ApplicationError(f"{what}: {problem}", type=ErrorType.COMMAND_REFUSED)
 
 
 @workflow.defn(name="Agent", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -91,24 +102,9 @@ class Agent:
 
         Raises: ApplicationError, which says why it could not be done.
         """
-        agent = self._agent
-        try:
-            served: NodeServed = await on_agent(
-                calls.serve_node,
-                order,
-                task_queue=names.agent_queue(agent.agent_id),
-                schedule_to_close_timeout=_ANSWER,
-                retry_policy=RetryPolicy(maximum_attempts=1),
-                summary=f"node {order.node}: {order.state}",
-            )
-        except ActivityError as error:
-            raise ApplicationError(
-                f"agent {agent.agent_id!r}, which stands for the cluster of node {order.node!r}, does not answer:"
-                f" {error.cause}",
-                type=ErrorType.COMMAND_REFUSED,
-            ) from error
-        if served.problem:
-            raise ApplicationError(f"node {order.node!r}: {served.problem}", type=ErrorType.COMMAND_REFUSED)
+        cluster = f"the cluster of node {order.node!r}"
+        served = await self._asked(calls.serve_node, order, f"node {order.node}: {order.state}", cluster)
+        _refuse(f"node {order.node!r}", served.problem)
 
     @workflow.update
     async def serve_namespace(self, order: NamespaceOrder) -> NamespaceServed:
@@ -116,24 +112,29 @@ class Agent:
 
         Raises: ApplicationError, which says why it could not be done.
         """
+        served = await self._asked(
+            calls.serve_namespace, order, f"namespace of workspace {order.workspace_id}", "that cluster"
+        )
+        _refuse(f"cluster {self._agent.agent_id!r}", served.problem)
+        return served
+
+    async def _asked(self, call: Callable[[In], Awaitable[Out]], order: In, summary: str, cluster: str) -> Out:
+        """What the agent answers, which is asked once. Raises: ApplicationError, if it does not."""
         agent = self._agent
         try:
-            served: NamespaceServed = await on_agent(
-                calls.serve_namespace,
+            return await on_agent(
+                call,
                 order,
                 task_queue=names.agent_queue(agent.agent_id),
                 schedule_to_close_timeout=_ANSWER,
                 retry_policy=RetryPolicy(maximum_attempts=1),
-                summary=f"namespace of workspace {order.workspace_id}",
+                summary=summary,
             )
         except ActivityError as error:
             raise ApplicationError(
-                f"agent {agent.agent_id!r}, which stands for that cluster, does not answer: {error.cause}",
+                f"agent {agent.agent_id!r}, which stands for {cluster}, does not answer: {error.cause}",
                 type=ErrorType.COMMAND_REFUSED,
             ) from error
-        if served.problem:
-            raise ApplicationError(f"cluster {agent.agent_id!r}: {served.problem}", type=ErrorType.COMMAND_REFUSED)
-        return served
 
     async def _join(self) -> None:
         agent = self._agent

@@ -34,9 +34,8 @@ class GpuHealth:
         if nvml is not None and self._slots:
             self._events = nvml.nvmlEventSetCreate()
             for uuid in self._slots.values():
-                with contextlib.suppress(
-                    nvml.NVMLError
-                ):  # a part of a GPU has no events; one that is lost is seen below
+                # a part of a GPU has no events; one that is lost is seen below
+                with contextlib.suppress(nvml.NVMLError):
                     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
                     nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
@@ -58,10 +57,8 @@ class GpuHealth:
         while True:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
-            except nvml.NVMLError_Timeout:
-                return
             except nvml.NVMLError:
-                return  # what is wrong with which GPU, each is asked below
+                return  # there is no more, or no answer: each GPU is asked below what is wrong with it
             if event.eventType == nvml.nvmlEventTypeXidCriticalError and event.eventData not in _OF_PROGRAMS:
                 uuid = nvml.nvmlDeviceGetUUID(event.device)
                 uuid = uuid.decode() if isinstance(uuid, bytes) else str(uuid)

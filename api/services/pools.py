@@ -51,8 +51,8 @@ def defaults_of(session: Session) -> Defaults:
 
 def is_hidden(session: Session, name: str, user: UserPrincipal) -> bool:
     """Whether there is a pool of this name that the user may not see."""
-    mine = select(ResourcePool.name).where(ResourcePool.name == name)
-    return session.scalar(mine) is not None and session.scalar(mine.where(visible_pools(user))) is None
+    hidden = select(ResourcePool.name).where(ResourcePool.name == name, ~visible_pools(user))
+    return session.scalar(hidden) is not None
 
 
 def find(session: Session, name: str, seen_by: UserPrincipal | None, *, is_locked: bool = False) -> ResourcePool:

@@ -14,10 +14,10 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from cli.mcp_server.cluster import Cluster, only, state, tail, told
+from cli.search import ENDED
 
 Id = Annotated[int, Field(ge=1, lt=2**31)]
 _READS = ToolAnnotations(read_only_hint=True)
-_ENDED = ("COMPLETED", "CANCELED", "ERROR")
 _POLL_S, _MOST_WATCHED_S, _MOST_COMPARED = 1.0, 600, 6
 _TaskId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]
 _JOB = (
@@ -218,6 +218,6 @@ def _add_watch(server: MCPServer, cluster: Cluster) -> None:
             if now != said:
                 await ctx.report_progress(float(row.get("progress") or 0), 1.0, now)
                 said = now
-            if state(row) in _ENDED or time.monotonic() >= until:
-                return told({**_shown(row), "has_ended": state(row) in _ENDED})
+            if state(row) in ENDED or time.monotonic() >= until:
+                return told({**_shown(row), "has_ended": state(row) in ENDED})
             await anyio.sleep(_POLL_S)

@@ -1,7 +1,8 @@
 // Runs of a project in a grid, across its experiments, and what can be done with several.
 import { html } from "./html.js";
 import { post } from "./api.js";
-import { lasted, many, metric, stateOf } from "./format.js";
+import { isOver } from "./experiments.js";
+import { lasted, many, metric } from "./format.js";
 import { go } from "./router.js";
 import { may, mayChange } from "./session.js";
 import { Confirm, Do, State, When, toast } from "./ui.js";
@@ -33,7 +34,7 @@ export const RunsGrid = (props) => html`<${Grid} ...${props} kind=${KIND} />`;
 /** @param {{project: string, chosen: any[], clear: () => void, reload: () => void}} props */
 function Batch({ project, chosen, clear, reload }) {
   const own = chosen.filter(mayChange);
-  const live = own.filter((r) => !["COMPLETED", "CANCELED", "ERROR"].includes(stateOf(r.state)));
+  const live = own.filter((r) => !isOver(r));
   const ids = (/** @type {any[]} */ which) => which.map((r) => r.id);
   const run = (/** @type {string} */ name, /** @type {any[]} */ which) => async () => {
     const { results } = await post(`runs/${name}`, { projectId: Number(project), runIds: ids(which) });
