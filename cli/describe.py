@@ -36,7 +36,7 @@ def describe_experiments(
     If columns are chosen, they are those of the experiments, and the other tables are left out.
     """
     answers = [session.fetch(f"experiments/{experiment_id}") for experiment_id in experiment_ids]
-    if form.as_json or form.as_yaml:
+    if form.as_document:
         render.document(answers, as_json=form.as_json)
         return
     experiments = [answer["experiment"] for answer in answers]

@@ -65,7 +65,7 @@ def list_experiments(
 ) -> None:
     """List experiments, the newest last: mine that are not archived, or with -a all."""
     params: dict[str, Any] = {"sortBy": "SORT_BY_ID", "orderBy": "ORDER_BY_DESC"} | experiment_table.filters(all_)
-    found = paging.fetch("experiments", "experiments", form, **params)
+    found = experiment_table.fetch(form, **params)
     experiment_table.show(found[::-1], form, with_archived=all_, with_project=show_project)
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cli import render, session
+from cli import paging, render, session
 from cli.render import Form
 
 
 def filters(everything: bool) -> dict[str, Any]:
     """What to ask the API for: my experiments that are not archived, or all."""
     return {} if everything else {"archived": False, "users": [_me()]}
+
+
+def fetch(form: Form, **params: Any) -> list[dict[str, Any]]:
+    """Experiments, without what no table shows: configurations and trials would be nine tenths of the answer."""
+    return paging.fetch("experiments", "experiments", form, **params, summary=not form.as_document)
 
 
 def show(

@@ -60,7 +60,7 @@ def describe(
     with lookup.nearest(name, lookup.model_names):
         model = session.get().get(api_path("models", name)).json()["model"]
     found = _latest(name) if version == -1 else _version(name, version)
-    if form.as_json or form.as_yaml:
+    if form.as_document:
         render.document(model | {"modelVersion": found}, as_json=form.as_json)
     elif form.as_csv or form.columns:
         shown = [[*_row(model), *(_version_row(found) if found else [None] * len(_VERSION_HEADERS))]]

@@ -55,7 +55,7 @@ def list_experiments(
     project_id = lookup.project(workspace_name, project_name)["id"]
     params: dict[str, Any] = {"projectId": project_id, "sortBy": f"SORT_BY_{sort_by.upper()}"}
     params |= {"orderBy": f"ORDER_BY_{order_by.upper()}"} | experiment_table.filters(all_)
-    found = paging.fetch("experiments", "experiments", form, **params)
+    found = experiment_table.fetch(form, **params)
     experiment_table.show(found, form, with_archived=all_)
 
 
@@ -65,8 +65,8 @@ def describe(form: Form, workspace_name: WorkspaceName, project_name: ProjectNam
     """Show a project and its experiments: mine that are not archived, or with -a all."""
     found = lookup.project(workspace_name, project_name)
     params: dict[str, Any] = {"projectId": found["id"]} | experiment_table.filters(all_)
-    experiments = paging.fetch("experiments", "experiments", **params)
-    if form.as_json or form.as_yaml:
+    experiments = experiment_table.fetch(form, **params)
+    if form.as_document:
         render.document(found | {"experiments": experiments}, as_json=form.as_json)
         return
     if not form.as_csv and not form.columns:

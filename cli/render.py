@@ -45,6 +45,11 @@ class Form:
         return self.as_json or self.as_yaml or self.as_csv
 
     @property
+    def as_document(self) -> bool:
+        """Whether the API's own objects are printed, and not rows."""
+        return self.as_json or self.as_yaml
+
+    @property
     def most(self) -> int | None:
         """The most items to show; None: all. With `--pages all` the limit is the size of a page."""
         return None if self.pages == "all" else self.limit
@@ -58,7 +63,7 @@ def listing(headers: Sequence[str], rows: Iterable[Row], form: Form = TABLE, *, 
 
     Raises: BadParameter if there is no such column.
     """
-    if form.as_json or form.as_yaml:
+    if form.as_document:
         shown: Any = raw[: form.most] if isinstance(raw, list) else raw  # pyright: ignore[reportUnknownVariableType]
         document(shown, as_json=form.as_json)
         return

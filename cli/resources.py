@@ -54,7 +54,7 @@ def aggregated(
 ) -> None:
     """List slot-seconds by day or month, and by user."""
     period = f"RESOURCE_ALLOCATION_AGGREGATION_PERIOD_{'MONTHLY' if monthly else 'DAILY'}"
-    if form.as_json or form.as_yaml:
+    if form.as_document:
         wanted = {"startDate": start_date, "endDate": end_date, "period": period}
         _entries(session.fetch("resources/allocation/aggregated", **wanted), form)
     else:
@@ -62,7 +62,7 @@ def aggregated(
 
 
 def _spans(report: str, form: Form, after: str, before: str) -> None:
-    if form.as_json or form.as_yaml:
+    if form.as_document:
         _entries(session.fetch("resources/allocation/raw", timestampAfter=after, timestampBefore=before), form)
     else:
         _csv(report, {"timestamp_after": after, "timestamp_before": before}, form)

@@ -47,7 +47,7 @@ def describe(
     trial = answer["trial"]
     path = f"trials/{trial_id}/workloads"
     workloads = paging.fetch(path, "workloads", form)
-    if form.as_json or form.as_yaml:
+    if form.as_document:
         render.document(answer | {"workloads": workloads}, as_json=form.as_json)
         return
     headers = ["Experiment ID", "State", "H-Params", "Started", "Ended", "Restarts", "Message", "Log Policy Matched"]

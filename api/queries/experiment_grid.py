@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -23,18 +23,16 @@ def page(
     """A page of the experiments that match, of those that the user may see. Raises: BadRequest."""
     ids, pagination = runs.experiment_ids_of(session, wanted, window, user, counted=wire.MOST_COUNTED)
     rows = {row.id: row for row in session.execute(_shown_of(session, ids))}
-    counts = _trial_counts(session, ids)
     best = _best_trials(session, ids, has_values=bool(wanted.columns))
     states = experiments.shown_states(session, [row.id for row in rows.values() if row.state == "ACTIVE"])
-    return [
-        _row(rows[id_], counts.get(id_, 0), best.get(id_), states, wanted.columns) for id_ in ids if id_ in rows
-    ], pagination
+    return [_row(rows[id_], best.get(id_), states, wanted.columns) for id_ in ids if id_ in rows], pagination
 
 
 def _shown_of(session: Session, ids: Sequence[int]) -> Any:
     return (
         select(
             Experiment.id, Experiment.name, Experiment.labels, Experiment.state, Experiment.is_archived,
+            Experiment.trial_count,
             Experiment.is_unmanaged, Experiment.progress, Experiment.started_at, Experiment.ended_at,
             Experiment.searcher_name, Experiment.searcher_metric, Experiment.resource_pool, Experiment.owner_id,
             User.username, User.display_name, Experiment.project_id, Project.workspace_id,
@@ -43,11 +41,6 @@ def _shown_of(session: Session, ids: Sequence[int]) -> Any:
         .join(Project, Project.id == Experiment.project_id)
         .where(among(session, Experiment.id, ids))
     )  # fmt: skip
-
-
-def _trial_counts(session: Session, ids: Sequence[int]) -> dict[int, int]:
-    of_these = select(Trial.experiment_id, func.count()).where(among(session, Trial.experiment_id, ids))
-    return dict(session.execute(of_these.group_by(Trial.experiment_id)).tuples().all())
 
 
 def _best_trials(session: Session, ids: Sequence[int], *, has_values: bool) -> dict[int, Any]:
@@ -63,19 +56,19 @@ def _best_trials(session: Session, ids: Sequence[int], *, has_values: bool) -> d
     return {row.experiment_id: row for row in found}
 
 
-def _row(row: Any, trials: int, best: Any, states: dict[int, str], columns: Sequence[str]) -> wire.GridRow:
+def _row(row: Any, best: Any, states: dict[int, str], columns: Sequence[str]) -> wire.GridRow:
     shown_best = best if best is not None and best.searcher_metric is not None else None
     return wire.GridRow(
         id=row.id,
         name=row.name,
         labels=row.labels,
-        state=experiments.public_state(row, states, has_trials=trials > 0),
+        state=experiments.public_state(row, states, has_trials=row.trial_count > 0),
         archived=row.is_archived,
         unmanaged=row.is_unmanaged,
         progress=row.progress,
         start_time=row.started_at,
         end_time=row.ended_at,
-        num_trials=trials,
+        num_trials=row.trial_count,
         best_trial_id=shown_best and shown_best.id,
         best_trial_searcher_metric=shown_best and shown_best.searcher_metric,
         searcher_type=row.searcher_name,

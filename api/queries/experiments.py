@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Text, case, cast, func, or_, select
+from sqlalchemy import ColumnElement, Select, Text, case, cast, func, literal, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
@@ -131,12 +131,13 @@ def many(
     end: int,
     sort_by: str = "",
     descending: bool = False,
+    is_summary: bool = False,
 ) -> list[wire.Experiment]:
     """A page of the experiments that match, of those that the user may see. Raises: BadRequest."""
     column = chosen("sortBy", sort_by, SORT)
     order = [column.desc(), Experiment.id.desc()] if descending else [column.asc(), Experiment.id.asc()]
     ids = session.scalars(_ids(session, wanted, user, Experiment.id).order_by(*order).offset(start).limit(end - start))
-    return by_ids(session, list(ids))
+    return by_ids(session, list(ids), is_summary=is_summary)
 
 
 def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limit: int) -> list[int]:
@@ -144,11 +145,11 @@ def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limi
     return list(session.scalars(_ids(session, wanted, user, Experiment.id).order_by(Experiment.id).limit(limit)))
 
 
-def by_ids(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
-    """These experiments, in this order."""
+def by_ids(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> list[wire.Experiment]:
+    """These experiments, in this order. A summary has no configuration and no trials but their number."""
     if not ids:
         return []
-    found = {experiment.id: experiment for experiment in _load(session, ids)}
+    found = {experiment.id: experiment for experiment in _load(session, ids, is_summary=is_summary)}
     return [found[id_] for id_ in ids if id_ in found]
 
 
@@ -192,8 +193,9 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
     return conditions
 
 
-def _base() -> Select[*tuple[Any, ...]]:
+def _base(*, is_summary: bool = False) -> Select[*tuple[Any, ...]]:
     """What `_wire` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here."""
+    none = literal("")
     return (
         select(
             Experiment.id,
@@ -205,9 +207,9 @@ def _base() -> Select[*tuple[Any, ...]]:
             Experiment.state,
             Experiment.error,
             Experiment.progress,
-            cast(Experiment.config, Text).label("config"),
-            cast(Experiment.config["hyperparameters"], Text).label("hyperparameters"),
-            Experiment.original_config,
+            (cast(Experiment.config, Text) if not is_summary else none).label("config"),
+            (cast(Experiment.config["hyperparameters"], Text) if not is_summary else none).label("hyperparameters"),
+            (Experiment.original_config if not is_summary else none).label("original_config"),
             Experiment.searcher_name,
             Experiment.searcher_metric,
             Experiment.smaller_is_better,
@@ -228,6 +230,7 @@ def _base() -> Select[*tuple[Any, ...]]:
             Project.workspace_id,
             Workspace.name.label("workspace_name"),
             ModelDefinition.size_bytes.label("model_size"),
+            Experiment.trial_count,
         )
         .join(User, User.id == Experiment.owner_id)
         .join(Project, Project.id == Experiment.project_id)
@@ -236,11 +239,12 @@ def _base() -> Select[*tuple[Any, ...]]:
     )
 
 
-def _load(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
-    rows = session.execute(_base().where(among(session, Experiment.id, ids))).all()
+def _load(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> list[wire.Experiment]:
+    rows = session.execute(_base(is_summary=is_summary).where(among(session, Experiment.id, ids))).all()
     trials: dict[int, list[tuple[int, float | None]]] = {row.id: [] for row in rows}
     of_these = select(Trial.experiment_id, Trial.id, Trial.searcher_metric).order_by(Trial.id)
-    for experiment_id, trial_id, metric in session.execute(of_these.where(among(session, Trial.experiment_id, ids))):
+    of_these = of_these.where(among(session, Trial.experiment_id, () if is_summary else ids))
+    for experiment_id, trial_id, metric in session.execute(of_these):
         trials[experiment_id].append((trial_id, metric))
     checkpoints: dict[int, tuple[int, int]] = {
         row[0]: (row[1], row[2])
@@ -306,7 +310,7 @@ def _wire(
         description=experiment.description,
         notes=experiment.notes,
         labels=experiment.labels,
-        state=public_state(experiment, shown, has_trials=bool(trials)),
+        state=public_state(experiment, shown, has_trials=experiment.trial_count > 0),
         archived=experiment.is_archived,
         config=as_object(config),
         original_config=original,
@@ -315,7 +319,7 @@ def _wire(
         start_time=experiment.started_at,
         end_time=experiment.ended_at,
         duration=int((end - experiment.started_at).total_seconds()),
-        num_trials=len(trials),
+        num_trials=experiment.trial_count,
         trial_ids=[trial_id for trial_id, _ in trials],
         progress=experiment.progress,
         project_id=experiment.project_id,

@@ -30,7 +30,17 @@ from api.schemas.base import Pagination, answer
 from api.schemas.checkpoints import CheckpointsResponse
 from api.schemas.contexts import ContextResponse
 from api.schemas.history import History, HistoryRequest
-from api.schemas.parameters import LABELS, SORT_BY, STATES, USER_IDS, USERS, Archived, ExperimentId, NamePart
+from api.schemas.parameters import (
+    LABELS,
+    SORT_BY,
+    STATES,
+    SUMMARY,
+    USER_IDS,
+    USERS,
+    Archived,
+    ExperimentId,
+    NamePart,
+)
 from api.schemas.streaming import files
 from api.schemas.submissions import Submit, Submitted
 from api.schemas.trials import TrialsResponse
@@ -169,6 +179,7 @@ def list_experiments(
     wanted: Annotated[experiments.ExperimentFilter, Depends(_filter)],
     window: WindowDep,
     sort_by: Annotated[str, Query(alias="sortBy", description=SORT_BY)] = "",
+    is_summary: Annotated[bool, Query(alias="summary", description=SUMMARY)] = False,
 ) -> Response:
     """Experiments that match every filter. Limit 0 means 100, -1 all, -2 only the count."""
     if window.limit == 0:
@@ -178,8 +189,16 @@ def list_experiments(
         start, end = window.bounds(total)
         if window.limit == -2:
             end = start
-        descending = bool(window.is_descending)
-        found = experiments.many(session, wanted, user, start=start, end=end, sort_by=sort_by, descending=descending)
+        found = experiments.many(
+            session,
+            wanted,
+            user,
+            start=start,
+            end=end,
+            sort_by=sort_by,
+            descending=bool(window.is_descending),
+            is_summary=is_summary,
+        )
     pagination = Pagination(offset=window.offset, limit=window.limit, start_index=start, end_index=end, total=total)
     return answer({"experiments": found, "pagination": pagination})
 

@@ -28,6 +28,7 @@ OFFSET = "Where the page begins; negative: counted from the end. Beyond the end 
 LIMIT = "How many at most; 0: all (of experiments and jobs: 100)."
 ORDER_BY = "ORDER_BY_ASC or ORDER_BY_DESC."
 SORT_BY = "SORT_BY_… of an attribute; an unknown one is refused with a list of those that there are."
+SUMMARY = "true leaves out what is large: configurations, and of trials all but their number."
 STATES = "Only those in one of these states; repeated for several."
 LABELS = "Only those that have all of these labels; repeated for several."
 USER_IDS = "Only those of these users; repeated for several."

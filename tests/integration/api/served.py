@@ -22,7 +22,7 @@ import httpx
 import orjson
 import yaml
 from argon2 import PasswordHasher
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from activities.records import Records
 from api.auth import authentication
@@ -30,7 +30,7 @@ from api.auth.authentication import hash_password, new_token, token_hash
 from api.errors import Unavailable
 from api.parts import Parts
 from api.temporal.commands import Commands
-from database.models import Agent, Outbox, SearchDecision, Trial, User, UserToken
+from database.models import Agent, Experiment, Outbox, SearchDecision, Trial, User, UserToken
 from database.session import Database
 from database.types import utc_now
 from tests.kit.patience import PATIENCE
@@ -200,6 +200,7 @@ class Served:
         with self.database.write() as session:
             session.execute(delete(Trial).where(Trial.experiment_id == experiment_id))
             session.execute(delete(SearchDecision).where(SearchDecision.experiment_id == experiment_id))
+            session.execute(update(Experiment).where(Experiment.id == experiment_id).values(trial_count=0))
         return experiment_id
 
     async def created(self, owner: Caller, *, activate: bool = True, **changes: Any) -> int:

@@ -9,6 +9,7 @@ from sqlalchemy import update
 
 from database.models import Checkpoint, Experiment, Project, Trial, Workspace
 from database.tasks import create_trial_tasks
+from database.trials import count_trials
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
 
@@ -50,6 +51,7 @@ async def test_list_is_sorted_when_asked(api: Served) -> None:
     with api.database.write() as session:
         for place, (id_, metric) in enumerate(zip(ids, (0.5, 0.1, 0.9), strict=True)):
             for _ in range(2 - place):
+                count_trials(session, id_, 1)
                 session.add(Trial(experiment_id=id_, request_id=f"r{place}{_}", task_id=f"{id_}.{_}", seed=1, hparams={},
                                   state="COMPLETED", searcher_metric=metric + _))  # fmt: skip
         session.flush()
@@ -68,6 +70,9 @@ async def test_list_is_sorted_when_asked(api: Served) -> None:
         assert sorted(await names(user, sortBy=f"SORT_BY_{column}", orderBy="ORDER_BY_DESC")) == ["a", "b", "c"]
     [row] = (await user.get(LIST, users=user.username, name="a"))["experiments"]
     assert (row["bestTrialSearcherMetric"], row["numTrials"], len(row["trialIds"])) == (0.5, 2, 2)
+    [summary] = (await user.get(LIST, users=user.username, name="a", summary="true"))["experiments"]
+    left_out = {"config": {}, "originalConfig": "", "hyperparameters": {}, "trialIds": [], "bestTrialId": None}
+    assert summary == row | left_out | {"bestTrialSearcherMetric": None, "duration": summary["duration"]}
 
 
 async def test_pages_cover_the_list_once_when_walked(api: Served) -> None:
