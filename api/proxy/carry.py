@@ -143,6 +143,8 @@ class Carrier:
             raise _Refused(error.status, f"{target.service.name} refused the WebSocket: {error.message}") from None
         except aiohttp.ClientError as error:
             raise Unreachable(f"{target.service.name} opened no WebSocket: {_said(error)}") from None
+        own.clear()  # an idle session needs no headers
+        sent.clear()
         async with inner:
             await receive()  # websocket.connect
             await send({"type": "websocket.accept", "subprotocol": inner.protocol})

@@ -98,6 +98,8 @@ class Proxy:
         async def note(message: Message) -> None:
             nonlocal begun
             begun = True
+            if message["type"] == "websocket.accept":
+                scope["headers"] = []  # thousands of sessions are idle, and none needs them any more
             await send(message)
 
         try:

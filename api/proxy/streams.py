@@ -25,9 +25,8 @@ class Stream(asyncio.Transport):
         super().__init__({})
         self._receive, self._send = receive, send
         self._protocol: asyncio.BaseProtocol | None = None
-        self._attached = asyncio.Event()
-        self._may_read = asyncio.Event()
-        self._may_read.set()
+        self._may_read = False  # until there is a protocol
+        self._wake: asyncio.Future[None] | None = None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._writing: asyncio.Task[None] | None = None
@@ -36,9 +35,8 @@ class Stream(asyncio.Transport):
     async def serve(self) -> None:
         """Carry bytes until one of the ends closes: the body of the WebSocket's own request."""
         try:
-            await self._attached.wait()
             while True:
-                await self._may_read.wait()
+                await self._until_it_may_read()
                 message: Message = await self._receive()
                 if message["type"] == "websocket.disconnect":
                     break
@@ -51,6 +49,16 @@ class Stream(asyncio.Transport):
             if self._writing is not None:
                 self._writing.cancel()
             self._lose()
+
+    async def _until_it_may_read(self) -> None:
+        while not self._may_read:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+
+    def _read_on(self) -> None:
+        self._may_read = True
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     def _write_soon(self) -> None:
         """Thousands of streams are idle: one has a task only while something waits."""
@@ -66,11 +74,11 @@ class Stream(asyncio.Transport):
                     if self._protocol is not None:
                         self._protocol.resume_writing()
             if self._is_closing:
-                self._may_read.set()  # the end is read, whatever the protocol wants
+                self._read_on()  # the end is read, whatever the protocol wants
                 await self._send({"type": "websocket.close", "code": 1000})
         except OSError:  # the container has gone: who reads is about to find out
             self._is_closing = True
-            self._may_read.set()
+            self._read_on()
         finally:
             self._writing = None
 
@@ -103,8 +111,8 @@ class Stream(asyncio.Transport):
         """Whom to give what comes. The first one begins the reading."""
         is_first, self._protocol = self._protocol is None, protocol
         if is_first:
+            self._read_on()
             protocol.connection_made(self)
-            self._attached.set()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Whom it gives what comes. Raises: RuntimeError, before there is one."""
@@ -125,15 +133,15 @@ class Stream(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Leave what comes in the WebSocket."""
-        self._may_read.clear()
+        self._may_read = False
 
     def resume_reading(self) -> None:
         """Go on reading."""
-        self._may_read.set()
+        self._read_on()
 
     def is_reading(self) -> bool:
         """Whether what comes is handed over."""
-        return self._may_read.is_set()
+        return self._may_read
 
     def is_closing(self) -> bool:
         """Whether it closes, or is closed."""
