@@ -24,6 +24,7 @@ from database.models import (
     TaskSecret,
     Trial,
 )
+from database.notices import notify
 from database.organization import drop_workspace_if_empty
 from database.session import Database
 from database.tasks import end_trial_task
@@ -197,6 +198,7 @@ class Records:
                 .where(Allocation.id == ref.allocation_id, Allocation.preempt_requested_at.is_(None))
                 .values(preempt_requested_at=utc_now(), preempt_reason=ref.reason)
             )
+            notify(session, ref.allocation_id)
             allocation = session.get_one(Allocation, ref.allocation_id)
             return AllocationFacts(
                 preemption_acked=allocation.preempt_acked_at is not None, is_ready=allocation.ready_at is not None
@@ -215,6 +217,7 @@ class Records:
                 .where(Allocation.id == order.allocation_id, Allocation.ended_at.is_(None))
                 .values(ended_at=utc_now(), state=AllocationState.TERMINATED.value)
             )
+            notify(session, order.allocation_id)
             allocation = session.get_one(Allocation, order.allocation_id)
             failed = next((result for result in order.results if result.code), None)
             failure = failure_of(session, allocation, failed.container_id) if failed else None

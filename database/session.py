@@ -107,6 +107,11 @@ class Database:
                 event.listen(connection, "begin", _commit_lazily)
         return connection
 
+    def connect_arguments(self) -> dict[str, Any]:
+        """What psycopg is given to connect as the engine does. For PostgreSQL only."""
+        _, arguments = self._writer.dialect.create_connect_args(make_url(self.url))
+        return {**arguments, **_postgres_options(make_url(self.url))}
+
     def close(self) -> None:
         """Close all connections."""
         self._reader.dispose()

@@ -1,17 +1,18 @@
-"""Preemption signals by long polling: one query a tick serves all open polls."""
+"""Preemption signals by long polling: one connection for notices serves all open polls."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 
 from sqlalchemy import or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.errors import NotFound
 from database.models import Allocation
+from database.notices import notices
 from database.session import Database
-
-_TICK_S = 0.2
 
 
 class PreemptionWatch:
@@ -40,26 +41,30 @@ class PreemptionWatch:
             watchers.discard(event)
             if not watchers:
                 del self._watchers[allocation_id]
+            if not self._watchers:
+                self._some.clear()
         return True
 
     async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            if not self._watchers:
-                self._some.clear()
-                await self._some.wait()
-            await asyncio.sleep(_TICK_S)
-            ids = list(self._watchers)
-            if not ids:
-                continue
-            try:
-                leaving = await asyncio.to_thread(self._must_leave, ids)
-            except Exception:  # noqa: BLE001 - the database is away: polls end by their time-out and come again
-                await asyncio.sleep(1.0)
-                continue
-            for allocation_id in leaving:
-                for event in self._watchers.get(allocation_id, ()):
-                    event.set()
+        """Look at what notices are about, until cancelled; while nobody waits, the database is not asked either."""
+        async with contextlib.aclosing(notices(self._database, self._some)) as noticed:
+            async for notice in noticed:
+                if notice is None:
+                    await self._look(list(self._watchers))
+                elif notice in self._watchers:
+                    await self._look([notice])
+
+    async def _look(self, ids: list[str]) -> None:
+        if not ids:
+            return
+        try:
+            leaving = await asyncio.to_thread(self._must_leave, ids)
+        except SQLAlchemyError:  # the database is away: polls end by their time-out and come again
+            await asyncio.sleep(1.0)
+            return
+        for allocation_id in leaving:
+            for event in self._watchers.get(allocation_id, ()):
+                event.set()
 
     def _must_leave(self, ids: list[str]) -> list[str]:
         with self._database.read() as session:

@@ -1,0 +1,113 @@
+"""Notices that an allocation changed: heard at once, nothing asked meanwhile, and none needed where they don't arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+from sqlalchemy import event, text
+
+from api.services.preemption import PreemptionWatch
+from database.models import Allocation, Task
+from database.notices import Notice, notices, notify
+from database.session import Database
+from database.types import utc_now
+from tests.kit.records import seeded
+from tests.kit.servers import pgbouncer
+
+LISTENERS = """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE query LIKE 'LISTEN %' AND datname = current_database()"""
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with seeded(database_url) as database:
+        with database.write() as session:
+            session.add(Task(id="t", kind="COMMAND", name="t", state="ACTIVE", owner_id=1, workspace_id=1, job_id="j"))
+            session.flush()
+            session.add(
+                Allocation(id="t.1", task_id="t", run_id=1, pool="default", slots=0, state="RUNNING", placements=[])
+            )
+        yield database
+
+
+@contextlib.asynccontextmanager
+async def heard(database: Database) -> AsyncGenerator[asyncio.Queue[Notice]]:
+    """What is noticed, from the first word on."""
+    wanted = asyncio.Event()
+    wanted.set()
+    queue: asyncio.Queue[Notice] = asyncio.Queue()
+
+    async def listen() -> None:
+        async with contextlib.aclosing(notices(database, wanted)) as noticed:
+            async for notice in noticed:
+                queue.put_nowait(notice)
+
+    listening = asyncio.create_task(listen())
+    try:
+        assert await asyncio.wait_for(queue.get(), 20) is None
+        yield queue
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+def change(database: Database) -> None:
+    with database.write() as session:
+        session.get_one(Allocation, "t.1").preempt_requested_at = utc_now()
+        notify(session, "t.1")
+
+
+async def test_open_poll_asks_the_database_nothing_until_it_is_answered(database: Database) -> None:
+    watch = PreemptionWatch(database)
+    running = asyncio.create_task(watch.run())
+    poll = asyncio.create_task(watch.wait("t.1", 60))
+    asked: list[str] = []
+    try:
+        await asyncio.sleep(2.5)  # the first look, and what finds out whether notices arrive
+        event.listen(database._reader, "before_cursor_execute", lambda *call: asked.append(call[2]))
+        await asyncio.sleep(1)
+        assert asked == []
+        assert not poll.done()
+        began = time.monotonic()
+        await asyncio.to_thread(change, database)
+        assert await poll
+        assert time.monotonic() - began < 10
+        assert asked
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_notice_of_a_transaction_that_failed_is_not_sent(postgres_database: str) -> None:
+    with seeded(postgres_database) as database:
+        async with heard(database) as queue:
+            with database.write() as session:
+                notify(session, "never")
+                session.rollback()
+            with database.write() as session:
+                notify(session, "once")
+            assert await asyncio.wait_for(queue.get(), 20) == "once"
+
+
+async def test_lost_connection_is_made_again_and_everything_is_looked_at(postgres_database: str) -> None:
+    with seeded(postgres_database) as database:
+        async with heard(database) as queue:
+            with database.write() as session:
+                assert session.scalar(text(LISTENERS)) == 1
+            assert await asyncio.wait_for(queue.get(), 20) is None
+            with database.write() as session:
+                notify(session, "again")
+            assert await asyncio.wait_for(queue.get(), 20) == "again"
+
+
+async def test_database_is_asked_where_notices_do_not_arrive(postgres_database: str) -> None:
+    with seeded(postgres_database), pgbouncer(postgres_database, connections=3) as url:
+        database = Database(url)
+        async with heard(database) as queue:
+            for _ in range(3):
+                assert await asyncio.wait_for(queue.get(), 20) is None
+        database.close()
