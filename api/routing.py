@@ -21,6 +21,7 @@ from starlette.responses import Response
 from api.deps import get_caller
 from api.errors import BadRequest
 from api.schemas.base import Error
+from api.services.idempotency import RAW_BODY
 from database.audit import asking
 
 #: What every route may answer besides its success.
@@ -57,7 +58,10 @@ class Route(APIRoute):
         async def serve(request: Request) -> Response:
             if is_for_callers:
                 await get_caller(request)
-            return await handle(_Read(request, await _read(request, model)))
+            value = await _read(request, model)
+            if "idempotency-key" in request.headers:
+                request.scope[RAW_BODY] = await request.body()
+            return await handle(_Read(request, value))
 
         return serve
 

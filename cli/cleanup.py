@@ -25,13 +25,14 @@ def continue_experiment(
 ) -> None:
     """Go on with an experiment that has ended: trials that failed or were canceled run on from their checkpoints."""
     from cli.create import override_config, read_config
+    from determined.common.experimental._wire import new_key
 
     body: dict[str, Any] = {"id": experiment_id}
     if config_file is not None:
         body["overrideConfig"] = read_config(config_file, config or [])
     elif config:
         body["overrideConfig"] = override_config("{}\n", config, "--config")
-    session.get().post("/api/v1/experiments/continue", body)
+    session.get().post("/api/v1/experiments/continue", body, idempotency_key=new_key())
     render.say(f"Continued experiment {experiment_id}")
     if follow_first_trial:
         from cli.follow import follow_log

@@ -47,7 +47,7 @@ from api.schemas.trials import TrialsResponse
 from api.services import jobs, submitted_experiments
 from api.services.cleanup import change_policy
 from api.services.experiments import Created
-from api.services.idempotency import idempotency_key
+from api.services.idempotency import Once, idempotency_key
 from api.temporal.commands import StillClosing
 from database.models import Experiment, ModelDefinition
 from database.types import utc_now
@@ -62,15 +62,20 @@ async def create(request: Request, parts: PartsDep, user: ActorDep, wanted: wire
     """Create an experiment. The header `Idempotency-Key` makes a repeat answer with the first one."""
     if wanted.submit is not None:
         return await _submitted(parts, wanted, wanted.submit, user)
-    key = idempotency_key(request)
+    key = idempotency_key(request, user)
     created = await run_in_threadpool(parts.creator.create, wanted, user, key)
     return await start_created(parts, created, wanted, user)
 
 
 @router.post("/api/v1/experiments/continue", response_model=wire.NewExperimentResponse)
-async def continue_experiment(parts: PartsDep, user: UserDep, wanted: wire.ContinueExperimentRequest) -> Response:
+async def continue_experiment(
+    request: Request, parts: PartsDep, user: UserDep, wanted: wire.ContinueExperimentRequest
+) -> Response:
     """Go on with an experiment that has ended: its trials that failed or were canceled run again."""
-    continued = await run_in_threadpool(parts.continuer.continue_experiment, wanted.id, wanted.override_config, user)
+    once = Once(request, user)
+    continued = await run_in_threadpool(
+        parts.continuer.continue_experiment, wanted.id, wanted.override_config, user, once
+    )
     return await start_created(parts, continued, wire.CreateExperimentRequest(config=""), user)
 
 

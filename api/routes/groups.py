@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -17,18 +17,20 @@ from api.schemas import access as wire
 from api.schemas.base import answer
 from api.schemas.parameters import GroupId
 from api.services import users
+from api.services.idempotency import Once
 
 router = APIRouter(route_class=Route, tags=["groups and roles"])
 
 
 @router.post("/api/v1/groups")
-async def create_group(parts: PartsDep, admin: AdminDep, wanted: wire.CreateGroupRequest) -> Response:
+async def create_group(request: Request, parts: PartsDep, admin: AdminDep, wanted: wire.CreateGroupRequest) -> Response:
     """Create a group (administrators only)."""
+    once = Once(request, admin)
 
     def create(session: Session) -> dict[str, Any]:
         return users.group_details(session, users.new_group(session, wanted.name, wanted.add_users))
 
-    return answer({"group": await changed(parts, create)})
+    return answer({"group": await changed(parts, lambda session: once(session, lambda: create(session)))})
 
 
 @router.post("/api/v1/groups/search")

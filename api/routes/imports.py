@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +17,7 @@ from api.routing import Route
 from api.schemas import imports as wire
 from api.schemas.base import answer
 from api.services import imports
+from api.services.idempotency import Once
 from database.models import Import
 
 router = APIRouter(route_class=Route, tags=["cluster"])
@@ -32,9 +34,9 @@ def list_imports(parts: PartsDep, admin: AdminDep) -> Response:
 
 
 @router.post(_IMPORTS, response_model=wire.ImportResponse)
-async def start_import(parts: PartsDep, admin: AdminDep, wanted: wire.NewImport) -> Response:
+async def start_import(request: Request, parts: PartsDep, admin: AdminDep, wanted: wire.NewImport) -> Response:
     """Plan, run or verify an import, in the background. The address is stored until the end, and never shown."""
-    return await _written(parts, lambda session: imports.create(session, wanted, admin))
+    return await _written(parts, lambda session: imports.create(session, wanted, admin), Once(request, admin))
 
 
 @router.get(_IMPORTS + "/{import_id}", response_model=wire.ImportResponse)
@@ -50,12 +52,15 @@ async def cancel_import(import_id: int, parts: PartsDep, admin: AdminDep) -> Res
     return await _written(parts, lambda session: imports.cancel(session, import_id))
 
 
-async def _written(parts: Parts, change: Callable[[Session], Import]) -> Response:
-    def write() -> wire.Import:
+async def _written(parts: Parts, change: Callable[[Session], Import], once: Once | None = None) -> Response:
+    def changed(session: Session) -> wire.Import:
+        row = change(session)
+        session.flush()
+        return imports.shown(session, row)
+
+    def write() -> Any:
         with parts.database.write() as session:
-            row = change(session)
-            session.flush()
-            return imports.shown(session, row)
+            return changed(session) if once is None else once(session, lambda: changed(session))
 
     shown = await run_in_threadpool(write)
     parts.dispatcher.poke()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -23,6 +23,7 @@ from api.schemas.base import answer
 from api.schemas.body import parse_as
 from api.schemas.parameters import PoolName
 from api.services import pools as service
+from api.services.idempotency import Once
 from api.services.pools import Defaults
 from database.models import Agent, Allocation, Experiment, PoolBinding, ResourcePool, Trial
 from workflows.scheduling.autoscaler import Node
@@ -55,13 +56,14 @@ _OURS = "/api/v1/undeterred/resource-pools"
 
 
 @router.post(_OURS)
-async def create(parts: PartsDep, admin: AdminDep, wanted: wire.PostPool) -> Response:
+async def create(request: Request, parts: PartsDep, admin: AdminDep, wanted: wire.PostPool) -> Response:
     """Make a resource pool; it schedules from the moment on."""
     settings = parse_as(PoolSettings, wanted.settings or {})
+    once = Once(request, admin)
 
     def make() -> dict[str, Any]:
         with parts.database.write() as session:
-            return _one(session, service.create(session, wanted, settings, admin))
+            return once(session, lambda: _one(session, service.create(session, wanted, settings, admin)))
 
     return await _changed(parts, make)
 

@@ -29,7 +29,7 @@ from api.schemas.streaming import NDJSON, while_there
 from api.services import search_forecast
 from api.services.experiments import Created
 from api.services.forks import origin_of
-from api.services.idempotency import idempotency_key
+from api.services.idempotency import Key, idempotency_key
 from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, parse_experiment_config
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 from workflows.searchers import Amended, SearchError, TrialGroup, preview_search
@@ -173,13 +173,13 @@ async def fork(
     experiment_id: ExperimentId, request: Request, parts: PartsDep, user: UserDep, wanted: wire.ForkExperimentRequest
 ) -> Response:
     """A new experiment that shares this one's history up to a decision, and may differ in everything else."""
-    key = idempotency_key(request)
+    key = idempotency_key(request, user)
     request_, forked = await run_in_threadpool(_fork, parts, experiment_id, wanted, user, key)
     return await start_created(parts, forked, request_, user)
 
 
 def _fork(
-    parts: Parts, experiment_id: int, wanted: wire.ForkExperimentRequest, user: UserPrincipal, key: str | None
+    parts: Parts, experiment_id: int, wanted: wire.ForkExperimentRequest, user: UserPrincipal, key: Key | None
 ) -> tuple[CreateExperimentRequest, Created]:
     with parts.database.read() as session:
         readable(session, experiment_id, user)

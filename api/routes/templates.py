@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -20,6 +20,7 @@ from api.schemas import templates as wire
 from api.schemas.base import ObjectBody, answer, encode
 from api.schemas.parameters import SORT_BY, WORKSPACE_IDS, NamePart
 from api.services import templates
+from api.services.idempotency import Once
 from database.models import Template
 
 router = APIRouter(route_class=Route, tags=["templates"])
@@ -57,12 +58,16 @@ def get_template(name: str, parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/templates/{name}", response_model=wire.TemplateResponse)
-async def create_template(name: str, parts: PartsDep, user: UserDep, wanted: wire.PostTemplate) -> Response:
+async def create_template(
+    request: Request, name: str, parts: PartsDep, user: UserDep, wanted: wire.PostTemplate
+) -> Response:
     """Make a template."""
-    row = await _written(
-        parts, lambda session: templates.new_template(session, name, wanted.config, wanted.workspace_id or 1, user)
-    )
-    return answer({"template": _wire(row)})
+    once = Once(request, user)
+
+    def create(session: Session) -> wire.Template:
+        return _wire(templates.new_template(session, name, wanted.config, wanted.workspace_id or 1, user))
+
+    return answer({"template": await _written(parts, lambda session: once(session, lambda: create(session)))})
 
 
 @router.put("/api/v1/templates/{name}", response_model=wire.TemplateResponse)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Any
+
+from fastapi import APIRouter, Request
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -18,6 +21,7 @@ from api.schemas.experiments import CreateExperimentRequest, Experiment, Experim
 from api.schemas.parameters import TrialId
 from api.schemas.trials import Trial, TrialResponse
 from api.services import unmanaged
+from api.services.idempotency import Once
 from database.models import Experiment as ExperimentRow
 from database.models import Trial as TrialRow
 
@@ -38,27 +42,32 @@ async def put_experiment(external_id: str, parts: PartsDep, user: UserDep, wante
 
 
 @router.post("/api/v1/trials", response_model=TrialResponse)
-async def create_trial(parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest) -> Response:
+async def create_trial(request: Request, parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest) -> Response:
     """A new trial of an unmanaged experiment."""
-    return await _created(parts, user, wanted, None)
+    return await _created(request, parts, user, wanted, None)
 
 
 @router.put("/api/v1/trials", response_model=TrialResponse)
-async def put_trial(parts: PartsDep, user: UserDep, wanted: wire.PutTrialRequest) -> Response:
+async def put_trial(request: Request, parts: PartsDep, user: UserDep, wanted: wire.PutTrialRequest) -> Response:
     """The trial with this external id of an unmanaged experiment: the one that is there, or a new one."""
-    return await _created(parts, user, wanted.create_trial_request, wanted.external_trial_id)
+    return await _created(request, parts, user, wanted.create_trial_request, wanted.external_trial_id)
 
 
 async def _created(
-    parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest, external_id: str | None
+    request: Request, parts: PartsDep, user: UserDep, wanted: wire.CreateTrialRequest, external_id: str | None
 ) -> Response:
     if not wanted.unmanaged:
         raise BadRequest("unmanaged: false: only unmanaged trials are supported, the search makes the others")
 
-    def create() -> Trial:
+    once = Once(request, user)
+
+    def made(session: Session) -> Trial:
+        row = unmanaged.create_trial(session, wanted.experiment_id, wanted.hparams, user, external_id=external_id)
+        return trials.one(session, row.id)
+
+    def create() -> Any:
         with parts.database.write() as session:
-            row = unmanaged.create_trial(session, wanted.experiment_id, wanted.hparams, user, external_id=external_id)
-            return trials.one(session, row.id)
+            return once(session, lambda: made(session))
 
     return answer({"trial": await run_in_threadpool(create)})
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -20,6 +20,7 @@ from api.routing import Route
 from api.schemas import webhooks as wire
 from api.schemas.base import answer
 from api.services import webhooks
+from api.services.idempotency import Once
 from database.models import WebhookDelivery
 
 router = APIRouter(route_class=Route, tags=["webhooks"])
@@ -37,15 +38,17 @@ def list_webhooks(parts: PartsDep, user: UserDep) -> Response:
 
 
 @router.post("/api/v1/webhooks", response_model=wire.WebhookResponse)
-async def create_webhook(parts: PartsDep, user: UserDep, wanted: wire.Webhook) -> Response:
+async def create_webhook(request: Request, parts: PartsDep, user: UserDep, wanted: wire.Webhook) -> Response:
     """Make a webhook. The answer tells the secret that its bodies are signed with."""
-    return answer({"webhook": await _written(parts, lambda session: webhooks.new_webhook(session, wanted, user))})
+    once = Once(request, user)
+    return answer({"webhook": await _written(parts, lambda s: once(s, lambda: webhooks.new_webhook(s, wanted, user)))})
 
 
 @router.post("/api/v1/webhooks/custom")
-async def post_event(parts: PartsDep, caller: ReaderDep, wanted: wire.PostCustomEvent) -> Response:
+async def post_event(request: Request, parts: PartsDep, caller: ReaderDep, wanted: wire.PostCustomEvent) -> Response:
     """Tell the webhooks for custom events of an experiment something."""
-    await _written(parts, lambda session: webhooks.send_custom(session, wanted, caller))
+    once = Once(request, caller.user)
+    await _written(parts, lambda session: once(session, lambda: webhooks.send_custom(session, wanted, caller)))
     parts.dispatcher.poke()
     return answer()
 

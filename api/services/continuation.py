@@ -12,6 +12,7 @@ from api.auth.authorization import changeable
 from api.errors import BadRequest, FailedPrecondition, Forbidden
 from api.services.experiments import Created, Creator, run_of
 from api.services.forks import origin_of
+from api.services.idempotency import Once
 from api.services.jobs import claim_of
 from api.services.pools import check_pool
 from api.temporal import outbox
@@ -35,56 +36,70 @@ class Continuer:
         self._database = database
         self._creator = creator
 
-    def continue_experiment(self, experiment_id: int, override: str, user: UserPrincipal) -> Created:
+    def continue_experiment(self, experiment_id: int, override: str, user: UserPrincipal, once: Once) -> Created:
         """Record that an experiment is to be continued.
 
         Args:
             experiment_id: it must be COMPLETED, CANCELED or ERROR.
             override: YAML of the changes to its configuration; may be empty.
             user: the caller, who has permission to change it.
+            once: A repeat of the request finds that it is continued.
 
         It runs as its owner, also if the caller is another user: permission to change it doesn't include what runs, and
         where.
 
-        Raises: NotFound, Forbidden, BadRequest, FailedPrecondition. Nothing was changed then.
+        Raises: NotFound, Forbidden, BadRequest, FailedPrecondition, Conflict. Nothing was changed then.
         """
+        made: list[Created] = []
         with self._database.write() as session:
+
+            def make() -> dict[str, Any]:
+                made.append(self._continued(session, experiment_id, override, user))
+                return {"id": experiment_id}
+
+            once(session, make)
+            if made:
+                return made[0]
             row = changeable(session, experiment_id, user)
-            state = ExperimentState(row.state)
-            if state not in CONTINUABLE:
-                raise FailedPrecondition(f"experiment in non terminal state '{state.value}', try again later")
-            check_pool(session, row, user)
-            before = ExperimentConfig.model_validate(row.config)
-            config = before if not override.strip() else _overridden(row, before, override)
-            if row.owner_id != user.user_id:
-                _check_harmless(before, config)
-            is_single = config.searcher.name == "single"
-            decisions = _decisions(session, experiment_id)
-            past = past_of(decisions, is_single=is_single)
-            is_unchanged = config == before
-            if state is ExperimentState.COMPLETED and not past.again and is_unchanged:
-                raise FailedPrecondition("experiment has been completed, cannot continue this experiment")
-            inherited = [Inherited(request_id=t["request_id"], hparams=t["hparams"]) for t in row.inherited]
-            try:
-                search = Search.new(config, inherited=inherited)
-            except SearchError as error:
-                raise BadRequest(f"invalid experiment configuration: <config>.searcher: {error}") from None
-            same = past.same if config.searcher == before.searcher else 0
-            _take_back(session, row, past, same)
-            row.config = config.to_wire()
-            row.commanded, row.commanded_by, row.commanded_at = "continue", user.username, utc_now()
-            row.is_archived = False  # or it would run while archived, and could not be unarchived
-            row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
-            row.slots_per_trial = config.resources.slots_per_trial
-            run = run_of(session, row, config, search, self._creator.settings.timing)
-            run.past, run.is_started = past.events, bool(past.events)
-            run.continuation, run.revision = row.continuations, row.revision
-            run.template.source_checkpoint = row.source_checkpoint
-            if row.parent_id is not None and row.forked_at is not None:
-                run.inheritance = origin_of(session, row.parent_id, row.forked_at).inheritance(config)
-            claim = claim_of(row)  # the pool may remember an earlier one
-            outbox.post(session, names.pool_workflow(row.resource_pool), "job_claim", claim.model_dump(mode="json"))
-            return Created(row.id, row.config, [], run, outbox.post_start(session, run))
+            return Created(row.id, row.config, [])
+
+    def _continued(self, session: Session, experiment_id: int, override: str, user: UserPrincipal) -> Created:
+        row = changeable(session, experiment_id, user)
+        state = ExperimentState(row.state)
+        if state not in CONTINUABLE:
+            raise FailedPrecondition(f"experiment in non terminal state '{state.value}', try again later")
+        check_pool(session, row, user)
+        before = ExperimentConfig.model_validate(row.config)
+        config = before if not override.strip() else _overridden(row, before, override)
+        if row.owner_id != user.user_id:
+            _check_harmless(before, config)
+        is_single = config.searcher.name == "single"
+        decisions = _decisions(session, experiment_id)
+        past = past_of(decisions, is_single=is_single)
+        is_unchanged = config == before
+        if state is ExperimentState.COMPLETED and not past.again and is_unchanged:
+            raise FailedPrecondition("experiment has been completed, cannot continue this experiment")
+        inherited = [Inherited(request_id=t["request_id"], hparams=t["hparams"]) for t in row.inherited]
+        try:
+            search = Search.new(config, inherited=inherited)
+        except SearchError as error:
+            raise BadRequest(f"invalid experiment configuration: <config>.searcher: {error}") from None
+        same = past.same if config.searcher == before.searcher else 0
+        _take_back(session, row, past, same)
+        row.config = config.to_wire()
+        row.commanded, row.commanded_by, row.commanded_at = "continue", user.username, utc_now()
+        row.is_archived = False  # or it would run while archived, and could not be unarchived
+        row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
+        row.slots_per_trial = config.resources.slots_per_trial
+        run = run_of(session, row, config, search, self._creator.settings.timing)
+        run.past, run.is_started = past.events, bool(past.events)
+        run.continuation, run.revision = row.continuations, row.revision
+        run.template.source_checkpoint = row.source_checkpoint
+        if row.parent_id is not None and row.forked_at is not None:
+            run.inheritance = origin_of(session, row.parent_id, row.forked_at).inheritance(config)
+        claim = claim_of(row)  # the pool may remember an earlier one
+        outbox.post(session, names.pool_workflow(row.resource_pool), "job_claim", claim.model_dump(mode="json"))
+        return Created(row.id, row.config, [], run, outbox.post_start(session, run))
 
 
 #: What others than its owner may change of an experiment that goes on with its owner's rights.

@@ -20,6 +20,7 @@ from api.schemas.validation import checked_external_id
 from api.services import config_policies
 from api.services.contexts import pack
 from api.services.forks import Origin
+from api.services.idempotency import Key
 from api.services.jobs import claim_of
 from api.services.pools import capacity_warnings, check_available, defaults_of
 from api.services.templates import usable_template
@@ -71,6 +72,7 @@ class Created:
     run: ExperimentRun | None = None
     outbox_id: int | None = None
     notices: list[str] = field(default_factory=list[str])  # what of the configuration is not acted upon
+    pool: str = ""  # that it would go to, where it was only checked
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ class _Site:
     policy: ConfigPolicy
 
 
+def _earlier(session: Session, key: Key) -> Created | None:
+    """The experiment of an earlier request with this key. Raises: Conflict if that was another request."""
+    row = session.scalar(select(Experiment).where(Experiment.idempotency_key == key.name))
+    if row is None:
+        return None
+    key.check(row.request_digest)
+    return Created(row.id, row.config, [])
+
+
 class Creator:
     """Turns create requests into records."""
 
@@ -97,7 +108,7 @@ class Creator:
         self,
         request: CreateExperimentRequest,
         user: UserPrincipal,
-        key: str | None,
+        key: Key | None,
         origin: Origin | None = None,
         note: Callable[[Session, Experiment], None] | None = None,
     ) -> Created:
@@ -106,11 +117,11 @@ class Creator:
         Args:
             request: as the client sent it.
             user: becomes the owner.
-            key: idempotency key; a repeat answers with the experiment of the first request.
+            key: of the request; a repeat answers with the experiment of the first one.
             origin: where it branches off, if it is a fork.
             note: what else is recorded in its transaction.
 
-        Raises: BadRequest, NotFound, TooLarge, Unsupported. Nothing is left behind.
+        Raises: BadRequest, NotFound, TooLarge, Unsupported, Conflict. Nothing is left behind.
         """
         if request.unmanaged:
             return self.create_unmanaged(request, user, None)
@@ -128,12 +139,11 @@ class Creator:
             raise BadRequest(f"{_PREFIX}<config>.searcher: {error}") from None
         content = pack(request.model_definition or [])
         wire = config.to_wire()
-        key = f"{user.user_id}:{key}" if key else None
         try:
             with self.database.write() as session:
-                earlier = session.scalar(select(Experiment).where(Experiment.idempotency_key == key)) if key else None
+                earlier = None if key is None else _earlier(session, key)
                 if earlier is not None:
-                    return Created(earlier.id, earlier.config, [])
+                    return earlier
                 project_id = target_project(session, site.project_id, user, is_locked=True).id
                 pool = self._pool(session, config, site.workspace_id, user)
                 wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], pool)
@@ -145,11 +155,13 @@ class Creator:
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)
                 if request.validate_only:
-                    return Created(0, wire, warnings, notices=said)
+                    return Created(0, wire, warnings, notices=said, pool=pool)
                 experiment = _row(config, wire, request, user, search)
                 if origin is not None and inheritance is not None:
                     experiment.forked_at, experiment.inherited = origin.at, origin.records(inheritance)
-                experiment.idempotency_key, experiment.project_id, experiment.resource_pool = key, project_id, pool
+                experiment.project_id, experiment.resource_pool = project_id, pool
+                if key is not None:
+                    experiment.idempotency_key, experiment.request_digest = key.name, key.digest
                 experiment.source_checkpoint = source
                 session.add(experiment)
                 session.flush()
@@ -167,8 +179,10 @@ class Creator:
             if key is None:
                 raise
             with self.database.read() as session:  # the same request came twice at once, and the other was first
-                earlier = session.scalars(select(Experiment).where(Experiment.idempotency_key == key)).one()
-                return Created(earlier.id, earlier.config, [])
+                earlier = _earlier(session, key)
+                if earlier is None:
+                    raise
+                return earlier
 
     def create_unmanaged(
         self, request: CreateExperimentRequest, user: UserPrincipal, external_id: str | None

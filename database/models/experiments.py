@@ -27,6 +27,7 @@ class Experiment(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(String(36), unique=True)
     idempotency_key: Mapped[str | None] = mapped_column(String(120), unique=True)
+    request_digest: Mapped[str | None] = mapped_column(String(64))  # of the request that came with the key
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str] = mapped_column(Text, default="")
     notes: Mapped[str] = mapped_column(Text, default="")

@@ -84,7 +84,7 @@ class AnsweredRequest(Base):
     __tablename__ = "answered_requests"
 
     key: Mapped[str] = mapped_column(String(120), primary_key=True)
-    route: Mapped[str] = mapped_column(Text)
+    request_digest: Mapped[str] = mapped_column(String(64))  # of its address and its body
     answer: Mapped[str] = mapped_column(Text, default="{}")
     at: Mapped[datetime] = mapped_column(UtcTime, index=True)
 

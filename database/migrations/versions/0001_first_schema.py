@@ -35,7 +35,7 @@ def upgrade() -> None:
     )
     op.create_table('answered_requests',
     sa.Column('key', sa.String(length=120), nullable=False),
-    sa.Column('route', sa.Text(), nullable=False),
+    sa.Column('request_digest', sa.String(length=64), nullable=False),
     sa.Column('answer', sa.Text(), nullable=False),
     sa.Column('at', UtcTime(), nullable=False),
     sa.PrimaryKeyConstraint('key', name=op.f('pk_answered_requests'))
@@ -427,6 +427,7 @@ def upgrade() -> None:
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('job_id', sa.String(length=36), nullable=False),
     sa.Column('idempotency_key', sa.String(length=120), nullable=True),
+    sa.Column('request_digest', sa.String(length=64), nullable=True),
     sa.Column('name', sa.Text(), nullable=False),
     sa.Column('description', sa.Text(), nullable=False),
     sa.Column('notes', sa.Text(), nullable=False),

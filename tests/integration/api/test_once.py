@@ -7,12 +7,15 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
+import yaml
 from sqlalchemy import func, select, update
 
 from database.models import AnsweredRequest
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
+from tests.integration.api.test_webhooks import state_change
 
 
 async def creations(api: Served, user: Caller) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -31,14 +34,53 @@ async def creations(api: Served, user: Caller) -> dict[str, tuple[str, dict[str,
         "model": ("/api/v1/models", {"name": name, "workspaceId": workspace}),
         "version": (f"/api/v1/models/{model}/versions", {"checkpointUuid": checkpoint}),
         "user": ("/api/v1/users", {"user": {"username": name[:20]}, "password": "a password", "isHashed": False}),
+        "group": ("/api/v1/groups", {"name": name}),
+        "template": (f"/api/v1/templates/{name}", {"config": {"description": "d"}}),
+        "webhook": (
+            "/api/v1/webhooks",
+            {
+                "url": "http://127.0.0.1:1/",
+                "webhookType": "WEBHOOK_TYPE_DEFAULT",
+                "triggers": [state_change()],
+                "workspaceId": workspace,
+            },
+        ),
+        "pool": ("/api/v1/undeterred/resource-pools", {"name": f"p{name[:20]}"}),
+        "command": ("/api/v1/commands", {"config": {"entrypoint": ["true"], "resources": {"slots": 0}}}),
+        "notebook": ("/api/v1/notebooks", {"config": {"resources": {"slots": 0}}}),
+        "tensorboard": ("/api/v1/tensorboards", {"experimentIds": [run.experiment_id]}),
+        "experiment": ("/api/v1/experiments", {"config": yaml.safe_dump(api.config())}),
+        "fork": (f"/api/v1/experiments/{await api.created(user)}/fork", {"config": yaml.safe_dump(api.config())}),
+        "trial": ("/api/v1/trials", {"experimentId": await unmanaged(api, user), "hparams": {}, "unmanaged": True}),
     }
+
+
+async def unmanaged(api: Served, user: Caller) -> int:
+    """A new unmanaged experiment."""
+    made = await user.post("/api/v1/experiments", {"config": yaml.safe_dump(api.config()), "unmanaged": True})
+    return made["experiment"]["id"]
+
+
+def told(answer: httpx.Response) -> str:
+    """What an answer says of what was created, without what moves meanwhile, such as the time that it has run."""
+    body = answer.json()
+    return next((str(body[kind]["id"]) for kind in ("experiment", "command", "notebook", "tensorboard", "trial")
+                 if kind in body), answer.text)  # fmt: skip
 
 
 def keyed(key: str) -> dict[str, str]:
     return {"Idempotency-Key": key}
 
 
-@pytest.mark.parametrize("kind", ["workspace", "project", "note", "model", "version", "user"])
+KINDS = (
+    "workspace", "project", "note", "model", "version", "user", "group", "template", "webhook", "pool", "command", "notebook",
+    "tensorboard", "experiment", "fork", "trial",
+)  # fmt: skip
+#: Of these there may be more than one that says the same.
+MANY = ("note", "version", "webhook", "command", "notebook", "tensorboard", "experiment", "fork", "trial")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_request_that_comes_twice_creates_once_and_is_answered_alike(api: Served, kind: str) -> None:
     user = api.user(is_admin=True)
     path, body = (await creations(api, user))[kind]
@@ -47,13 +89,17 @@ async def test_request_that_comes_twice_creates_once_and_is_answered_alike(api: 
     answers = await asyncio.gather(*(user.ask("POST", path, body, headers=keyed(key)) for _ in range(3)))
     answers.append(await user.ask("POST", path, body, headers=keyed(key)))
     assert [answer.status_code for answer in answers] == [200] * 4, [answer.text for answer in answers]
-    assert len({answer.text for answer in answers}) == 1
-    assert answers[0].json()
+    assert len({told(answer) for answer in answers}) == 1
+    other = await user.ask("POST", path, body | {"more": 1}, headers=keyed(key))
+    assert other.status_code == 409, "another request came with the key"
     again = await user.ask("POST", path, body, headers=keyed(uuid.uuid4().hex))
-    if kind in ("note", "version"):  # of these there may be more than one
+    if kind in MANY:
         assert again.status_code == 200
-        count = len(again.json()["notes"]) if kind == "note" else again.json()["modelVersion"]["version"]
-        assert count == 2, "it was created more often than asked for"
+        if kind in ("note", "version"):
+            count = len(again.json()["notes"]) if kind == "note" else again.json()["modelVersion"]["version"]
+            assert count == 2, "it was created more often than asked for"
+        else:
+            assert told(again) != told(answers[0])
     else:
         assert again.status_code == 409, "under another key it is another request"
 
@@ -76,7 +122,9 @@ async def test_key_opens_nothing_of_another_request_or_user(api: Served) -> None
     first = (await user.ask("POST", path, body, headers=keyed(key))).json()["workspace"]
     refused = await user.ask("POST", "/api/v1/models", {"name": f"m {key}"}, headers=keyed(key))
     assert refused.status_code == 409
-    assert "Idempotency-Key: it came with POST /api/v1/workspaces before" in refused.json()["message"]
+    assert "Idempotency-Key: another request came with it before" in refused.json()["message"]
+    changed = await user.ask("POST", path, {"name": f"second {key}"}, headers=keyed(key))
+    assert changed.status_code == 409
     theirs = (await other.ask("POST", path, {"name": f"theirs {key}"}, headers=keyed(key))).json()["workspace"]
     assert theirs["id"] != first["id"]
     for length in (0, 101):
