@@ -142,7 +142,7 @@ class _Place:
 
 
 def _places(session: Session, state: PoolRun) -> dict[str, _Place]:
-    pace = _slots_per_second(session, state.name)
+    pace = slots_per_second(session, state.name)
     found: dict[str, _Place] = {}
     wanted = 0
     for request, facts in standings(state.name, Pool(state.snapshot, state.settings), state.lost.values()):
@@ -157,7 +157,7 @@ def _backfilled(state: PoolRun) -> set[str]:
     return {grant.request.job_id for grant in state.snapshot.grants.values() if grant.is_backfilled}
 
 
-def _slots_per_second(session: Session, pool: str) -> float:
+def slots_per_second(session: Session, pool: str) -> float:
     """How quickly slots of the pool came free lately; 0 if none did."""
     since = utc_now() - _PACE
     ended = select(func.sum(Allocation.slots)).where(Allocation.pool == pool, Allocation.ended_at > since)

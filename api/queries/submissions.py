@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import may_see, readable, readable_task
 from api.errors import NotFound
+from api.queries.jobs import slots_per_second
+from api.queries.waiting import POOL, SLOTS, waiting
 from api.schemas import submissions as wire
-from database.models import Allocation, Experiment, Submission, Task, User
+from database.models import Agent, Allocation, Experiment, ResourcePool, Submission, Task, User
 from workflows.lifecycle.allocation import EndCause, ExitKind
+from workflows.scheduling.settings import PoolSettings
 
 #: Tasks of one submission that are shown: an experiment may have thousands.
 _MOST_TASKS = 100
@@ -27,6 +30,46 @@ _INFRASTRUCTURE = (
     EndCause.EVICTED,
     EndCause.NEVER_STARTED,
 )
+
+
+def evaluation(session: Session, pool: str, slots: int, code: str) -> wire.Evaluation:
+    """What a dry run says of the work: where it would go, when it would begin, and its price.
+
+    Args:
+        session: To read with.
+        pool: That the work would go to.
+        slots: Of the task, or of each trial.
+        code: Digest of the files beside the configuration.
+    """
+    serving = select(Agent).where(Agent.pool == pool, Agent.is_connected, Agent.is_enabled)
+    hosts = [
+        sum(slot not in agent.disabled_slots and str(slot) not in agent.broken_slots for slot in agent.slot_ids)
+        for agent in session.scalars(serving)
+    ]
+    offered = sum(hosts)
+    held = select(func.coalesce(func.sum(Allocation.slots), 0))
+    taken = int(session.scalar(held.where(Allocation.pool == pool, Allocation.ended_at.is_(None))) or 0)
+    free = max(0, offered - taken)
+    jobs, wanted = session.execute(waiting(func.count(), func.sum(SLOTS)).where(POOL.in_([pool]))).tuples().one()
+    queued, ahead = int(jobs), int(wanted or 0)
+    missing = slots + ahead - free
+    pace = slots_per_second(session, pool)
+    wait_s = 0.0 if missing <= 0 and hosts else missing / pace if pace and slots <= offered else None
+    row = session.get(ResourcePool, pool)
+    price = 0.0 if row is None else PoolSettings.model_validate(row.settings).slot_hour_price
+    return wire.Evaluation(
+        code_digest=code,
+        resource_pool=pool,
+        slots=slots,
+        slots_offered=offered,
+        slots_free=free,
+        largest_host=max(hosts, default=0),
+        fits=slots <= offered and bool(hosts),
+        queued_ahead=queued,
+        slots_ahead=ahead,
+        estimated_wait_seconds=wait_s,
+        price_per_hour=slots * price,
+    )
 
 
 def find(session: Session, job_id: str, user: UserPrincipal) -> Submission:

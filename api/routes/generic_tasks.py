@@ -66,7 +66,7 @@ def _submitted(
         return wire.GenericTaskResponse(task_id=earlier.entity_id, warnings=[], submission=replayed)
     if submit.dry_run:
         config = service.preview(session, _wanted(session, wanted, user), user, parts.settings)
-        return wire.GenericTaskResponse(task_id="", warnings=[], submission=plan.tried(config))
+        return wire.GenericTaskResponse(task_id="", warnings=[], submission=plan.tried(session, config))
     made = service.launch(session, _wanted(session, wanted, user), user, parts.settings)
     row, project_id = made.task, wanted.project_id or None
     name, workspace_id = row.name or row.id, row.workspace_id or 0

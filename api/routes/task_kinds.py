@@ -122,7 +122,7 @@ class Resource:
         if earlier is not None:
             return self.launched(**about, submission=plan.submitted(earlier.job_id, replayed=True))
         config = service.preview(session, wanted(session), user, asking.parts.settings)
-        return self.launched(**about | {"config": config_secrets.shown(config)}, submission=plan.tried(config))
+        return self.launched(**about | {"config": config_secrets.shown(config)}, submission=plan.tried(session, config))
 
     def add_routes(self, router: APIRouter) -> None:
         """The routes that all kinds have, but the one that launches."""

@@ -18,15 +18,39 @@ class Submit(Wire):
     expected_digest: str = ""
 
 
+class Evaluation(Wire):
+    """What a dry run says of the work. An estimate of now: others may come first.
+
+    `slots`, `price_per_hour`: of the task, or of each trial. `fits`: whether the pool's hosts have the slots at all.
+    `estimated_wait_seconds`: null if slots did not come free lately, or never can in number. `code_digest`: SHA-256 of
+    the manifest of the files.
+    """
+
+    code_digest: str
+    resource_pool: str
+    slots: int
+    slots_offered: int
+    slots_free: int
+    largest_host: int
+    fits: bool
+    queued_ahead: int
+    slots_ahead: int
+    estimated_wait_seconds: float | None = None
+    price_per_hour: float
+
+
 class Submitted(Wire):
-    """What became of a request. On a dry run there is no job, and the configuration that it would have."""
+    """What became of a request. On a dry run there is no job, but the configuration and the outlook that it would have.
+
+    `evaluation` is empty but on a dry run.
+    """
 
     job_id: str
     replayed: bool
     request_digest: str
     outcome: str
     effective_config: Raw | None = None
-    evaluation: dict[str, Any] = Field(default_factory=dict[str, Any])
+    evaluation: Evaluation | dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class Placement(Wire):

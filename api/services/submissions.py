@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from api.auth import config_secrets
 from api.auth.authentication import UserPrincipal
 from api.errors import BadRequest, Conflict, FailedPrecondition, Unsupported
+from api.queries import submissions as queries
 from api.schemas.base import plain
 from api.schemas.contexts import File
 from api.schemas.submissions import Submit, Submitted
@@ -51,12 +52,14 @@ class Plan:
         kind: COMMAND, SHELL, GENERIC or EXPERIMENT.
         submit: As the client says it.
         digest: Of the request, 64 hexadecimal digits.
+        code: Likewise of the files alone.
         user: Who submits.
     """
 
     kind: str
     submit: Submit
     digest: str
+    code: str
     user: UserPrincipal
 
     def earlier(self, session: Session) -> Submission | None:
@@ -112,14 +115,18 @@ class Plan:
         outcome = "ADMISSION_OUTCOME_QUEUED"
         return Submitted(job_id=job_id, replayed=replayed, request_digest=self.digest, outcome=outcome)
 
-    def tried(self, config: dict[str, Any]) -> Submitted:
-        """The same of a dry run, with the configuration that the work would have."""
+    def tried(self, session: Session, config: dict[str, Any], pool: str = "") -> Submitted:
+        """The same of a dry run, with the configuration that the work would have, and what it would come to."""
+        resources = config["resources"]
+        slots = resources["slots_per_trial" if self.kind == "EXPERIMENT" else "slots"]
+        pool = pool or resources["resource_pool"]
         return Submitted(
             job_id="",
             replayed=False,
             request_digest=self.digest,
             outcome="ADMISSION_OUTCOME_UNSPECIFIED",
             effective_config=config_secrets.shown(config),
+            evaluation=queries.evaluation(session, pool, slots, self.code),
         )
 
 
@@ -149,9 +156,14 @@ def plan(kind: str, submit: Submit, user: UserPrincipal, facts: dict[str, Any], 
         raise BadRequest("experiments do not support immediate admission")
     if admission == _IMMEDIATE:
         raise Unsupported("immediate admission is not supported yet")
-    whole = {"kind": kind, "admission": admission, "files": _manifest(files), **facts}
-    canonical = orjson.dumps(plain(whole), option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
-    return Plan(kind, submit, hashlib.sha256(canonical).hexdigest(), user)
+    manifest = _manifest(files)
+    whole = {"kind": kind, "admission": admission, "files": manifest, **facts}
+    return Plan(kind, submit, _digest(whole), _digest(manifest), user)
+
+
+def _digest(value: Any) -> str:
+    canonical = orjson.dumps(plain(value), option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
+    return hashlib.sha256(canonical).hexdigest()
 
 
 def _manifest(files: Sequence[File]) -> list[dict[str, Any]]:

@@ -35,7 +35,8 @@ def submit(
         return replayed
     if how.dry_run:
         tried = creator.create(request.model_copy(update={"validate_only": True}), user, None)
-        return tried, plan.tried(tried.config)
+        with creator.database.read() as session:
+            return tried, plan.tried(session, tried.config, tried.pool)
 
     def note(session: Session, row: Experiment) -> None:
         workspace_id = session.get_one(Project, row.project_id).workspace_id

@@ -71,5 +71,11 @@ class PoolSettings(BaseModel):
     max_aux_containers_per_agent: int = Field(
         default=DEFAULT_MAX_AUX, ge=0, le=10_000, description="Allocations without slots that one agent takes."
     )
+    slot_hour_price: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="Of one slot for an hour, in the currency of the cluster's users; 0: none.",
+    )
     quotas: Quotas = Field(default_factory=Quotas, description="Slots that are a user's or a workspace's own.")
     provider: Provider | None = Field(default=None, description="Where further nodes come from; none: from nowhere.")

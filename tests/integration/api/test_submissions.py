@@ -97,7 +97,13 @@ async def test_dry_run_makes_nothing_and_says_what_would_be(api: Served, kind: s
     dry = (await user.post(path, body | {"submit": {"idempotency_key": name, "dry_run": True}}))["submission"]
     assert (dry["jobId"], dry["replayed"], dry["outcome"]) == ("", False, "ADMISSION_OUTCOME_UNSPECIFIED")
     assert dry["effectiveConfig"]["resources"]["resource_pool"] == ("" if kind == "experiments" else "default")
-    assert dry["evaluation"] == {}
+    outlook = dry["evaluation"]
+    assert (outlook["resourcePool"], outlook["slots"], outlook["fits"]) == (
+        "default",
+        1 if kind == "experiments" else 0,
+        False,
+    ), "no agent is there"
+    assert (len(outlook["codeDigest"]), outlook["pricePerHour"]) == (64, 0)
     assert jobs(api, user) == 0
     wrong = body | {"submit": {"idempotency_key": name, "expected_digest": "0" * 64}}
     message = await user.refused(400, "POST", path, wrong)
