@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli import render, session
+from cli import dumps, render, session
+from cli.bundles import Bundle, bundled
 from cli.group import new_app
 from cli.options import Json, lists
 from cli.render import Form
 from determined import errors
+from determined.common.experimental._wire import new_key
 
 app = new_app("Bring the records of a Determined cluster over.", aliases={"ls": "list"}, default="status")
 
@@ -22,16 +26,33 @@ _HEADERS = ["What", "There", "Looked at", "Written", "Unchanged", "Skipped"]
 _PLANNED = ["What", "There", "Looked at", "Would come", "Unchanged", "Skipped"]
 _VERIFIED = ["What", "There", "Compared", "Same", "Different", "Checksum there", "Checksum here"]
 
-Source = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="URL",
-        help="The other cluster's database, as its orchestrator reaches it: postgresql://USER:PASSWORD@HOST/NAME."
-        " Without it: $DET_IMPORT_FROM, so that the password is in no list of processes.",
-        show_default=False,
-    ),
-]
+
+@dataclass(frozen=True)
+class Source(Bundle):
+    """Where the records come from."""
+
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL|DUMP",
+            help="The other cluster's database, as its orchestrator reaches it: postgresql://USER:PASSWORD@HOST/NAME."
+            " Or a file of `pg_dump` or `pg_dump -Fc`, restored into a temporary PostgreSQL on this host."
+            " Without it: $DET_IMPORT_FROM, so that the password is in no list of processes.",
+            show_default=False,
+        ),
+    ] = None
+    reachable_at: Annotated[
+        str,
+        typer.Option(
+            help="Of a dump: this host's name for the orchestrator, if that runs on another one.", show_default=False
+        ),
+    ] = ""
+    max_gib: Annotated[
+        int, typer.Option(min=1, help="Of a dump: what it may take on the disk with $TMPDIR, in GiB.")
+    ] = 200
+
+
 Shift = Annotated[bool, typer.Option("--shift", help="Move all numbers, for a cluster that is not empty.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end.")]
 ImportId = Annotated[
@@ -45,19 +66,22 @@ def command() -> Any:
 
 
 @app.command("plan")
-def plan(source: Source = None, shift: Shift = False, as_json: Json = False) -> None:
+@bundled
+def plan(source: Source, shift: Shift = False, as_json: Json = False) -> None:
     """Say what would come, what collides and what can't come. Nothing is written."""
     _start("PLAN", source, shift=shift, detach=False, as_json=as_json)
 
 
 @app.command("run")
-def run(source: Source = None, shift: Shift = False, detach: Detach = False, as_json: Json = False) -> None:
+@bundled
+def run(source: Source, shift: Shift = False, detach: Detach = False, as_json: Json = False) -> None:
     """Bring everything over that is not here yet. Repeated, only what is new or changed there comes."""
     _start("RUN", source, shift=shift, detach=detach, as_json=as_json)
 
 
 @app.command("verify")
-def verify(source: Source = None, shift: Shift = False, detach: Detach = False, as_json: Json = False) -> None:
+@bundled
+def verify(source: Source, shift: Shift = False, detach: Detach = False, as_json: Json = False) -> None:
     """Compare each record that came with its source, by counts and checksums. Nothing is written."""
     _start("VERIFY", source, shift=shift, detach=detach, as_json=as_json)
 
@@ -90,24 +114,35 @@ def cancel(import_id: ImportId = None) -> None:
     render.say(f"Import {number} is {found['state']}")
 
 
-def _start(mode: str, source: str | None, *, shift: bool, detach: bool, as_json: bool) -> None:
-    url = source or os.environ.get("DET_IMPORT_FROM", "")
+def _start(mode: str, source: Source, *, shift: bool, detach: bool, as_json: bool) -> None:
+    url = source.source or os.environ.get("DET_IMPORT_FROM", "")
     if not url:
-        raise typer.BadParameter("no source was given: expected --from postgresql://…, or DET_IMPORT_FROM.")
-    if "://" not in url:
-        raise typer.BadParameter(
-            f"--from {url[:200]}: expected postgresql://…: load a dump into a database of its own first"
-            f" (`createdb old && psql old < {url[:200]}`), and name that."
-        )
+        raise typer.BadParameter("no source was given: expected --from postgresql://… or a dump, or DET_IMPORT_FROM.")
+    if not dumps.is_dump(url):
+        _do(mode, url, shift=shift, detach=detach, as_json=as_json)
+        return
+    if detach:
+        raise typer.BadParameter("--detach: a dump is served by this command, which has to wait for the end.")
+    render.note(f"Restoring {url} …")
+    with dumps.served(Path(url), reachable_at=source.reachable_at, most_gib=source.max_gib) as restored:
+        _do(mode, restored, shift=shift, detach=False, as_json=as_json, is_passing=True)
+
+
+def _do(mode: str, url: str, *, shift: bool, detach: bool, as_json: bool, is_passing: bool = False) -> None:
+    """Start one and wait for its end. `is_passing`: its source ends with this command, and so it does."""
     body = {"mode": mode, "source": url, "shift": shift}
-    started = session.get().post("/api/v1/undeterred/imports", body).json()["import"]
+    started = session.get().post("/api/v1/undeterred/imports", body, idempotency_key=new_key()).json()["import"]
     if detach:
         render.say(f"Started import {started['id']}; `det import status {started['id']}` shows how far it is")
         return
     try:
         found = _watched(started["id"], is_quiet=as_json)
-    except KeyboardInterrupt:
-        render.note(f"Import {started['id']} goes on; `det import cancel {started['id']}` ends it")
+    except BaseException as error:
+        if is_passing:
+            session.get().post(f"/api/v1/undeterred/imports/{started['id']}/cancel", {})
+            render.note(f"Import {started['id']} ends here; run it again to go on")
+        elif isinstance(error, KeyboardInterrupt):
+            render.note(f"Import {started['id']} goes on; `det import cancel {started['id']}` ends it")
         raise
     _report(found, as_json=as_json)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli import dumps
 from tests.unit.cli.conftest import Cluster, Det
 
 _IMPORTS = "/api/v1/undeterred/imports"
@@ -50,7 +54,62 @@ def test_what_failed_or_differs_is_an_error(cluster: Cluster, det: Det, found: A
     assert (result.code, said in result.err) == (1, True)
 
 
-def test_a_source_is_needed_and_a_dump_is_none(cluster: Cluster, det: Det) -> None:
+def test_a_source_is_needed_that_is_a_database_or_a_dump(cluster: Cluster, det: Det, tmp_path: Path) -> None:
     assert "DET_IMPORT_FROM" in det("import", "plan").err
-    assert "psql old < old.sql" in det("import", "plan", "--from", "old.sql").err
+    assert "No such file" in det("import", "plan", "--from", str(tmp_path / "old.sql")).err
+    text = tmp_path / "notes.txt"
+    text.write_text("buy milk")
+    assert "it is no dump: expected what `pg_dump`" in det("import", "run", "--from", str(text)).err
+    assert "--detach: a dump is served by this command" in det("import", "run", "-d", "--from", str(text)).err
     assert cluster.requests == []
+
+
+def test_an_import_from_a_dump_ends_with_its_command(
+    cluster: Cluster, det: Det, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def served(path: Path, **options: Any) -> Generator[str]:
+        assert (path, options) == (Path("old.sql"), {"reachable_at": "here.example.org", "most_gib": 5})
+        yield "postgresql://importer:s@here.example.org:1/old"
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.dumps.served", served)
+    monkeypatch.setattr("cli.importing._watched", interrupted)
+    ended = f"POST {_IMPORTS}/3/cancel"
+    cluster.routes |= {f"POST {_IMPORTS}": answer("RUN", "WAITING"), ended: {}}
+    result = det("import", "run", "--from", "old.sql", "--reachable-at", "here.example.org", "--max-gib", "5")
+    assert result.code != 0
+    assert "Import 3 ends here" in result.err
+    assert cluster.body_of(ended) == {}
+
+
+def test_of_a_dump_comes_what_is_of_the_database() -> None:
+    dump = b"""--
+\\restrict abc
+SET transaction_timeout = 0;
+CREATE TABLE public.a (b text);
+ALTER TABLE public.a OWNER TO somebody;
+GRANT ALL ON TABLE public.a TO them;
+COPY public.a (b) FROM stdin;
+GRANT ALL ON TABLE public.a TO them;
+\\restrict abc
+\\.
+\\! touch gotcha
+\\unrestrict abc
+"""
+    found = b"".join(dumps.kept(dump.splitlines(keepends=True)))
+    assert (
+        found
+        == b"""--
+CREATE TABLE public.a (b text);
+COPY public.a (b) FROM stdin;
+GRANT ALL ON TABLE public.a TO them;
+\\restrict abc
+\\.
+\\! touch gotcha
+"""
+    )
+    cut = [b"COPY public.a (b) FROM stdin;\n", b"a piece of ", b"\\.\n", b"\\.\n", b"\\restrict abc\n"]
+    assert list(dumps.kept(cut)) == cut[:-1]
