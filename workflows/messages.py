@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
+from workflows.config.resources import Closeness
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.imports import ImportMode, Kind
@@ -65,6 +66,7 @@ class TrialTemplate(BaseModel):
     user: str = ""  # whose quota counts
     workspace: str = ""
     is_single_node: bool = False
+    closeness: Closeness | None = None
     heeds_logs: bool = False  # a log policy has an action: an end is judged when all output was read
     source_checkpoint: str | None = None  # every trial starts from it, unless the search says another one
     timing: Timing = Field(default_factory=Timing)

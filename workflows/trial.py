@@ -61,6 +61,7 @@ class TrialWorkload:
             job_id=run.job_id,
             name=f"trial {run.trial_id} of experiment {run.experiment_id}",
             is_single_node=run.template.is_single_node,
+            closeness=run.template.closeness,
             user=run.template.user,
             workspace=run.template.workspace,
             claim=run.template.claim,

@@ -318,6 +318,7 @@ def run_of(
             user=owner,
             workspace=session.get_one(Workspace, project.workspace_id).name,
             is_single_node=bool(config.resources.is_single_node),
+            closeness=config.resources.prefer_gpu_topology,
             heeds_logs=any(policy.pattern and policy.action for policy in config.log_policies),
             timing=timing,
         ),

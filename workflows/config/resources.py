@@ -1,10 +1,13 @@
 """What a task runs on and in: slots, devices, mounts, image, environment. Source: spec experiment-config.md §8-§10."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
 from workflows.config.base import INT64_MAX, MEMORY_SIZE_MESSAGE, MEMORY_SIZE_PATTERN, JsonMap, Number, Section
+
+#: How much a trial wants GPUs that are close: if such are free, or it waits for them.
+Closeness = Literal["soft", "strong"]
 
 DEFAULT_CPU_IMAGE = "undeterred/trial:0.1.0"
 DEFAULT_ROCM_IMAGE = "undeterred/trial-rocm:0.1.0"
@@ -67,6 +70,13 @@ class Resources(Section):
         ),
     ] = Field(default=[], description="Devices of the machine, as /host:/container[:rwm] or spelled out.")
     is_single_node: bool | None = Field(default=None, description="Whether all slots must be on one machine.")
+    prefer_gpu_topology: Closeness | None = Field(
+        default=None,
+        description=(
+            "Whether the GPUs of one machine are to be close, by NVLink, PCIe or NUMA: `soft`, if such are free;"
+            " `strong`, wait for them."
+        ),
+    )
     native_parallel: bool = Field(default=False, description="Ignored; older configs carry it.")
 
 

@@ -33,6 +33,7 @@ UNSERVED = (
     Unserved("environment.proxy_ports", _ALL, "there is no proxy to a trial's ports yet"),
     Unserved("environment.pod_spec", _HOSTS, "it is for pools of Kubernetes"),
     Unserved("environment.registry_auth", _CLUSTERS, "name imagePullSecrets in environment.pod_spec"),
+    Unserved("resources.prefer_gpu_topology", _CLUSTERS, "a node's device plugin chooses among its GPUs"),
     Unserved("resources.devices", _CLUSTERS, "ask for slots, or for a resource in environment.pod_spec"),
     Unserved("integrations", _ALL, "none is there yet"),
 )

@@ -170,7 +170,9 @@ def before_its_code(run: RunFacts, now: datetime) -> str:
 
 def _where(run: RunFacts) -> str:
     agents = ", ".join(dict.fromkeys(run.agents)) or "no agent"
-    return f"{agents} ({', '.join(run.nodes)})" if run.nodes else agents
+    joined = [f"{_many(run.slots, 'GPU')} joined by {run.joined_by}"] if run.joined_by else []
+    told = [*run.nodes, *joined]
+    return f"{agents} ({', '.join(told)})" if told else agents
 
 
 def out_of_reach(run: RunFacts) -> str:
@@ -218,6 +220,11 @@ def why_queued(queue: QueueFacts, job: str = "experiment") -> str:
         text += f"; {queue.quota} of this pool's, and they are in use: "
         return text + (
             "it may borrow what nobody else claims" if queue.lends else "this pool lends nothing beyond them"
+        )
+    if queue.is_apart:
+        text += (
+            "; as many are free on one host, but apart: by `prefer_gpu_topology: strong` it waits for GPUs that "
+            "NVLink, a PCIe bridge or a NUMA node joins"
         )
     if queue.leaving:
         text += f"; the holders of {_many(queue.leaving, 'slot')} were asked to leave"

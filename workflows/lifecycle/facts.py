@@ -49,6 +49,7 @@ class QueueFacts(Facts):
     is_borrowing: bool = False  # it is beyond the quota of its user or workspace
     quota: str = ""  # which is that
     lends: bool = True  # whether slots that nobody claims are lent
+    is_apart: bool = False  # it fits, but its GPUs would be further apart than they have to be, and it wants none such
     is_capped: bool = False  # its experiment holds as many slots as `max_slots` lets it
 
 
@@ -63,6 +64,7 @@ class RunFacts(Facts):
     away: list[str] = Field(default_factory=list[str])  # those of them that are out of reach
     missing: list[str] = Field(default_factory=list[str])  # containers for which the others wait
     nodes: list[str] = Field(default_factory=list[str])  # of a cluster, where its containers run
+    joined_by: str = ""  # its GPUs, if they are of one host and more than one
     waits_for: str = ""  # what a container of a cluster waits for before it starts, in the cluster's words
     started_at: datetime
     ready_at: datetime | None = None

@@ -59,6 +59,7 @@ def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple
                 "is_provided": pool.could_provide(request),
                 "fits_lost": fits_ever or pool.could_hold(request, lost),
                 "is_capped": is_capped,
+                "is_apart": _is_apart(pool, request),
                 "is_borrowing": rank.is_borrowing,
                 "quota": _quota(pool, request) if rank.is_borrowing else "",
                 "lends": settings.quotas.borrowing,
@@ -69,6 +70,13 @@ def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple
         if not is_capped and fits_ever:
             first.setdefault(line, (rank, request))
     return found
+
+
+def _is_apart(pool: Pool, request: Request) -> bool:
+    """Whether only the closeness that it wants keeps the request from what is free."""
+    if request.closeness != "strong" or pool.room.fit(request) is not None:
+        return False
+    return pool.room.fit(request.model_copy(update={"closeness": None})) is not None
 
 
 def _holders(pool: Pool) -> dict[str, int]:

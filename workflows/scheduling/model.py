@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from workflows.config.resources import Closeness
+from workflows.scheduling.topology import Topology
+
+#: All of a request that decides whether it fits somewhere.
+Shape = tuple[int, bool, Closeness | None, tuple[str, ...]]
+
 
 class Placement(BaseModel):
     """The part of an allocation that runs on one agent. `rank` 0 is the chief.
@@ -51,11 +57,12 @@ class Request(BaseModel):
     is_preemptible: bool = True
     is_single_node: bool = False
     excluded_agents: tuple[str, ...] = ()
+    closeness: Closeness | None = None  # of its slots on one agent
 
     @property
-    def shape(self) -> tuple[int, bool, tuple[str, ...]]:
+    def shape(self) -> Shape:
         """All that decides whether it fits somewhere."""
-        return self.slots, self.is_single_node, self.excluded_agents
+        return self.slots, self.is_single_node, self.closeness, self.excluded_agents
 
 
 class Grant(BaseModel):
@@ -80,6 +87,7 @@ class AgentSlots(BaseModel):
     is_available: bool = True  # False: out of reach; what runs there goes on
     is_enabled: bool = True  # False: an operator took it out of service, or has it drained
     disabled_slots: tuple[int, ...] = ()  # that an operator took out of service
+    topology: Topology = Topology()
 
     @property
     def is_open(self) -> bool:

@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from workflows.scheduling.model import AgentSlots, Claim, Decision, Grant, Leave, Placement, PoolSnapshot, Request
+from workflows.scheduling.model import (
+    AgentSlots,
+    Claim,
+    Decision,
+    Grant,
+    Leave,
+    Placement,
+    PoolSnapshot,
+    Request,
+    Shape,
+)
 from workflows.scheduling.rank import Line
 from workflows.scheduling.room import Room
 from workflows.scheduling.settings import PoolSettings
@@ -29,7 +39,7 @@ class Pool:
             self._held[grant.request.job_id] += grant.request.slots
         self._room: Room | None = None
         self._idle: Room | None = None
-        self._fits_idle: dict[tuple[int, bool, tuple[str, ...]], bool] = {}
+        self._fits_idle: dict[Shape, bool] = {}
 
     # -- what changes it -----------------------------------------------------------------------------------------------
 
@@ -216,7 +226,7 @@ class Draft:
         self.decision = Decision()
         self._pool = pool
         self._started = Counter[str]()
-        self._unfit: set[tuple[int, bool, tuple[str, ...]]] = set()
+        self._unfit: set[Shape] = set()
         self._reserved: list[Placement] = []
 
     def fit(self, request: Request) -> tuple[Placement, ...] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from workflows.scheduling.model import Decision, Grant, Placement, Request
+from workflows.scheduling.model import Decision, Grant, Placement, Request, Shape
 from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
 from workflows.scheduling.rank import Rank
@@ -65,7 +65,7 @@ class _Reclaim:
         self._end = len(grants)  # behind it, all are leaving
         self._leaving: set[str] = set()
         self._later: Room | None = None
-        self._in_vain: set[tuple[int, bool, tuple[str, ...]]] = set()
+        self._in_vain: set[Shape] = set()
 
     def given(self, placements: tuple[Placement, ...]) -> None:
         """Slots were given away meanwhile, or will be next time."""

@@ -15,6 +15,7 @@ from itertools import islice
 
 from workflows.scheduling.model import AgentSlots, Grant, Placement, Request
 from workflows.scheduling.settings import DEFAULT_MAX_AUX, Fitting
+from workflows.scheduling.topology import Topology
 
 #: An agent's free slots, and its slots in service: all that a score knows of it.
 _Size = tuple[int, int]
@@ -53,6 +54,9 @@ class Room:
         self._max_aux = dict(self._aux)
         self._clusters = {
             agent.agent_id: agent.slots_per_pod for agent in agents if agent.is_open and agent.slots_per_pod is not None
+        }
+        self._topologies = {
+            agent.agent_id: agent.topology for agent in agents if agent.is_open and agent.topology.levels
         }
         for grant in grants:
             for place in grant.placements:
@@ -94,7 +98,7 @@ class Room:
             return self._fit_without_slots(request)
         shared = self._shared(request)
         if shared is not None:
-            return (Placement(agent_id=shared, slot_ids=tuple(self._free[shared][: request.slots])),)
+            return (Placement(agent_id=shared, slot_ids=self._chosen(shared, request.slots)),)
         if (pods := self._fit_into_cluster(request)) is not None:
             return pods
         if request.slots < 2 or request.is_single_node:
@@ -207,14 +211,31 @@ class Room:
         return 1 / (1 + free) if self._fitting is Fitting.BEST else free / most
 
     def _shared(self, request: Request) -> str | None:
+        if request.closeness is not None and self._topologies:
+            agent_id = self._nearest_with_room(request, is_close=True)
+            if agent_id is not None or request.closeness == "strong":
+                return agent_id
+        return self._nearest_with_room(request)
+
+    def _nearest_with_room(self, request: Request, *, is_close: bool = False) -> str | None:
         best: tuple[float, int, str] | None = None
         for cost, size in self._sizes:
             if best is not None and cost > best[0]:
                 break
-            nearest = next(self._near(size, request), None) if size[0] >= request.slots else None
+            nearest = None
+            if size[0] >= request.slots:
+                near = self._near(size, request)
+                nearest = next((each for each in near if not is_close or self._is_close(each[1], request.slots)), None)
             if nearest is not None:
                 best = min(best or (cost, *nearest), (cost, *nearest))
         return best[2] if best else None
+
+    def _chosen(self, agent_id: str, count: int) -> tuple[int, ...]:
+        return self._topologies.get(agent_id, Topology()).chosen(self._free[agent_id], count)
+
+    def _is_close(self, agent_id: str, count: int) -> bool:
+        topology = self._topologies.get(agent_id)
+        return topology is None or topology.is_closest(self._free[agent_id], self._serving[agent_id], count)
 
     def _dedicated(self, request: Request) -> list[str] | None:
         idle = sorted(((size[0], self._count(size, request)) for size in self._rings if _is_idle(size)), reverse=True)

@@ -140,6 +140,7 @@ def test_defaults_are_those_of_the_spec() -> None:
             "shm_size": None,
             "devices": [],
             "is_single_node": None,
+            "prefer_gpu_topology": None,
             "native_parallel": False,
         },
         "checkpoint_storage": {

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.unit.scheduling.pools import agent, ask, decided, hold, pool_of, started, wish
+from workflows.config.resources import Closeness
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import Claim, Decision, Grant, PoolSnapshot, Request
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.settings import Policy, PoolSettings
+from workflows.scheduling.topology import Topology
 
 JOBS = 5
 AGENTS = 5
@@ -205,10 +207,18 @@ class PoolMachine(RuleBasedStateMachine):
         count=st.integers(1, 4),
         is_preemptible=st.sampled_from([True, True, False]),
         is_single_node=RARELY,
+        closeness=st.sampled_from([None, None, "soft", "strong"]),
         excluded=st.one_of(st.just(set[int]()), st.sets(st.integers(0, AGENTS - 1), max_size=2)),
     )
     def request(
-        self, job: int, slots: int, count: int, is_preemptible: bool, is_single_node: bool, excluded: set[int]
+        self,
+        job: int,
+        slots: int,
+        count: int,
+        is_preemptible: bool,
+        is_single_node: bool,
+        closeness: Closeness | None,
+        excluded: set[int],
     ) -> None:
         for _ in range(count):
             self.ask(
@@ -219,6 +229,7 @@ class PoolMachine(RuleBasedStateMachine):
                     workspace=f"w{job % 2}",
                     is_preemptible=is_preemptible,
                     is_single_node=is_single_node,
+                    closeness=closeness,
                     excluded_agents=tuple(f"a{number}" for number in sorted(excluded)),
                 )
             )
@@ -269,6 +280,7 @@ class PoolMachine(RuleBasedStateMachine):
                 is_available=is_available,
                 is_enabled=is_enabled,
                 disabled_slots=slots,
+                topology=Topology(nvlink=((0, 3), (1, 2)) if number % 2 else ()),
             )
         )
 
