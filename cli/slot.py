@@ -44,7 +44,6 @@ def list_slots(form: Form) -> None:
     for agent in session.fetch_all("agents", "agents"):
         for slot in render.part(agent, "slots").values():
             allocation_id = render.part(slot, "container").get("parent")
-            device = render.part(slot, "device")
             task = render.part(tasks, str(allocation_id))
             found.append(
                 {
@@ -55,11 +54,18 @@ def list_slots(form: Form) -> None:
                     "draining": bool(slot.get("draining")),
                     "allocation_id": allocation_id or "FREE",
                     "task_name": (task.get("name") or "OCCUPIED") if allocation_id else "None",
-                    "type": str(device.get("type") or "").removeprefix("TYPE_").lower(),
-                    "device": f"in error: {slot['problem']}" if slot.get("problem") else device.get("brand"),
+                    "type": str(render.part(slot, "device").get("type") or "").removeprefix("TYPE_").lower(),
+                    "device": _device(slot),
                 }
             )
     render.listing(_HEADERS, [list(slot.values()) for slot in found], form, raw=found)
+
+
+def _device(slot: dict[str, Any]) -> str | None:
+    if slot.get("problem"):
+        return f"in error: {slot['problem']}"
+    brand = render.part(slot, "device").get("brand")
+    return f"{brand} ({slot['groups']})" if slot.get("groups") else brand
 
 
 @app.command("enable")

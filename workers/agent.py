@@ -19,6 +19,7 @@ from activities.containers import AgentPresence, Containers
 from activities.launchers.base import Launcher, LaunchError
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.gpu_health import GpuHealth
+from activities.launchers.gpu_topology import topology_of
 from activities.launchers.host_policy import HostPolicy
 from activities.launchers.process import ProcessLauncher
 from activities.launchers.specification import Host, Policy, spec_builder
@@ -171,8 +172,10 @@ async def _work(
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
     attempts = Attempts(folder / "attempts")
-    gpus = GpuHealth(nvml() if any(each.kind == "cuda" for each in settings.devices) else None, settings.devices)
+    library = nvml() if any(each.kind == "cuda" for each in settings.devices) else None
+    gpus = GpuHealth(library, settings.devices)
     api.broken(gpus.broken())
+    api.topology(topology_of(library, settings.devices))
     build = spec_builder(host_of(settings), launcher)
     containers = Containers(launcher, api, build, shipper, spools, attempts, gpus.broken)
     orphans = Orphans(launcher, api, shipper, spools)

@@ -23,6 +23,7 @@ from workers.connect import GivenUp
 from workers.settings import AgentSettings
 from workflows.lifecycle.allocation import AllocationState
 from workflows.messages import RunContainer
+from workflows.scheduling.topology import Topology
 
 log = structlog.get_logger()
 
@@ -103,6 +104,10 @@ class ApiClient:
     def broken(self, slots: Mapping[int, str]) -> None:
         """The slots whose devices are in error from now on, and what is wrong; `hello` reports them."""
         self._report["brokenSlots"] = [{"slot": slot, "problem": problem} for slot, problem in slots.items()]
+
+    def topology(self, topology: Topology) -> None:
+        """Which slots are close to each other; `hello` and `present` report it."""
+        self._report["topology"] = topology.model_dump()
 
     async def hello(self) -> Mapping[str, str]:
         """Say that this agent starts, and what it offers; returns what it must know of its cluster.

@@ -16,6 +16,7 @@ from api.auth.authorization import readable_tasks, visible_pools, with_trials
 from api.errors import BadRequest, NotFound
 from api.schemas.base import rfc3339
 from database.models import Agent, Allocation, AllocationContainer, ResourcePool, Task
+from workflows.scheduling.topology import Topology
 
 _KINDS = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA"}
 
@@ -88,6 +89,7 @@ def _of_cluster(row: Agent) -> Iterator[Agent]:
         "is_connected": row.is_connected,
         "disabled_slots": [],
         "broken_slots": {},
+        "topology": {},
         "registered_at": row.registered_at,
         "version": row.version,
         "launcher": row.launcher,
@@ -230,6 +232,7 @@ def slot(row: Agent, slot_id: int, held: Holders) -> dict[str, Any]:
         "device": device(row, slot_id),
         "container": None if holder is None else _container(holder),
         "problem": problem,
+        "groups": Topology.model_validate(row.topology).of(slot_id),
     }
 
 

@@ -31,6 +31,7 @@ from workflows.lifecycle.facts import Commanded, ExperimentFacts, NeedFacts, Run
 from workflows.lifecycle.task import ENDS_IDLE, TaskKind, TaskState
 from workflows.lifecycle.trial import FINAL_STATE, TrialState
 from workflows.messages import Timing
+from workflows.scheduling.topology import Topology
 
 #: Open trials of an experiment that are looked at one by one.
 MOST_OPEN = 200
@@ -188,8 +189,15 @@ def _note_places(session: Session, row: Allocation, facts: RunFacts) -> RunFacts
     if row.ended_at is None:
         found = containers_of(session, row.id)
         facts.nodes = list(dict.fromkeys(found[rank].node for rank in sorted(found) if found[rank].node))
+        facts.joined_by = _joined_by(session, row)
         facts.waits_for = next((each.waits_for for _, each in sorted(found.items()) if each.waits_for), "")
     return facts
+
+
+def _joined_by(session: Session, row: Allocation) -> str:
+    """What joins its GPUs, if they are of one host that says so."""
+    agent = session.get(Agent, row.placements[0]["agent_id"]) if len(row.placements) == 1 else None
+    return "" if agent is None else Topology.model_validate(agent.topology).joined_by(row.placements[0]["slot_ids"])
 
 
 def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]:

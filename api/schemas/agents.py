@@ -28,6 +28,19 @@ class BrokenSlot(Wire):
     problem: _Short
 
 
+_Groups = Annotated[
+    list[Annotated[list[Annotated[int, Field(ge=0, lt=4096)]], Field(max_length=4096)]], Field(max_length=4096)
+]
+
+
+class SlotGroups(Wire):
+    """Which slots of a host are close to each other, by what joins them; those of a kind are disjoint."""
+
+    nvlink: _Groups = Field(default_factory=list[list[int]])
+    pcie: _Groups = Field(default_factory=list[list[int]])  # below one host bridge
+    numa: _Groups = Field(default_factory=list[list[int]])
+
+
 class ClusterNode(Wire):
     """A node of a cluster that an agent stands for."""
 
@@ -51,6 +64,7 @@ class AgentReport(Wire):
     slots_per_pod: int | None = Field(default=None, ge=1, le=1024)  # the most of one container of a cluster
     nodes: list[ClusterNode] = Field(default_factory=list[ClusterNode], max_length=10_000)
     broken_slots: list[BrokenSlot] = Field(default_factory=list[BrokenSlot], max_length=4096)
+    topology: SlotGroups = Field(default_factory=SlotGroups)
     version: _Short = ""
     launcher: _Short = ""  # process, docker or kubernetes
     heartbeat_s: float = Field(default=5.0, gt=0, le=60)

@@ -22,6 +22,7 @@ from database.upsert import insert
 from workflows import names
 from workflows.messages import AgentRun, AgentSeen, Presence
 from workflows.scheduling.model import AgentSlots
+from workflows.scheduling.topology import Topology
 
 _DEFAULT_LIFE = timedelta(days=1)
 _LONGEST_DESCRIPTION = 1000
@@ -130,6 +131,7 @@ def note_report(session: Session, caller: AgentPrincipal, agent_id: str, report:
         "labels": report.labels,
         "devices": [device.model_dump() for device in report.devices],
         "broken_slots": {str(each.slot): each.problem for each in report.broken_slots},
+        "topology": report.topology.model_dump(),
         "slots_per_pod": report.slots_per_pod,
         "nodes": [node.model_dump() for node in report.nodes],
     }
@@ -190,7 +192,8 @@ def _pool_of(session: Session, caller: AgentPrincipal, agent_id: str, report: wi
 
 def _slots(agent_id: str, report: wire.AgentReport) -> AgentSlots:
     if report.slots_per_pod is None:
-        return AgentSlots(agent_id=agent_id, slot_ids=tuple(range(len(report.devices))))
+        topology = Topology.model_validate(report.topology.model_dump())
+        return AgentSlots(agent_id=agent_id, slot_ids=tuple(range(len(report.devices))), topology=topology)
     return AgentSlots(
         agent_id=agent_id,
         slot_ids=tuple(range(report.slots or 0)),

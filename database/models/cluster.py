@@ -98,6 +98,7 @@ class Agent(Base):
     labels: Mapped[dict[str, str]] = mapped_column(Document, default=dict)
     devices: Mapped[list[dict[str, str]]] = mapped_column(Document, default=list)  # one a slot, in the slots' order
     broken_slots: Mapped[dict[str, str]] = mapped_column(Document, default=dict)  # by number, what is wrong with a GPU
+    topology: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # groups of slots that are close
     slots_per_pod: Mapped[int | None]  # the most of one container, if it stands for a cluster; None: it is a host
     nodes: Mapped[list[dict[str, Any]]] = mapped_column(Document, default=list)  # of the cluster
     credential_hash: Mapped[str | None] = mapped_column(String(64), unique=True)  # if it joined by a token

@@ -27,6 +27,7 @@ def upgrade() -> None:
     sa.Column('labels', Document, nullable=False),
     sa.Column('devices', Document, nullable=False),
     sa.Column('broken_slots', Document, nullable=False),
+    sa.Column('topology', Document, nullable=False),
     sa.Column('slots_per_pod', sa.Integer(), nullable=True),
     sa.Column('nodes', Document, nullable=False),
     sa.Column('credential_hash', sa.String(length=64), nullable=True),

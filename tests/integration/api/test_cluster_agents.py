@@ -145,6 +145,8 @@ async def test_node_is_disabled_by_admins_as_a_whole_and_only_if_its_agent_answe
         ("nodes", [{"name": "a", "slots": -1}]),
         ("nodes", [{"name": "a", "slots": 1, "foreign": -1}]),
         ("nodes", [{"name": "a", "slots": 1, "address": "x\n"}]),
+        ("topology", {"nvlink": [[-1, 0]]}),
+        ("topology", {"nvlink": [list(range(4097))]}),
     ],
 )
 async def test_report_of_a_cluster_is_bounded(api: Served, field: str, value: Any) -> None:

@@ -15,7 +15,7 @@ from tests.integration.api.served import Run, Served
 from workflows import names
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import AllocationRef, CloseAllocation, PoolRun, RecordTrial
+from workflows.messages import AllocationRef, CloseAllocation, PoolRun, RecordAgent, RecordTrial
 from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
 
 
@@ -80,6 +80,23 @@ async def test_agent_out_of_reach_is_named(api: Served) -> None:
     finally:
         with api.database.write() as session:
             session.delete(session.get_one(Agent, "agent-a"))
+
+
+async def test_running_trial_tells_what_joins_its_gpus_and_slots_their_groups(api: Served) -> None:
+    user = api.user()
+    gpus = [{"kind": "cuda", "uuid": f"GPU-{number}", "brand": "H100"} for number in range(2)]
+    report = {"pool": "default", "devices": gpus, "topology": {"nvlink": [[0, 1]], "numa": [[0, 1]]}}
+    await api.agent.refused(503, "POST", "/api/v1/undeterred/agents/joined/hello", report)  # noted, and to be repeated
+    slots = AgentSlots(agent_id="joined", slot_ids=(0, 1))
+    api.an_agent(RecordAgent(agent_id="joined", pool="default", slots=slots, is_connected=True, revision=1))
+    run = await api.trial(user, resources={"slots_per_trial": 2, "prefer_gpu_topology": "strong"})
+    [start] = api.posted(f"experiment-{run.experiment_id}", "start_experiment")
+    assert start["template"]["closeness"] == "strong"
+    run = await api.next_run(run, slots=2, hosts=("joined",))
+    sentences, _ = await why(api, run)
+    assert "2 slots of joined (2 GPUs joined by NVLink)" in sentences[0]
+    shown = (await user.get("/api/v1/agents/joined/slots"))["slots"]
+    assert [slot["groups"] for slot in shown] == ["NVLink 0, NUMA 0"] * 2
 
 
 async def test_leaving_trial_tells_when_it_is_killed(api: Served) -> None:
