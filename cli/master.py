@@ -29,7 +29,10 @@ def command() -> Any:
 def info(as_json: Json = False, as_yaml: Yaml = False) -> None:
     """Print information on the cluster: YAML, or JSON."""
     at_most_one(json=as_json, yaml=as_yaml)
-    render.document(session.anonymous().get("/api/v1/master").json(), as_json=as_json)
+    found: dict[str, Any] = session.anonymous().get("/api/v1/master").json()
+    if path := found.get("temporalCodec"):
+        found["temporalCodec"] = f"{session.master_url()}{path}"  # as Temporal's Web UI and CLI take it
+    render.document(found, as_json=as_json)
 
 
 @config_app.command("show")

@@ -21,6 +21,7 @@ from api.auth.reporters import reporter_for
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, error_response, of_database
 from api.health import Health
 from api.ingest.metrics_writer import MetricsWriter
+from api.middleware import temporal_ui
 from api.middleware.audit import refuse_read_only
 from api.middleware.bodies import Bodies
 from api.middleware.browsers import add_headers, check_origin
@@ -138,15 +139,23 @@ class ReportLane(FastAPI):
             await super().__call__(scope, receive, send)
             return
 
+        is_temporal_ui = temporal_ui.is_asking(scope, self.state.parts.settings.temporal_ui)
+
         async def answer(message: Message) -> None:
             add_headers(message)
+            if is_temporal_ui:
+                temporal_ui.allow(message, scope)
             await send(message)
 
+        if is_temporal_ui and scope["method"] == "OPTIONS":
+            await temporal_ui.answer_preflight(answer)
+            return
         if scope["method"] in _WITHOUT_BODY:
             await super().__call__(scope, receive, answer)
             return
         try:
-            check_origin(scope)
+            if not is_temporal_ui:
+                check_origin(scope)
         except ApiError as error:
             await error_response(error)(scope, receive, answer)
             return

@@ -32,6 +32,7 @@ READING_POSTS = frozenset(
         "/api/v1/undeterred/experiments/plan",
         "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend",
         "/api/v1/undeterred/runs-grid",
+        "/api/v1/undeterred/temporal-codec/decode",
         "/searcher/preview",
     }
 )

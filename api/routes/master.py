@@ -16,6 +16,7 @@ from starlette.responses import Response
 from api.auth.authentication import UserPrincipal
 from api.deps import AdminDep, PartsDep, UserDep, asked_again, require_admin
 from api.errors import BadRequest, Unsupported
+from api.middleware.temporal_ui import CODEC
 from api.parts import Parts
 from api.routing import Route
 from api.schemas import master as wire
@@ -60,6 +61,7 @@ def master(parts: PartsDep) -> Response:
             "rbacEnabled": parts.settings.access == "rbac",
             "undeterredAccess": parts.settings.access,
             "temporalUi": parts.settings.temporal_ui,
+            "temporalCodec": CODEC,
             "product": "PRODUCT_COMMUNITY",
             "featureSwitches": [],
             "userManagementEnabled": True,

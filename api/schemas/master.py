@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import Field
+
 from api.schemas.base import Instant, Timestamp, Wire, example
 
 
@@ -32,6 +36,15 @@ class PatchMasterConfigRequest(
 
     config: MasterConfig | None = None
     field_mask: FieldMask | str | None = None
+
+
+class TemporalPayloads(
+    Wire,
+    json_schema_extra=example({"payloads": [{"metadata": {"encoding": "anNvbi9wbGFpbg=="}, "data": "IngiCg=="}]}),
+):
+    """Payloads as Temporal has them in JSON: bytes are in base64, those of metadata as well."""
+
+    payloads: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]], max_length=10_000)
 
 
 class SetClusterMessageRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.errors import FailedPrecondition, Unavailable
+from api.temporal import codec_server
 from api.temporal.completions import Completions
 from api.temporal.connection import Connection
 from workflows import names
@@ -89,6 +90,10 @@ class Commands:
         except Unavailable:
             return False
         return True
+
+    async def decoded(self, payloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Payloads of histories as they were before they were encoded. Raises: BadRequest, FailedPrecondition."""
+        return await codec_server.decoded(self._connection.converter.payload_codec, payloads)
 
     async def follow_api_key(self) -> None:
         """Show a new API key to Temporal as soon as it is in its file; never returns."""

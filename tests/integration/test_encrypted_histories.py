@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 
+from api.middleware.temporal_ui import CODEC
 from api.temporal.transcoding import messages_in
 from tests.integration.test_gateway import a_gateway, a_token, joined, only
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import TRAIN, config
+from workers.temporal_server import find_or_get
 
 SIGN = "a-sign-that-nobody-else-writes"
 
@@ -67,6 +71,24 @@ async def test_histories_hold_nothing_that_can_be_read_and_keys_rotate_under_a_r
     assert await check_histories(encrypted) > 50
     history = await encrypted.temporal.get_workflow_handle(f"experiment-{failing}").fetch_history()
     assert next(messages_in(history.events[0], Payload)).metadata["undeterred-key"] == b"second"
+    shown = await shown_by_temporal(encrypted, f"experiment-{failing}")
+    assert SIGN not in shown
+    token = encrypted.http.headers["authorization"]
+    codec = f"{encrypted.url}{CODEC}"
+    shown = await shown_by_temporal(
+        encrypted, f"experiment-{failing}", "--codec-endpoint", codec, "--codec-auth", token
+    )
+    assert SIGN in shown, "Temporal's own program shows it to an administrator"
+
+
+async def shown_by_temporal(cluster: Platform, workflow_id: str, *options: str) -> str:
+    """The data of all payloads of a history, as `temporal workflow show` prints it."""
+    address = cluster.temporal.service_client.config.target_host
+    line = ["workflow", "show", "--workflow-id", workflow_id, "--output", "json", "--address", address]
+    shown = await asyncio.create_subprocess_exec(find_or_get(print), *line, *options, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(shown.communicate(), 30)
+    assert shown.returncode == 0
+    return "".join(base64.b64decode(data).decode(errors="replace") for data in re.findall(rb'"data": "([^"]+)"', out))
 
 
 async def test_agent_behind_a_gateway_works_without_keys(encrypted: Platform) -> None:

@@ -222,6 +222,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/audit", None, ADMINS),
     ("GET", "/api/v1/undeterred/audit/verify", None, ADMINS),
     ("GET", "/debug/prom/metrics", None, ADMINS),
+    ("POST", "/api/v1/undeterred/temporal-codec/decode", {"payloads": []},
+     row("cluster admin", owner="403", foreign="403", read_only="403")),
     # experiments
     ("GET", "/api/v1/experiments?orderBy=ORDER_BY_DESC", None, USERS),
     # a container acts for the owner of its experiment: the program of a custom search may run in a trial
