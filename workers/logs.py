@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 
 from api import tracing
+from workflows import names
+
+
+def _with_ids(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Name what a line of a workflow, or one about a container, is of: as a line of the API does."""
+    of_workflow: dict[str, str] = getattr(event.get("_record"), "temporal_workflow", None) or {}
+    found = names.ids_of_workflow(of_workflow.get("workflow_id", ""))
+    if container_id := event.get("container_id"):
+        allocation_id = str(container_id).rpartition("-")[0]
+        found |= {"allocation_id": allocation_id, **names.ids_of_allocation(allocation_id)}
+    for name, value in found.items():
+        event.setdefault(name, value)
+    return event
 
 
 def configure_logging(log_format: str = "text") -> None:
-    """Have lines written as `text` or as `json`. What is bound to the context, such as a request's id, is in each."""
+    """Have lines written as `text` or as `json`. Ids of what a line is about, such as a request's, are in each."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _with_ids,
         tracing.named,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 ORCHESTRATOR_QUEUE = "orchestrator"
 
 #: Search attributes for operators in Temporal's Web UI, name to type as `temporal operator search-attribute` spells it.
@@ -103,3 +105,25 @@ def allocation_id(task_id: str, run_id: int) -> str:
 def container_id(allocation: str, rank: int) -> str:
     """Id of a container of an allocation. The same when it is launched again, so that a retry finds the first."""
     return f"{allocation}-{rank}"
+
+
+_OF_WORKFLOW = re.compile(
+    r"(?:experiment|delete-experiment|checkpoint-gc)-(?P<experiment_id>[0-9]+)"
+    r"|trial-(?P<trial_id>[0-9]+)|task-(?P<task_id>.+)"
+)
+_OF_ALLOCATION = re.compile(r"(?P<task_id>(?:(?P<experiment_id>[0-9]+)\.)?[^.]+)\.[0-9]+")
+
+
+def ids_of_workflow(workflow_id: str) -> dict[str, str]:
+    """What a workflow is of, by name as log lines have it: `experiment_id`, `trial_id` or `task_id`."""
+    return _named(_OF_WORKFLOW, workflow_id)
+
+
+def ids_of_allocation(allocation: str) -> dict[str, str]:
+    """The task of an allocation, and the experiment if that is a trial's."""
+    return _named(_OF_ALLOCATION, allocation)
+
+
+def _named(pattern: re.Pattern[str], text: str) -> dict[str, str]:
+    match = pattern.fullmatch(text)
+    return {name: value for name, value in match.groupdict().items() if value} if match else {}

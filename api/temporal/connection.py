@@ -17,6 +17,7 @@ from temporalio.service import TLSConfig
 from api import tracing
 from api.pem import Followed, certificates, check_pair, private_key
 from api.settings import TemporalSettings
+from api.temporal.log_ids import NamedLines
 from workflows.converter import CONVERTER, encrypting
 from workflows.encryption import Keys, parse_keys
 
@@ -102,13 +103,13 @@ class Connection:
 
 
 def _interceptors() -> list[Interceptor]:
-    """What hands traces on to workflows and activities, for a client and the workers of it; none without traces."""
+    """What a client and its workers do around each call: log lines get ids, and traces, if there are any, go on."""
     tracer = tracing.tracer()
     if tracer is None:
-        return []
+        return [NamedLines()]
     from temporalio.contrib.opentelemetry import TracingInterceptor
 
-    return [TracingInterceptor(tracer)]
+    return [TracingInterceptor(tracer), NamedLines()]
 
 
 def _api_key(text: str) -> str:

@@ -6,13 +6,18 @@ import asyncio
 import json
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import structlog
 from starlette.types import Message, Receive, Scope, Send
+from temporalio import activity
 
 from api.middleware.request_ids import serve_named
+from api.temporal.log_ids import NamedLines
+from workflows.lifecycle.trial import TrialState
+from workflows.messages import KillContainer, RecordTrial, RunContainer
 
 PROGRAM = """
 import logging, structlog
@@ -22,6 +27,8 @@ configure_logging("{format}")
 with structlog.contextvars.bound_contextvars(request_id="r1", trial_id="7"):
     structlog.get_logger().info("of ours", pool="p")
     logging.getLogger("library").warning("of a %s", "library")
+    structlog.get_logger().info("of a container", container_id="7.r-1.2-0")
+    logging.getLogger("workflow").info("of a workflow", extra={{"temporal_workflow": {{"workflow_id": "task-t1"}}}})
     try:
         raise ValueError("why")
     except ValueError:
@@ -37,11 +44,13 @@ def lines(log_format: str) -> list[str]:
 
 
 def test_json_is_an_object_a_line_of_ours_and_of_libraries() -> None:
-    ours, library, broken = (json.loads(line) for line in lines("json"))
+    ours, library, container, workflow, broken = (json.loads(line) for line in lines("json"))
     assert (ours["event"], ours["level"], ours["pool"]) == ("of ours", "info", "p")
     assert (library["event"], library["level"], library["logger"]) == ("of a library", "warning", "library")
     assert "ValueError: why" in broken["exception"]
-    for each in (ours, library, broken):
+    assert (container["allocation_id"], container["task_id"], container["experiment_id"]) == ("7.r-1.2", "7.r-1", "7")
+    assert workflow["task_id"] == "t1"
+    for each in (ours, library, container, workflow, broken):
         assert (each["request_id"], each["trial_id"]) == ("r1", "7")
         assert each["timestamp"].endswith("Z")
 
@@ -77,4 +86,32 @@ def test_a_clients_id_is_kept_if_it_is_one(sent: str, is_kept: bool) -> None:
     assert (request_id == sent) is is_kept
     assert len(request_id) <= 64
     assert bound == {"request_id": request_id, "experiment_id": "12", "allocation_id": "3.r.1"}
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+@pytest.mark.parametrize(
+    ("workflow_id", "order", "ids"),
+    [
+        ("trial-7", RunContainer(container_id="3.r.2-0", allocation_id="3.r.2", agent_id="a"),
+         {"trial_id": "7", "allocation_id": "3.r.2", "task_id": "3.r", "experiment_id": "3"}),
+        ("task-0f-1", KillContainer(container_id="0f-1.1-0"), {"task_id": "0f-1"}),
+        ("experiment-3", RecordTrial(trial_id=9, revision=1, state=TrialState.ACTIVE, restarts=0),
+         {"experiment_id": "3", "trial_id": "9"}),
+        ("checkpoint-gc-3", None, {"experiment_id": "3"}),
+        ("pool-default", None, {}),
+    ],
+)  # fmt: skip
+def test_lines_of_an_activity_have_the_ids_of_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch, workflow_id: str, order: Any, ids: dict[str, str]
+) -> None:
+    found: dict[str, Any] = {}
+
+    class Next:
+        async def execute_activity(self, input: Any) -> None:
+            found.update(structlog.contextvars.get_contextvars())
+
+    monkeypatch.setattr(activity, "info", lambda: SimpleNamespace(workflow_id=workflow_id))
+    activities = NamedLines().intercept_activity(cast("Any", Next()))
+    asyncio.run(activities.execute_activity(cast("Any", SimpleNamespace(args=[] if order is None else [order]))))
+    assert found == ids
     assert structlog.contextvars.get_contextvars() == {}
