@@ -10,9 +10,18 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from workflows.lifecycle import budget as words
 from workflows.lifecycle.allocation import EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.facts import Commanded, ExperimentFacts, QueueFacts, RunFacts, TaskFacts, TrialFacts
+from workflows.lifecycle.facts import (
+    BudgetFacts,
+    Commanded,
+    ExperimentFacts,
+    QueueFacts,
+    RunFacts,
+    TaskFacts,
+    TrialFacts,
+)
 from workflows.lifecycle.trial import TrialState
 
 _MOST_RUNS = 10
@@ -72,6 +81,8 @@ def explain_trial(facts: TrialFacts, now: datetime) -> list[str]:
 def explain_experiment(facts: ExperimentFacts, now: datetime) -> list[str]:
     """How an experiment stands and why, and what those of its trials wait for that do not run."""
     sentences = [f"experiment {facts.experiment_id} {_experiment(facts, now)}"]
+    if facts.budget is not None and facts.budget.limits.known() and not facts.state.is_terminal:
+        sentences.append(_budget(facts.experiment_id, facts.budget))
     phases = {trial.trial_id: phase(trial, now) for trial in facts.open}
     counts: Counter[str] = Counter(phases.values())
     known = sum(counts.values())
@@ -268,6 +279,14 @@ def _experiment(facts: ExperimentFacts, now: datetime) -> str:
         return f"{text}: {facts.error}"
     by = _by(facts.commanded, now, "cancel", "kill") if state is ExperimentState.CANCELED else ""
     return text + (f":{by}" if by else "")
+
+
+def _budget(experiment_id: int, facts: BudgetFacts) -> str:
+    limits = facts.limits
+    if facts.spent is None:
+        return words.outlook(limits, facts.used, facts.lasts_until)
+    how = words.how_to_raise(limits, facts.spent, f"experiment budget set {experiment_id}")
+    return f"its {words.is_spent(limits, facts.spent)}: {how}, then `det experiment activate {experiment_id}`"
 
 
 # -- what comes next, and what was -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from workflows.lifecycle.budget import Limits, What
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.task import TaskState
 from workflows.lifecycle.trial import TrialState
@@ -88,6 +89,15 @@ class Commanded(Facts):
     at: datetime
 
 
+class BudgetFacts(Facts):
+    """A budget, and what was used of it."""
+
+    limits: Limits
+    used: dict[What, float]  # in the units of the limits
+    spent: What | None = None  # the limit that is reached
+    lasts_until: datetime | None = None  # when time uses it up, if nothing changes
+
+
 class TrialFacts(Facts):
     """Everything about one trial. Runs in order, the oldest first."""
 
@@ -149,6 +159,7 @@ class ExperimentFacts(Facts):
     error: str = ""
     ended_at: datetime | None = None
     commanded: Commanded | None = None
+    budget: BudgetFacts | None = None
     ended: dict[str, int] = Field(default_factory=dict[str, int])  # how many trials, by terminal state
     open_count: int = 0
     open: list[TrialFacts] = Field(default_factory=list[TrialFacts])
