@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from workflows.config.base import INT64_MAX, Length, Period, Section
+from workflows.config.budget import Budget
 from workflows.config.hyperparameters import Hyperparameters
 from workflows.config.policies import (
     BUILTIN_LOG_POLICIES,
@@ -59,6 +60,7 @@ class ExperimentConfig(Section):
     ] = Field(default={}, description="The search space: constants, ranges, choices, and maps of these.")
     searcher: SearcherConfig = Field(description="How the search space is explored.")
     resources: Resources = Field(default=Resources(), description="Slots, pool, priority.")
+    budget: Budget | None = Field(default=None, description="What it may use before it is paused.")
     environment: Environment = Field(default=Environment(), description="Container image, variables, ports.")
     bind_mounts: list[BindMount] = Field(default=[], description="Directories of the machine in the container.")
     checkpoint_storage: CheckpointStorage = Field(description="Where checkpoints go and how many are kept.")

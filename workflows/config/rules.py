@@ -12,6 +12,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from workflows.config.base import INT64_MAX, JsonMap
+from workflows.config.budget import WALL_TIME_MESSAGE, is_wall_time
 from workflows.config.check import Finding, is_integer
 from workflows.config.errors import Path
 from workflows.config.hyperparameters import LEAF_TYPES, Hyperparameters, grid_size
@@ -55,6 +56,7 @@ def check_rules(config: JsonMap, *, managed: bool, known_bad: list[Path]) -> lis
         *_storage(_map(config.get("checkpoint_storage"))),
         *_log_policies(config.get("log_policies")),
         *_profiling(_map(config.get("profiling"))),
+        *_budget(config.get("budget")),
     ]
     return [f for f in findings if not any(f.path[: len(bad)] == bad for bad in known_bad if bad)]
 
@@ -327,3 +329,14 @@ def _profiling(profiling: JsonMap) -> Iterator[Finding]:
     begin, end = profiling.get("begin_on_batch", 0), profiling.get("end_after_batch")
     if is_integer(begin) and is_integer(end) and cast(int, begin) > cast(int, end):
         yield Finding(("profiling",), "begin_on_batch must be less than end_after_batch", begin, key="begin_on_batch")
+
+
+def _budget(budget: Any) -> Iterator[Finding]:
+    if not isinstance(budget, dict):
+        return
+    limits = cast(JsonMap, budget)
+    if all(limits.get(name) is None for name in ("slot_hours", "wall_time", "trials")):
+        yield Finding(("budget",), "must limit one or more of slot_hours, wall_time and trials", limits)
+    wall_time = limits.get("wall_time")
+    if isinstance(wall_time, str) and not is_wall_time(wall_time):
+        yield Finding(("budget", "wall_time"), WALL_TIME_MESSAGE, wall_time)

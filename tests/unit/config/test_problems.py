@@ -301,6 +301,21 @@ OTHERS = [
         {"retention_policy": {"log_retention_days": -2}},
         "<config>.retention_policy.log_retention_days: must be >= -1 but found -2",
     ),
+    ({"budget": {"soft": 0.5}}, "<config>.budget: must limit one or more of slot_hours, wall_time and trials"),
+    ({"budget": {"slot_hours": 0}}, "<config>.budget.slot_hours: must be > 0 but found 0"),
+    ({"budget": {"trials": 0}}, "<config>.budget.trials: must be >= 1 but found 0"),
+    (
+        {"budget": {"wall_time": "12 hours"}},
+        "<config>.budget.wall_time: must be a duration of 1s to 3650d, such as 12h or 1h30m",
+    ),
+    (
+        {"budget": {"wall_time": "9999d"}},
+        "<config>.budget.wall_time: must be a duration of 1s to 3650d, such as 12h or 1h30m",
+    ),
+    (
+        {"budget": {"slot_hour": 3}},
+        '<config>.budget: additionalProperties "slot_hour" not allowed (did you mean "slot_hours"?)',
+    ),
     (
         {"optimizations": {"mixed_precision": "o1"}},
         '<config>.optimizations.mixed_precision: value must be one of <nil>, "O0", "O1", "O2", "O3"'
