@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, Exists, Result, delete, func, select, updat
 from sqlalchemy.orm import Session
 from temporalio import activity
 
-from database import webhooks
+from database import budgets, webhooks
 from database.log_facts import actions_of_log_policies, failure_of
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
 from database.models import (
@@ -75,6 +75,8 @@ class Records:
                 return ids  # a later record is written already
             if before != record.state.value:  # a retry finds it unchanged: events are posted once
                 webhooks.note_state(session, record.experiment_id, record.state.value)
+            if record.clock is not None:
+                budgets.note_clock(session, record.experiment_id, record.clock, record.notices)
             record_decisions(session, record.experiment_id, record.decisions)
             for standing in record.standings:
                 _update_standing(session, standing)
@@ -167,7 +169,8 @@ class Records:
     def open_allocation(self, order: OpenAllocation) -> None:
         """Record an allocation that got its slots, keyed by its id; the trial's run id moves with it."""
         with self._database.write() as session:
-            session.execute(
+            counted_by = [] if order.trial_id is None else budgets.of_trial(session, order.trial_id)
+            opened = session.scalar(
                 insert(session, Allocation)
                 .values(
                     id=order.allocation_id,
@@ -178,9 +181,13 @@ class Records:
                     pool=order.pool,
                     slots=order.slots,
                     placements=[place.model_dump(mode="json") for place in order.placements],
+                    budgets=counted_by,
                 )
                 .on_conflict_do_nothing()
+                .returning(Allocation.id)
             )
+            if opened is not None:
+                budgets.count(session, counted_by, order.slots)
             if order.trial_id is None:
                 name = session.get_one(Task, order.task_id).name
                 line = f"{name} was assigned to an agent"
@@ -212,12 +219,15 @@ class Records:
         """
         self._await_reports(order.allocation_id)
         with self._database.write() as session:
-            session.execute(
+            closed = session.execute(
                 update(Allocation)
                 .where(Allocation.id == order.allocation_id, Allocation.ended_at.is_(None))
                 .values(ended_at=utc_now(), state=AllocationState.TERMINATED.value)
-            )
+                .returning(Allocation.budgets, Allocation.slots)
+            ).one_or_none()
             notify(session, order.allocation_id)
+            if closed is not None:
+                budgets.count(session, closed.budgets, -closed.slots)
             allocation = session.get_one(Allocation, order.allocation_id)
             failed = next((result for result in order.results if result.code), None)
             failure = failure_of(session, allocation, failed.container_id) if failed else None

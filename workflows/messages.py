@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from workflows.config.resources import Closeness
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
+from workflows.lifecycle.budget import Clock, Meter
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.imports import ImportMode, Kind
 from workflows.lifecycle.needs import Need
@@ -117,6 +118,8 @@ class ExperimentRun(BaseModel):
     progress: float = 0.0  # as last recorded
     revision: int = 0  # counts records, see RecordExperiment
     order_count: int = 0  # counts orders to trials, see TrialOrders
+    budget: Meter | None = None
+    clock: Clock = Field(default_factory=Clock)  # of its budget
 
 
 class PoolMove(BaseModel):
@@ -530,6 +533,8 @@ class RecordExperiment(BaseModel):
     trials: list[NewTrial] = Field(default_factory=list[NewTrial])
     standings: list[TrialStanding] = Field(default_factory=list[TrialStanding])
     queued: list[QueuedEvent] | None = None  # of a custom search: all that wait for its program; None: no change
+    clock: Clock | None = None  # of its budget, if it has one
+    notices: list[str] = Field(default_factory=list[str])  # of its budget, to be read behind the experiment's name
 
 
 class RecordTrial(BaseModel):

@@ -6,6 +6,7 @@ write of an activity can be an upsert.
 
 from database.models.audit import AuditEntry, AuditSubject
 from database.models.base import Base, BigId
+from database.models.budgets import Budget
 from database.models.cluster import (
     Agent,
     AgentJoinToken,
@@ -65,6 +66,7 @@ __all__ = [
     "AuditSubject",
     "Base",
     "BigId",
+    "Budget",
     "Checkpoint",
     "Cluster",
     "ClusterMessage",

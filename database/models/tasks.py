@@ -104,6 +104,7 @@ class Allocation(Base):
     end_cause: Mapped[str | None] = mapped_column(String(40))
     end_message: Mapped[str] = mapped_column(Text, default="")
     exit_code: Mapped[int | None]
+    budgets: Mapped[list[int]] = mapped_column(Document, default=list)  # ids of those that count it
     accelerators: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # that its container found
 
 

@@ -91,6 +91,17 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('id', name=op.f('pk_groups')),
     sa.UniqueConstraint('name', name=op.f('uq_groups_name'))
     )
+    op.create_table('import_marks',
+    sa.Column('source', sa.String(length=36), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('key', sa.String(length=160), nullable=False),
+    sa.Column('ours', sa.String(length=160), nullable=False),
+    sa.Column('digest', sa.String(length=80), nullable=False),
+    sa.PrimaryKeyConstraint('source', 'kind', 'key', name=op.f('pk_import_marks'))
+    )
+    with op.batch_alter_table('import_marks', schema=None) as batch_op:
+        batch_op.create_index('ix_import_marks_ours', ['kind', 'ours'], unique=False)
+
     op.create_table('login_failures',
     sa.Column('name_hash', sa.String(length=64), nullable=False),
     sa.Column('failures', sa.Integer(), nullable=False),
@@ -149,6 +160,11 @@ def upgrade() -> None:
         batch_op.create_index('ix_task_logs_severe', ['task_id', 'id'], unique=False, sqlite_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"), postgresql_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"))
         batch_op.create_index('ix_task_logs_task_id_id', ['task_id', 'id'], unique=False)
 
+    op.create_table('token_keys',
+    sa.Column('public_key', sa.String(length=64), nullable=False),
+    sa.Column('source', sa.String(length=36), nullable=False),
+    sa.PrimaryKeyConstraint('public_key', name=op.f('pk_token_keys'))
+    )
     op.create_table('users',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('username', sa.String(length=120), nullable=False),
@@ -201,6 +217,24 @@ def upgrade() -> None:
     with op.batch_alter_table('group_members', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_group_members_user_id'), ['user_id'], unique=False)
 
+    op.create_table('imports',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('mode', sa.String(length=12), nullable=False),
+    sa.Column('state', sa.String(length=12), nullable=False),
+    sa.Column('source', sa.Text(), nullable=False),
+    sa.Column('shown_source', sa.Text(), nullable=False),
+    sa.Column('is_shifted', sa.Boolean(), nullable=False),
+    sa.Column('cluster_id', sa.String(length=36), nullable=False),
+    sa.Column('schema_version', sa.String(length=24), nullable=False),
+    sa.Column('shifts', Document, nullable=False),
+    sa.Column('warnings', Document, nullable=False),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_imports_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_imports'))
+    )
     op.create_table('submissions',
     sa.Column('job_id', sa.String(length=36), nullable=False),
     sa.Column('kind', sa.String(length=24), nullable=False),
@@ -283,6 +317,26 @@ def upgrade() -> None:
     with op.batch_alter_table('config_policies', schema=None) as batch_op:
         batch_op.create_index('uq_config_policies_cluster', ['workload'], unique=True, sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
 
+    op.create_table('import_tables',
+    sa.Column('import_id', sa.Integer(), nullable=False),
+    sa.Column('kind', sa.String(length=24), nullable=False),
+    sa.Column('place', sa.Integer(), nullable=False),
+    sa.Column('holder', sa.String(length=32), nullable=False),
+    sa.Column('cursor', sa.String(length=200), nullable=False),
+    sa.Column('is_done', sa.Boolean(), nullable=False),
+    sa.Column('total', sa.BigInteger(), nullable=False),
+    sa.Column('read', sa.BigInteger(), nullable=False),
+    sa.Column('written', sa.BigInteger(), nullable=False),
+    sa.Column('unchanged', sa.BigInteger(), nullable=False),
+    sa.Column('differing', sa.BigInteger(), nullable=False),
+    sa.Column('checksum', sa.String(length=16), nullable=False),
+    sa.Column('our_checksum', sa.String(length=16), nullable=False),
+    sa.Column('skipped', Document, nullable=False),
+    sa.Column('started_at', UtcTime(), nullable=True),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['import_id'], ['imports.id'], name=op.f('fk_import_tables_import_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('import_id', 'kind', name=op.f('pk_import_tables'))
+    )
     op.create_table('models',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('name', sa.String(length=255), nullable=False),
@@ -530,6 +584,20 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['number'], ['audit_entries.number'], name=op.f('fk_audit_subjects_number')),
     sa.PrimaryKeyConstraint('experiment_id', 'number', name=op.f('pk_audit_subjects'))
     )
+    op.create_table('budgets',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('limits', Document, nullable=False),
+    sa.Column('spent_slot_s', sa.Double(), nullable=False),
+    sa.Column('held_slots', sa.Integer(), nullable=False),
+    sa.Column('counted_at', UtcTime(), nullable=False),
+    sa.Column('number', sa.Integer(), nullable=False),
+    sa.Column('clock', Document, nullable=False),
+    sa.Column('notices', Document, nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_budgets_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_budgets')),
+    sa.UniqueConstraint('experiment_id', name=op.f('uq_budgets_experiment_id'))
+    )
     op.create_table('held_starts',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('payload', Document, nullable=False),
@@ -715,6 +783,7 @@ def upgrade() -> None:
     sa.Column('end_cause', sa.String(length=40), nullable=True),
     sa.Column('end_message', sa.Text(), nullable=False),
     sa.Column('exit_code', sa.Integer(), nullable=True),
+    sa.Column('budgets', Document, nullable=False),
     sa.Column('accelerators', Document, nullable=False),
     sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_allocations_task_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_allocations_trial_id'), ondelete='CASCADE'),
@@ -839,70 +908,9 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_trial_sources_checkpoint_uuid'), ['checkpoint_uuid'], unique=False)
         batch_op.create_index('ix_trial_sources_version', ['model_id', 'model_version'], unique=False)
 
-    op.create_table('import_marks',
-    sa.Column('source', sa.String(length=36), nullable=False),
-    sa.Column('kind', sa.String(length=24), nullable=False),
-    sa.Column('key', sa.String(length=160), nullable=False),
-    sa.Column('ours', sa.String(length=160), nullable=False),
-    sa.Column('digest', sa.String(length=80), nullable=False),
-    sa.PrimaryKeyConstraint('source', 'kind', 'key', name=op.f('pk_import_marks'))
-    )
-    with op.batch_alter_table('import_marks', schema=None) as batch_op:
-        batch_op.create_index('ix_import_marks_ours', ['kind', 'ours'], unique=False)
-
-    op.create_table('token_keys',
-    sa.Column('public_key', sa.String(length=64), nullable=False),
-    sa.Column('source', sa.String(length=36), nullable=False),
-    sa.PrimaryKeyConstraint('public_key', name=op.f('pk_token_keys'))
-    )
-    op.create_table('imports',
-    sa.Column('id', sa.Integer(), nullable=False),
-    sa.Column('mode', sa.String(length=12), nullable=False),
-    sa.Column('state', sa.String(length=12), nullable=False),
-    sa.Column('source', sa.Text(), nullable=False),
-    sa.Column('shown_source', sa.Text(), nullable=False),
-    sa.Column('is_shifted', sa.Boolean(), nullable=False),
-    sa.Column('cluster_id', sa.String(length=36), nullable=False),
-    sa.Column('schema_version', sa.String(length=24), nullable=False),
-    sa.Column('shifts', Document, nullable=False),
-    sa.Column('warnings', Document, nullable=False),
-    sa.Column('error', sa.Text(), nullable=False),
-    sa.Column('owner_id', sa.Integer(), nullable=False),
-    sa.Column('created_at', UtcTime(), nullable=False),
-    sa.Column('ended_at', UtcTime(), nullable=True),
-    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_imports_owner_id')),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_imports'))
-    )
-    op.create_table('import_tables',
-    sa.Column('import_id', sa.Integer(), nullable=False),
-    sa.Column('kind', sa.String(length=24), nullable=False),
-    sa.Column('place', sa.Integer(), nullable=False),
-    sa.Column('holder', sa.String(length=32), nullable=False),
-    sa.Column('cursor', sa.String(length=200), nullable=False),
-    sa.Column('is_done', sa.Boolean(), nullable=False),
-    sa.Column('total', sa.BigInteger(), nullable=False),
-    sa.Column('read', sa.BigInteger(), nullable=False),
-    sa.Column('written', sa.BigInteger(), nullable=False),
-    sa.Column('unchanged', sa.BigInteger(), nullable=False),
-    sa.Column('differing', sa.BigInteger(), nullable=False),
-    sa.Column('checksum', sa.String(length=16), nullable=False),
-    sa.Column('our_checksum', sa.String(length=16), nullable=False),
-    sa.Column('skipped', Document, nullable=False),
-    sa.Column('started_at', UtcTime(), nullable=True),
-    sa.Column('ended_at', UtcTime(), nullable=True),
-    sa.ForeignKeyConstraint(['import_id'], ['imports.id'], name=op.f('fk_import_tables_import_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('import_id', 'kind', name=op.f('pk_import_tables'))
-    )
 
 
 def downgrade() -> None:
-    op.drop_table('import_tables')
-    op.drop_table('imports')
-    op.drop_table('token_keys')
-    with op.batch_alter_table('import_marks', schema=None) as batch_op:
-        batch_op.drop_index('ix_import_marks_ours')
-
-    op.drop_table('import_marks')
     with op.batch_alter_table('trial_sources', schema=None) as batch_op:
         batch_op.drop_index('ix_trial_sources_version')
         batch_op.drop_index(batch_op.f('ix_trial_sources_checkpoint_uuid'))
@@ -959,6 +967,7 @@ def downgrade() -> None:
     op.drop_table('search_decisions')
     op.drop_table('model_definitions')
     op.drop_table('held_starts')
+    op.drop_table('budgets')
     op.drop_table('audit_subjects')
     with op.batch_alter_table('webhook_triggers', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_webhook_triggers_webhook_id'))
@@ -1015,6 +1024,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_models_owner_id'))
 
     op.drop_table('models')
+    op.drop_table('import_tables')
     with op.batch_alter_table('config_policies', schema=None) as batch_op:
         batch_op.drop_index('uq_config_policies_cluster', sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
 
@@ -1032,6 +1042,7 @@ def downgrade() -> None:
         batch_op.drop_index('ix_submissions_of')
 
     op.drop_table('submissions')
+    op.drop_table('imports')
     with op.batch_alter_table('group_members', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_group_members_user_id'))
 
@@ -1039,6 +1050,7 @@ def downgrade() -> None:
     op.drop_table('cluster_messages')
     op.drop_table('agent_join_tokens')
     op.drop_table('users')
+    op.drop_table('token_keys')
     with op.batch_alter_table('task_logs', schema=None) as batch_op:
         batch_op.drop_index('ix_task_logs_task_id_id')
         batch_op.drop_index('ix_task_logs_severe', sqlite_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"), postgresql_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"))
@@ -1054,6 +1066,10 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_login_failures_last_at'))
 
     op.drop_table('login_failures')
+    with op.batch_alter_table('import_marks', schema=None) as batch_op:
+        batch_op.drop_index('ix_import_marks_ours')
+
+    op.drop_table('import_marks')
     op.drop_table('groups')
     op.drop_table('cluster')
     with op.batch_alter_table('audit_entries', schema=None) as batch_op:
