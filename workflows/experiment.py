@@ -13,6 +13,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlrea
 from workflows import calls, names
 from workflows.attributes import ORDINARY, note_pool, note_state, search_attributes
 from workflows.cleanup import start_gc
+from workflows.experiment_budget import BudgetWatch
+from workflows.lifecycle.budget import Meter
 from workflows.lifecycle.experiment import (
     FINAL_STATE,
     TRANSITIONS,
@@ -109,8 +111,8 @@ class Experiment:
     """Id `experiment-<id>`. Closes when its terminal state is recorded.
 
     Messages: `command`, `complete_operations`, `amend` and `post_operations` (updates) from the API;
-    `validation_reported`, `progress_reported` and `move` (signals) from the API; `trial_ended` (signal) from its
-    trials.
+    `validation_reported`, `progress_reported`, `move` and `budget` (signals) from the API; `trial_ended` (signal) from
+    its trials.
     """
 
     @workflow.init
@@ -123,6 +125,7 @@ class Experiment:
         self._created: list[Create] = []
         self._touched: set[str] = set()
         self._to_start: list[str] = [request_id for request_id, entry in self._open.items() if entry.is_waiting]
+        self._budget = BudgetWatch(run, self._to_start)
         self._fault = ""
         self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
         self._requests: list[_Request] = []
@@ -156,7 +159,10 @@ class Experiment:
             if self._can_end():
                 break
             self._say_what_it_waits_for()
-            await workflow.wait_condition(lambda: self._has_news() or self._can_end() or self._can_continue_as_new())
+            self._budget.set_alarm()
+            await workflow.wait_condition(
+                lambda: self._has_news() or self._can_end() or self._can_continue_as_new() or self._budget.needs_alarm()
+            )
         async with self._lock:
             state.state = FINAL_STATE[state.state]
             recorded = await self._record()
@@ -172,7 +178,7 @@ class Experiment:
         """Pause, activate, cancel or kill. Answers when the new state is recorded; trials follow in their own time."""
         async with self._lock:
             try:  # the state may have moved while this command waited its turn
-                target = next_state(self._run.state, command)
+                target = self._target(command)
             except CommandRefused as error:
                 raise ApplicationError(str(error), type=ErrorType.COMMAND_REFUSED, non_retryable=True) from None
             if target is not self._run.state:
@@ -184,9 +190,14 @@ class Experiment:
     @command.validator
     def _command_applies(self, command: Command) -> None:
         try:
-            next_state(self._run.state, command)
+            self._target(command)
         except CommandRefused as error:
             raise ApplicationError(str(error), type=ErrorType.COMMAND_REFUSED, non_retryable=True) from None
+
+    def _target(self, command: Command) -> ExperimentState:
+        target = next_state(self._run.state, command)
+        self._budget.check(command)
+        return target
 
     @workflow.update
     async def complete_operations(self, batch: OperationReports) -> OperationAnswers:
@@ -230,6 +241,11 @@ class Experiment:
             self._order(self._open)
 
     @workflow.signal
+    def budget(self, meter: Meter) -> None:
+        """What its trials have used of its budget, or other limits. An earlier one changes nothing."""
+        self._budget.take(meter)
+
+    @workflow.signal
     def validation_reported(self, report: ValidationReport) -> None:
         """A validation that the searcher decides on. A repeat changes nothing."""
         entry = self._run.trials.get(report.request_id)
@@ -266,7 +282,9 @@ class Experiment:
             return True
         if self._is_old():
             return False
-        return bool(self._run.past is not None or self._run.inbox or self._next_starts() or self._may_inherit)
+        if self._run.past is not None or self._run.inbox or self._next_starts() or self._may_inherit:
+            return True
+        return self._budget.has_news()
 
     async def _work_off(self) -> None:
         async with self._lock:
@@ -305,6 +323,8 @@ class Experiment:
         # before the requests, as it came: a trial's validations go before its completed operation
         if not self._is_old():
             self._decide_inbox()
+            if self._budget.heed():
+                self._stop(ExperimentState.PAUSED)
         if run.past is not None and not self._is_old():
             return []  # the search is not yet where it was
         requests, self._requests = self._requests[:_BATCH], self._requests[_BATCH:]
@@ -490,10 +510,11 @@ class Experiment:
                 self._recorded[entry.trial_id] = standing
                 standings.append(standing)
         decided, self._decided = self._decided, []
+        clock, notices = self._budget.run_on(), self._budget.take_notices()
         head = (run.state, self._progress())
         queue = run.search.queue()
         has_queue_news = [event.id for event in queue] != self._recorded_queue
-        if not (decided or new or standings or has_queue_news) and head == self._recorded_head:
+        if not (decided or new or standings or has_queue_news or notices) and head == self._recorded_head:
             return CreatedTrials(trial_ids=[])
         if self._recorded_head is None or self._recorded_head[0] is not run.state:
             note_state(run.state.value)
@@ -513,6 +534,8 @@ class Experiment:
                 trials=new,
                 standings=standings,
                 queued=queue if has_queue_news else None,
+                clock=clock,
+                notices=notices,
             ),
         )
         for request_id, entry in note_trials(run, new, answer).items():
@@ -557,12 +580,13 @@ class Experiment:
         self._to_start.append(request_id)
 
     def _next_starts(self) -> list[str]:
-        return self._to_start[: min(_BATCH, _STARTS_PER_RUN - self._started)]
+        return self._to_start[: self._budget.affordable(min(_BATCH, _STARTS_PER_RUN - self._started))]
 
     async def _start(self, request_id: str) -> None:
         run = self._run
         self._started += 1
         entry = run.trials[request_id]
+        run.clock.trials += not entry.run_id
         orders = self._orders(request_id)
         self._ordered[request_id] = orders
         child = TrialRun(
