@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from api.errors import BadRequest
 from api.schemas.base import as_utc, rfc3339
 from api.schemas.history import HistoryEvent, HistoryKind
-from database.models import Allocation, AuditEntry, AuditSubject, Experiment, Trial
+from database.models import Allocation, AuditEntry, AuditSubject, Budget, Experiment, Trial
 
 _CURSOR = re.compile(r"([0-9TZ:.+-]{20,40})~([0-2])~(.{1,100})")
 _KINDS: tuple[HistoryKind, ...] = ("state", "run", "request")  # of two at the same time the last one is the newer
@@ -38,6 +38,7 @@ _DEEDS = {
     ("POST", f"{_EXPERIMENT}/move"): "moved it to another project",
     ("POST", f"{_EXPERIMENT}/search/amend"): "changed its search",
     ("POST", f"{_EXPERIMENT}/searcher_operations"): "answered its search",
+    ("PATCH", "/api/v1/undeterred/experiments/{experiment_id}/budget"): "changed its budget",
     ("PUT", f"{_EXPERIMENT}/labels/{{label:path}}"): "labelled it {tail}",
     ("DELETE", f"{_EXPERIMENT}/labels/{{label:path}}"): "removed its label {tail}",
     ("PUT", f"{_EXPERIMENT}/retain_logs"): "changed how long its logs are kept",
@@ -186,6 +187,10 @@ def _states(session: Session, experiment: Experiment, before: Cursor | None, lim
         events.append((HistoryEvent(at=experiment.ended_at, kind="state", text=text, is_bad=is_bad), 0, "2"))
     began = HistoryEvent(at=experiment.started_at, kind="state", text="was recorded, and its search began")
     events.append((began, 0, "1"))
+    budget = session.scalar(select(Budget).where(Budget.experiment_id == experiment.id))
+    for number, notice in enumerate(budget.notices if budget is not None else [], start=3):
+        event = HistoryEvent(at=datetime.fromisoformat(notice["at"]), kind="state", text=notice["text"])
+        events.append((event, 0, f"{number:03}"))
     for event, source, id_ in sorted(events, key=lambda found: (found[0].at, found[2]), reverse=True)[:limit]:
         if before is None or (event.at, source, id_) < (before.at, before.source, before.id):
             yield event, source, id_

@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, containers_of, missing_ones
+from database.budgets import meter_of
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import (
     Agent,
     Allocation,
+    Budget,
     Checkpoint,
     Experiment,
     LogPolicyMatch,
@@ -24,10 +26,20 @@ from database.models import (
     TaskLog,
     Trial,
 )
+from database.types import utc_now
 from workflows.config.durations import seconds_of
 from workflows.lifecycle.allocation import backoff_s
+from workflows.lifecycle.budget import Clock, lasts_until, spent, used
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.lifecycle.facts import Commanded, ExperimentFacts, NeedFacts, RunFacts, TaskFacts, TrialFacts
+from workflows.lifecycle.facts import (
+    BudgetFacts,
+    Commanded,
+    ExperimentFacts,
+    NeedFacts,
+    RunFacts,
+    TaskFacts,
+    TrialFacts,
+)
 from workflows.lifecycle.task import ENDS_IDLE, TaskKind, TaskState
 from workflows.lifecycle.trial import FINAL_STATE, TrialState
 from workflows.messages import Timing
@@ -69,7 +81,8 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
         state=ExperimentState(experiment.state),
         error=experiment.error,
         ended_at=experiment.ended_at,
-        commanded=_commanded(experiment),
+        commanded=_commanded(session, experiment),
+        budget=_budget(session, experiment),
         ended={state: counts[state] for state in _TERMINAL if state in counts},
         open_count=sum(count for state, count in counts.items() if state not in _TERMINAL),
         open=_facts(session, experiment, session.scalars(statement).all(), timing),
@@ -130,11 +143,18 @@ def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], tim
         if row.ended_at is None and len(row.placements) > 1 and (arrived := arrived_ranks(session, row.id)):
             facts.missing = missing_ones(row.placements, arrived)
         runs[row.trial_id or 0].append(facts)
-    return [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches)) for trial in found]
+    commanded = _commanded(session, experiment)
+    return [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches), commanded) for trial in found]
 
 
 def _trial(
-    session: Session, experiment: Experiment, trial: Trial, runs: list[RunFacts], timing: Timing, has_matches: bool
+    session: Session,
+    experiment: Experiment,
+    trial: Trial,
+    runs: list[RunFacts],
+    timing: Timing,
+    has_matches: bool,
+    commanded: Commanded | None,
 ) -> TrialFacts:
     actions = actions_of_log_policies(session, trial.id) if has_matches else None
     has_operation = not experiment.has_operations or trial.operation_length is not None
@@ -154,7 +174,7 @@ def _trial(
         excluded=actions["excluded"] if actions else {},
         ended_at=trial.ended_at,
         runs=runs,
-        commanded=_commanded(experiment),
+        commanded=commanded,
     )
 
 
@@ -209,7 +229,23 @@ def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]
     return found
 
 
-def _commanded(experiment: Experiment) -> Commanded | None:
+def _budget(session: Session, experiment: Experiment) -> BudgetFacts | None:
+    row = session.scalar(select(Budget).where(Budget.experiment_id == experiment.id))
+    if row is None:
+        return None
+    meter, clock, now = meter_of(row), Clock.model_validate(row.clock), utc_now()
+    return BudgetFacts(
+        limits=meter.limits,
+        used=used(meter, clock, now),
+        spent=spent(meter, clock, now) or clock.paused_by,
+        lasts_until=lasts_until(meter, clock) if ExperimentState(experiment.state) is ExperimentState.ACTIVE else None,
+    )
+
+
+def _commanded(session: Session, experiment: Experiment) -> Commanded | None:
+    row = session.scalar(select(Budget).where(Budget.experiment_id == experiment.id))
+    if row is not None and row.notices and Clock.model_validate(row.clock).paused_by is not None:
+        return Commanded(command="pause", by="its budget", at=row.notices[-1]["at"])
     if experiment.commanded_at is None:
         return None
     return Commanded(command=experiment.commanded, by=experiment.commanded_by, at=experiment.commanded_at)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable
 from api.errors import BadRequest, FailedPrecondition, Forbidden
+from api.services import budgets
 from api.services.experiments import Created, Creator, run_of
 from api.services.forks import origin_of
 from api.services.idempotency import Once
@@ -87,6 +88,8 @@ class Continuer:
         same = past.same if config.searcher == before.searcher else 0
         _take_back(session, row, past, same)
         row.config = config.to_wire()
+        if config.budget != before.budget:
+            budgets.replace(session, row, config.budget)
         row.commanded, row.commanded_by, row.commanded_at = "continue", user.username, utc_now()
         row.is_archived = False  # or it would run while archived, and could not be unarchived
         row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
@@ -107,6 +110,7 @@ _HARMLESS = frozenset(
     {
         "name", "description", "labels", "searcher", "max_restarts", "min_validation_period", "min_checkpoint_period",
         "scheduling_unit", "records_per_epoch", "perform_initial_validation", "log_policies", "retention_policy",
+        "budget",
     }
 )  # fmt: skip
 _HARMLESS_RESOURCES = frozenset({"slots_per_trial", "max_slots", "priority", "weight", "resource_pool"})

@@ -17,7 +17,7 @@ from api.auth.authorization import changeable, may_see, readable, readable_check
 from api.errors import BadRequest, NotFound
 from api.schemas.experiments import CreateExperimentRequest
 from api.schemas.validation import checked_external_id
-from api.services import config_policies
+from api.services import budgets, config_policies
 from api.services.contexts import pack
 from api.services.forks import Origin
 from api.services.idempotency import Key
@@ -27,6 +27,7 @@ from api.services.templates import usable_template
 from api.services.workspaces import project_of_names, target_project
 from api.settings import ApiSettings
 from api.temporal import outbox
+from database.budgets import meter_of
 from database.checkpoints import resume_point
 from database.models import (
     Agent,
@@ -53,6 +54,7 @@ from workflows.config import (
 from workflows.config.config_policies import NO_POLICY, ConfigPolicy, Workload
 from workflows.config.served import notices
 from workflows.config.yamltext import Document
+from workflows.lifecycle.budget import Clock
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import ExperimentRun, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
@@ -168,6 +170,7 @@ class Creator:
                 if note is not None:
                     note(session, experiment)
                 session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
+                budgets.give(session, experiment, config.budget)
                 run = run_of(session, experiment, config, search, self.settings.timing)
                 run.inheritance, run.template.source_checkpoint = inheritance, source
                 _begin(session, experiment, run, decision)
@@ -300,6 +303,7 @@ def run_of(
     """What the workflow of an experiment starts with."""
     owner = session.get_one(User, experiment.owner_id).username
     project = session.get_one(Project, experiment.project_id)
+    budget = budgets.of_experiment(session, experiment.id)
     if config.preemption_timeout is not None:
         timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
     return ExperimentRun(
@@ -310,6 +314,8 @@ def run_of(
         state=ExperimentState(experiment.state),
         search=search,
         moves=experiment.pool_moves,
+        budget=None if budget is None else meter_of(budget),
+        clock=Clock() if budget is None else Clock.model_validate(budget.clock),
         template=TrialTemplate(
             pool=experiment.resource_pool,
             slots=config.resources.slots_per_trial,

@@ -21,6 +21,7 @@ from api.services import cleanup, experiments, imports, tasks
 from api.services.forks import origin_of
 from api.services.pools import post_service, run_of
 from api.temporal import outbox
+from database import budgets
 from database.log_lines import FURTHER, note_line
 from database.models import (
     Agent,
@@ -101,6 +102,7 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
     unstarted = _unstarted(session)
     _drop_messages(session, unstarted)
     _close_allocations(session, because)
+    budgets.release_all(session, made_at)
     _skip_numbers(session)
     for pool in session.scalars(select(ResourcePool)):
         outbox.post(session, names.pool_workflow(pool.name), outbox.START_POOL, run_of(pool).model_dump(mode="json"))

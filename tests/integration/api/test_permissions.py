@@ -279,6 +279,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
      {"numDays": -1, "experimentIds": ["{experiment_id}"]}, USERS_WRITE),
     # searches; 400 is the answer to who may: this one has decided nothing, and is no custom one
     ("GET", "/api/v1/experiments/{experiment_id}/search/history", None, SEEN),
+    ("GET", "/api/v1/undeterred/experiments/{experiment_id}/budget", None, SEEN),
+    ("PATCH", "/api/v1/undeterred/experiments/{experiment_id}/budget", {"slotHours": 1000}, EDITORS),
     ("POST", "/api/v1/experiments/{experiment_id}/search/amend", {"maxTrials": 9}, TEMPORAL),
     ("POST", "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend", {"maxTrials": 9},
      row("editor", "400", read_only="400")),
