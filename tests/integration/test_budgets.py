@@ -1,0 +1,106 @@
+"""Budgets of experiments that train, on a real platform: warned of, reached, raised; also while nothing is there to look."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.kit.platform import Platform, platform
+from tests.kit.scripts import TRAIN, config
+from workers.orchestrator import new_worker
+from workers.versioning import build_id, take_over
+
+
+async def why(cluster: Platform, experiment_id: int) -> list[str]:
+    return (await cluster.get(f"/api/v1/undeterred/experiments/{experiment_id}/why"))["sentences"]
+
+
+async def budget(cluster: Platform, experiment_id: int) -> dict[str, Any]:
+    return await cluster.get(f"/api/v1/undeterred/experiments/{experiment_id}/budget")
+
+
+async def raise_to(cluster: Platform, experiment_id: int, **limits: Any) -> None:
+    response = await cluster.http.patch(f"/api/v1/undeterred/experiments/{experiment_id}/budget", json=limits)
+    assert response.status_code == 200, response.text
+
+
+async def until_released(cluster: Platform, experiment_id: int) -> float:
+    """Wait until its trials have left; returns the slot-seconds that they used."""
+    used = 0.0
+
+    async def is_free() -> bool:
+        nonlocal used
+        before, used = used, (await budget(cluster, experiment_id))["used"]["slotHours"] * 3600
+        return before == used > 0
+
+    await cluster.until(is_free, what="the trials have left")
+    return used
+
+
+async def test_experiment_is_warned_paused_and_goes_on_when_its_budget_is_raised(cluster: Platform) -> None:
+    slow = config({"max_length": 40}, hyperparameters={"sleep": 0.1})
+    limits = {"slot_hours": 2 / 3600, "soft": 0.25}
+    experiment_id = await cluster.create({**slow, "budget": limits}, {"train.py": TRAIN})
+    trial_id = await cluster.until_reported(experiment_id)
+    assert any("lasts until" in each for each in await why(cluster, experiment_id))
+    await cluster.until_state(experiment_id, "PAUSED")
+    used = await until_released(cluster, experiment_id)
+    assert 2 <= used < 12, "it left at its next checkpoint"
+    log = await cluster.logs(trial_id)
+    assert any(line.endswith("% of its budget of 0.0005556 slot-hours is used.") for line in log)
+    assert any("preempted at" in line for line in log)
+    said = await why(cluster, experiment_id)
+    assert " is paused by its budget at " in said[0]
+    assert said[1] == (
+        "its budget of 0.0005556 slot-hours is spent: "
+        f"`det experiment budget set {experiment_id} --slot-hours 0.001111` raises it, then "
+        f"`det experiment activate {experiment_id}`"
+    )
+    assert "is spent: `det" in await cluster.refused(f"/api/v1/experiments/{experiment_id}/activate", None)
+    history = (await cluster.get(f"/api/v1/undeterred/experiments/{experiment_id}/history"))["events"]
+    assert any(each["text"].endswith("is spent: it is paused") for each in history)
+    await raise_to(cluster, experiment_id, slotHours=1)
+    await cluster.command(experiment_id, "activate")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert any("resumed at" in line for line in await cluster.logs(trial_id))
+
+
+async def test_search_starts_no_more_trials_than_its_budget_has(cluster: Platform) -> None:
+    searcher = {"name": "random", "max_trials": 3, "max_length": 2, "max_concurrent_trials": 3}
+    experiment_id = await cluster.create({**config(searcher), "budget": {"trials": 2}}, {"train.py": TRAIN})
+    await cluster.until_state(experiment_id, "PAUSED")
+    assert (await budget(cluster, experiment_id))["spent"] == "trials"
+    assert "budget of 2 trials is spent" in await cluster.refused(f"/api/v1/experiments/{experiment_id}/activate", None)
+    await raise_to(cluster, experiment_id, trials=3)
+    await cluster.command(experiment_id, "activate")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert (await budget(cluster, experiment_id))["used"]["trials"] == 3
+
+
+async def test_budget_that_was_spent_while_all_orchestrators_were_away_holds_when_one_is_back(
+    temporal_address: str, database_url: str, tmp_path: Path
+) -> None:
+    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a",
+                       has_orchestrator=False)  # fmt: skip
+    async with running as cluster:
+        with ThreadPoolExecutor(8) as threads:
+            async with new_worker(cluster.temporal, cluster.database, threads):
+                await take_over(cluster.temporal, build_id(), asyncio.Event())
+                await cluster.start_agent("a", pool="a")
+                slow = config({"max_length": 1000}, hyperparameters={"sleep": 0.1})
+                limits = {"slot_hours": 3 / 3600}
+                experiment_id = await cluster.create({**slow, "budget": limits}, {"train.py": TRAIN})
+                trial_id = await cluster.until_reported(experiment_id)
+
+            async def is_over() -> bool:
+                return (await budget(cluster, experiment_id))["used"]["slotHours"] > 4 / 3600
+
+            await cluster.until(is_over, what="the trial has used more than it may")
+            assert (await cluster.experiment(experiment_id))["state"] == "STATE_RUNNING"
+            async with new_worker(cluster.temporal, cluster.database, threads):
+                await cluster.until_state(experiment_id, "PAUSED")
+                used = await until_released(cluster, experiment_id)
+            assert used < 20
+            assert any("preempted at" in line for line in await cluster.logs(trial_id))
