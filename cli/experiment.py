@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import cleanup, experiment_change, experiment_table, paging, render, search, session
+from cli import budget, cleanup, experiment_change, experiment_table, paging, render, search, session
 from cli.bundles import bundled
 from cli.follow import end_with, first_trial, follow_log
 from cli.follow import follow as follow_to_end
@@ -34,6 +34,7 @@ label_app = new_app("Change an experiment's labels.")
 set_app = new_app("Change the settings of an experiment.")
 app.add_typer(label_app, name="label")
 app.add_typer(set_app, name="set")
+app.add_typer(budget.experiment_app, name="budget")
 
 
 def command() -> Any:

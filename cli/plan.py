@@ -16,6 +16,7 @@ from cli.options import Json
 
 if TYPE_CHECKING:
     from workflows.config import ExperimentConfig
+    from workflows.config.budget import Budget
     from workflows.searchers import Search, TrialGroup
 
 _SINGULAR = {"batches": "batch", "records": "record", "epochs": "epoch", "units": "unit"}
@@ -63,6 +64,9 @@ def plan(
         _show(one)
         render.say()
     _show_totals(plans, unit_seconds, cost)
+    for one in plans:
+        for line in _budget_lines(one, unit_seconds):
+            render.say(f"{one.name}: {line}" if len(plans) > 1 else line)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class _Plan:
     unit: str
     slots: int
     lends: bool
+    budget: Budget | None
 
     @property
     def trials(self) -> int:
@@ -120,7 +125,7 @@ def _plan(path: Path, overrides: Sequence[str], change: str, name: str) -> _Plan
         raise ValueError(f"{origin}searcher: {error}") from None
     slots = parsed.resources.slots_per_trial
     lends = getattr(parsed.searcher, "lend_places", False)
-    return _Plan(name, groups, _brackets(Search.new(parsed)), _unit(parsed), slots, lends)
+    return _Plan(name, groups, _brackets(Search.new(parsed)), _unit(parsed), slots, lends, parsed.budget)
 
 
 def _changes(change: str) -> list[str]:
@@ -197,6 +202,25 @@ def _show_totals(plans: Sequence[_Plan], unit_seconds: float | None, cost: float
     render.table(headers, rows)
 
 
+def _budget_lines(one: _Plan, unit_seconds: float | None) -> list[str]:
+    """Whether the search fits into its budget, as far as that is known before it runs."""
+    if one.budget is None:
+        return []
+    limits, lines = one.budget, list[str]()
+    paused = ", so it is paused"
+    if limits.trials is not None:
+        fits = f"the search starts {one.trials}" + paused * (one.trials > limits.trials)
+        lines.append(f"its budget has {limits.trials} trials: {fits}")
+    hours = one.slot_hours(unit_seconds)
+    if limits.slot_hours is not None:
+        fits = "--unit-seconds shows how far it goes" if hours is None else f"the search takes {hours:.4g}"
+        is_short = hours is not None and hours > limits.slot_hours
+        lines.append(f"its budget has {limits.slot_hours:g} slot-hours: {fits}{paused * is_short}")
+    if limits.wall_time is not None:
+        lines.append(f"its budget has {limits.wall_time} of wall time, which depends on the slots that it gets")
+    return lines
+
+
 def _as_json(one: _Plan, unit_seconds: float | None, cost: float | None) -> dict[str, Any]:
     hours = one.slot_hours(unit_seconds)
     return {
@@ -208,4 +232,5 @@ def _as_json(one: _Plan, unit_seconds: float | None, cost: float | None) -> dict
         "total": one.total,
         "slotHours": hours,
         "cost": None if hours is None or cost is None else hours * cost,
+        "budget": None if one.budget is None else one.budget.model_dump(mode="json"),
     }

@@ -54,6 +54,9 @@ ACTIONS: dict[str, Action | str] = {
     "experiment edit": Action(
         "an experiment that runs", "Change it", "experimentdialogs.js", "POST experiments/{}/search/amend"
     ),
+    "experiment budget set": Action(
+        "an experiment", "Change the budget", "budget.js", "PATCH undeterred/experiments/{}/budget"
+    ),
     "experiment set priority": Action(_EDIT, "Priority", "experimentdialogs.js", "PATCH experiments/{}"),
     "experiment set weight": Action(_EDIT, "Weight", "experimentdialogs.js", "PATCH experiments/{}"),
     "experiment set max-slots": Action(_EDIT, "Slots at most", "experimentdialogs.js", "PATCH experiments/{}"),
@@ -228,7 +231,8 @@ ACTIONS: dict[str, Action | str] = {
 _READS = """
     status; logs; deploy local logs; deploy local status; deploy logs; deploy status; preview-search; version; doctor;
     completion; dev auth-token; dev simulate-pool;
-    experiment config; experiment config-schema; experiment describe; experiment download;
+    experiment budget show; experiment config; experiment config-schema; experiment describe;
+    experiment download;
     experiment download-model-def; experiment follow; experiment list; experiment list-checkpoints;
     experiment list-trials; experiment logs; experiment plan; experiment plot; experiment replay; experiment rungs;
     experiment wait; experiment why;

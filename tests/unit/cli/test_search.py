@@ -154,6 +154,18 @@ class TestPlan:
         assert told[0]["brackets"][0] == {"rungs": [4, 16], "trials": 4, "concurrency": 8}
         assert (told[0]["slotHours"], told[0]["cost"]) == (1, 2.5)
 
+    def test_says_whether_the_search_fits_into_its_budget(self, det: Det, tmp_path: Path) -> None:
+        searcher = {"name": "random", "max_trials": 6, "max_length": 3}
+        budget = {"trials": 4, "slot_hours": 12, "wall_time": "3h"}
+        path = written(tmp_path, searcher, budget=budget)
+        assert det("e", "plan", path, "--unit-seconds", "3600").out.splitlines()[-3:] == [
+            "its budget has 4 trials: the search starts 6, so it is paused",
+            "its budget has 12 slot-hours: the search takes 18, so it is paused",
+            "its budget has 3h of wall time, which depends on the slots that it gets",
+        ]
+        told = json.loads(det("e", "plan", path, "--json").out)
+        assert told[0]["budget"] == budget | {"soft": 0.8}
+
     def test_slots_count_each(self, det: Det, tmp_path: Path) -> None:
         searcher = {"name": "random", "max_trials": 2, "max_length": 3}
         for slots, hours in ((4, 24), (0, 0)):

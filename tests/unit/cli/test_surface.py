@@ -232,6 +232,7 @@ FURTHER = {
     "import run": "--from postgresql://me@old/db",
     "import verify": "--from postgresql://me@old/db",
     "experiment bulk": "1",
+    "experiment budget set": "--trials 3",
     "experiment edit": "--max-trials 3",
     "experiment set gc-policy": "--save-experiment-best 1 --save-trial-best 1 --save-trial-latest 1",
     "experiment set log-retention": "--forever",

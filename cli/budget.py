@@ -1,0 +1,97 @@
+"""`det experiment budget`: what may be used, what was, and how that is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from cli import render, session
+from cli.bundles import Bundle, bundled
+from cli.group import new_app
+from cli.options import ExperimentId, shows
+from cli.render import Form
+
+experiment_app = new_app("The budget of an experiment: what it may use before it is paused.")
+
+_HEADERS = ["What", "Limit", "Used", "Share"]
+
+
+@dataclass(frozen=True)
+class Limits(Bundle):
+    """The limits of a budget."""
+
+    slot_hours: Annotated[
+        float | None, typer.Option("--slot-hours", min=0, help="Hours of slots that all trials may hold; 0: no limit.")
+    ] = None
+    wall_time: Annotated[
+        str | None, typer.Option("--wall-time", help="How long it may be active, such as 12h; 0s: no limit.")
+    ] = None
+    trials: Annotated[int | None, typer.Option("--trials", min=0, help="Trials that may start; 0: no limit.")] = None
+    soft: Annotated[
+        float | None, typer.Option("--soft", help="The share of a limit at which it is warned of, such as 0.8.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """What was given, as the API has it. Raises: BadParameter, if nothing was."""
+        named = {
+            "slotHours": self.slot_hours,
+            "wallTime": self.wall_time,
+            "trials": self.trials,
+            "soft": self.soft,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        if not given:
+            raise typer.BadParameter("expected one or more of --slot-hours, --wall-time, --trials and --soft.")
+        return given
+
+
+@experiment_app.command("show")
+@shows
+def show_of_experiment(form: Form, experiment_id: ExperimentId) -> None:
+    """Show the budget of an experiment, and what was used of it."""
+    _show(session.get().get(_of_experiment(experiment_id)).json(), form)
+
+
+@experiment_app.command("set")
+@bundled
+def set_of_experiment(experiment_id: ExperimentId, limits: Limits) -> None:
+    """Change the budget of an experiment; limits that are not given stay.
+
+    One that its budget paused goes on after `det experiment activate`.
+    """
+    session.get().patch(_of_experiment(experiment_id), limits.given())
+    render.say(f"Set the budget of experiment {experiment_id}")
+
+
+def _of_experiment(experiment_id: int) -> str:
+    return f"/api/v1/undeterred/experiments/{experiment_id}/budget"
+
+
+def _show(found: Mapping[str, Any], form: Form) -> None:
+    limits, used = render.part(found, "limits"), render.part(found, "used")
+    rows: list[render.Row] = []
+    for name, of_used in (("slotHours", "slotHours"), ("wallTime", "wallTimeSeconds"), ("trials", "trials")):
+        limit, so_far = limits.get(name), used.get(of_used)
+        if limit is not None and so_far is not None:
+            rows.append(_row(name, limit, so_far))
+    render.listing(_HEADERS, rows, form, raw=found)
+    if form.is_for_programs:
+        return
+    if not rows:
+        render.note("It has no budget.")
+    if found.get("spent"):
+        render.note(f"The budget is spent: {found['spent'].replace('_', ' ')}.")
+    for notice in render.parts(found, "notices"):
+        render.note(f"{notice['at']}: {notice['text']}")
+
+
+def _row(name: str, limit: Any, so_far: float) -> render.Row:
+    from workflows.config.durations import seconds_of, shown
+
+    if name == "wallTime":
+        return ["wall time", limit, shown(round(so_far)), f"{so_far / (seconds_of(limit) or 1):.0%}"]
+    what = "slot-hours" if name == "slotHours" else "trials"
+    return [what, f"{limit:g}", f"{so_far:.4g}", f"{so_far / limit:.0%}"]
