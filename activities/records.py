@@ -169,7 +169,7 @@ class Records:
     def open_allocation(self, order: OpenAllocation) -> None:
         """Record an allocation that got its slots, keyed by its id; the trial's run id moves with it."""
         with self._database.write() as session:
-            counted_by = [] if order.trial_id is None else budgets.of_trial(session, order.trial_id)
+            counted_by = budgets.counting(session, order.task_id, order.trial_id)
             opened = session.scalar(
                 insert(session, Allocation)
                 .values(
@@ -187,7 +187,8 @@ class Records:
                 .returning(Allocation.id)
             )
             if opened is not None:
-                budgets.count(session, counted_by, order.slots)
+                is_new = order.trial_id is not None and order.run_id == 1
+                budgets.count(session, counted_by, order.slots, is_new_trial=is_new)
             if order.trial_id is None:
                 name = session.get_one(Task, order.task_id).name
                 line = f"{name} was assigned to an agent"

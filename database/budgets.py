@@ -6,30 +6,49 @@ forgotten, whatever is repeated, and what is used is known without reading alloc
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import null, or_, select
 from sqlalchemy.orm import Session
 
 from database import webhooks
 from database.log_lines import FURTHER, note_line
-from database.models import Allocation, Budget, Outbox, Trial
+from database.models import Allocation, Budget, Experiment, Outbox, Project, Task, Trial, Workspace
 from database.types import utc_now
 from workflows import names
-from workflows.lifecycle.budget import Clock, Limits, Meter
+from workflows.lifecycle.budget import Clock, Limits, Meter, What, next_look, spent, to_warn_of
 
 #: Of each budget, and logs that a notice is written to.
 _MOST_NOTICES, _MOST_LOGS = 50, 100
 
 
-def of_trial(session: Session, trial_id: int) -> list[int]:
-    """The ids of the budgets that a trial's allocations are counted by."""
-    statement = select(Budget.id).join(Trial, Trial.experiment_id == Budget.experiment_id)
-    return list(session.scalars(statement.where(Trial.id == trial_id)))
+def counting(session: Session, task_id: str, trial_id: int | None) -> list[int]:
+    """The ids of the budgets that count the allocations of a task: its workspace's, its token's, its experiment's."""
+    if trial_id is None:
+        subject = select(null(), Task.workspace_id, Task.token_id).where(Task.id == task_id)
+    else:
+        subject = (
+            select(Experiment.id, Project.workspace_id, Experiment.token_id)
+            .join(Project, Project.id == Experiment.project_id)
+            .join(Trial, Trial.experiment_id == Experiment.id)
+            .where(Trial.id == trial_id)
+        )
+    experiment_id, workspace_id, token_id = session.execute(subject).one().tuple()
+    return [row.id for row in of(session, experiment_id, workspace_id, token_id)]
 
 
-def count(session: Session, budget_ids: Collection[int], slots: int) -> None:
+def of(
+    session: Session, experiment_id: int | None, workspace_id: int | None = None, token_id: int | None = None
+) -> Sequence[Budget]:
+    """The budgets of an experiment, a workspace and an access token, in the order of their ids; None has none."""
+    given = ((Budget.experiment_id, experiment_id), (Budget.workspace_id, workspace_id), (Budget.token_id, token_id))
+    wanted = [column == id_ for column, id_ in given if id_ is not None]
+    return session.scalars(select(Budget).where(or_(*wanted)).order_by(Budget.id)).all() if wanted else []
+
+
+def count(session: Session, budget_ids: Collection[int], slots: int, *, is_new_trial: bool = False) -> None:
     """An allocation that these budgets count got this many slots; negative: it released them."""
     if not budget_ids:
         return
@@ -37,7 +56,26 @@ def count(session: Session, budget_ids: Collection[int], slots: int) -> None:
     for row in session.scalars(statement.with_for_update()):
         settle(row, utc_now())
         row.held_slots = max(0, row.held_slots + slots)
+        if row.experiment_id is None and is_new_trial:  # an experiment's are counted by its workflow
+            row.clock = row.clock | {"trials": row.clock.get("trials", 0) + 1}
+        if row.experiment_id is None and slots < 0 and clock_of(row).paused_by is not None:
+            continue  # what is left of it is looked at when that is due
         post(session, row)
+
+
+def named(session: Session, row: Budget) -> tuple[str, str]:
+    """Whose budget it is, for a reader who looks at what it bounds, and the command of `det` that changes it."""
+    if row.workspace_id is not None:
+        name = session.get_one(Workspace, row.workspace_id).name
+        return "its workspace's", f"workspace budget set {shlex.quote(name)}"
+    if row.token_id is not None:
+        return "its access token's", f"token budget set {row.token_id}"
+    return "its", f"experiment budget set {row.experiment_id}"
+
+
+def clock_of(row: Budget) -> Clock:
+    """What was said of a budget, and what its slots do not tell."""
+    return Clock.model_validate(row.clock)
 
 
 def settle(row: Budget, now: datetime) -> None:
@@ -46,10 +84,28 @@ def settle(row: Budget, now: datetime) -> None:
 
 
 def post(session: Session, row: Budget) -> None:
-    """Notify the workflow that watches a budget of what has changed."""
+    """Notify the workflow that watches a budget of what has changed; of one without a workflow, note when to look."""
     row.number += 1
+    if row.experiment_id is None:
+        row.due_at = next_look(meter_of(row), clock_of(row))
+        if has_news(row, utc_now()):
+            row.due_at = utc_now()
+        return
     message = meter_of(row).model_dump(mode="json")
     session.add(Outbox(workflow_id=names.experiment_workflow(row.experiment_id), kind="budget", payload=message))
+
+
+def has_news(row: Budget, now: datetime) -> bool:
+    """Whether there is something to do about a budget without a workflow."""
+    meter, clock = meter_of(row), clock_of(row)
+    return is_over(row, now) is not None or bool(to_warn_of(meter, clock, now))
+
+
+def is_over(row: Budget, now: datetime) -> What | None:
+    """The limit of a workspace's or a token's budget that is passed. That of trials is, once one more has started."""
+    meter, clock = meter_of(row), clock_of(row)
+    most = meter.limits.trials
+    return spent(meter, clock, now) or (What.TRIALS if most is not None and clock.trials > most else None)
 
 
 def meter_of(row: Budget) -> Meter:
@@ -77,7 +133,17 @@ def note_clock(session: Session, experiment_id: int, clock: Clock, notices: Coll
         return
     row.clock = noted
     at = utc_now()
+    note(row, notices, at)
+    tell(session, experiment_id, notices, at)
+
+
+def note(row: Budget, notices: Collection[str], at: datetime) -> None:
+    """Keep what is said of a budget with it."""
     row.notices = [*row.notices, *({"at": at.isoformat(), "text": text} for text in notices)][-_MOST_NOTICES:]
+
+
+def tell(session: Session, experiment_id: int, notices: Collection[str], at: datetime) -> None:
+    """Post what is said of a budget to webhooks that an experiment names, and to the logs of its trials that run."""
     subject = webhooks.subject_of(session, experiment_id) if notices else None
     for place, text in enumerate(notices, FURTHER + int(at.timestamp() * 1000)):
         if subject is not None:

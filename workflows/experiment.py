@@ -30,6 +30,7 @@ from workflows.messages import (
     CreatedTrials,
     ErrorType,
     ExperimentRun,
+    Hold,
     OperationAnswers,
     OperationReports,
     PoolMove,
@@ -111,8 +112,8 @@ class Experiment:
     """Id `experiment-<id>`. Closes when its terminal state is recorded.
 
     Messages: `command`, `complete_operations`, `amend` and `post_operations` (updates) from the API;
-    `validation_reported`, `progress_reported`, `move` and `budget` (signals) from the API; `trial_ended` (signal) from
-    its trials.
+    `validation_reported`, `progress_reported`, `move`, `budget` and `hold` (signals) from the API; `trial_ended`
+    (signal) from its trials.
     """
 
     @workflow.init
@@ -239,6 +240,16 @@ class Experiment:
             run.template.pool = move.pool
             note_pool(move.pool)
             self._order(self._open)
+
+    @workflow.signal
+    async def hold(self, hold: Hold) -> None:
+        """Pause, as a budget of its workspace or its token is spent."""
+        async with self._lock:
+            run, since = self._run, self._run.clock.active_since
+            if run.state is ExperimentState.ACTIVE and (since is None or since < hold.at):
+                run.state = ExperimentState.PAUSED
+                await self._record()
+                self._order(self._open)
 
     @workflow.signal
     def budget(self, meter: Meter) -> None:

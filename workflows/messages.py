@@ -130,6 +130,12 @@ class PoolMove(BaseModel):
     reason: str  # that its trials are given when they are asked to leave
 
 
+class Hold(BaseModel):
+    """An experiment is to pause, as a budget that bounds it is spent. `at`: one that was activated later goes on."""
+
+    at: datetime
+
+
 class ValidationReport(BaseModel):
     """A validation that the searcher decides on. Reports at or below the last step of a trial are repeats.
 

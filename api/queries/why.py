@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, containers_of, missing_ones
-from database.budgets import meter_of
+from database import budgets
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import (
     Agent,
@@ -21,6 +21,7 @@ from database.models import (
     Experiment,
     LogPolicyMatch,
     Metric,
+    Project,
     Task,
     TaskDependency,
     TaskLog,
@@ -29,7 +30,7 @@ from database.models import (
 from database.types import utc_now
 from workflows.config.durations import seconds_of
 from workflows.lifecycle.allocation import backoff_s
-from workflows.lifecycle.budget import Clock, lasts_until, spent, used
+from workflows.lifecycle.budget import Clock, lasts_until, used
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.facts import (
     BudgetFacts,
@@ -82,7 +83,7 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
         error=experiment.error,
         ended_at=experiment.ended_at,
         commanded=_commanded(session, experiment),
-        budget=_budget(session, experiment),
+        budgets=_budgets(session, experiment),
         ended={state: counts[state] for state in _TERMINAL if state in counts},
         open_count=sum(count for state, count in counts.items() if state not in _TERMINAL),
         open=_facts(session, experiment, session.scalars(statement).all(), timing),
@@ -229,17 +230,23 @@ def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]
     return found
 
 
-def _budget(session: Session, experiment: Experiment) -> BudgetFacts | None:
-    row = session.scalar(select(Budget).where(Budget.experiment_id == experiment.id))
-    if row is None:
-        return None
-    meter, clock, now = meter_of(row), Clock.model_validate(row.clock), utc_now()
-    return BudgetFacts(
-        limits=meter.limits,
-        used=used(meter, clock, now),
-        spent=spent(meter, clock, now) or clock.paused_by,
-        lasts_until=lasts_until(meter, clock) if ExperimentState(experiment.state) is ExperimentState.ACTIVE else None,
-    )
+def _budgets(session: Session, experiment: Experiment) -> list[BudgetFacts]:
+    found: list[BudgetFacts] = []
+    workspace_id = session.get_one(Project, experiment.project_id).workspace_id
+    for row in budgets.of(session, experiment.id, workspace_id, experiment.token_id):
+        meter, clock, now = budgets.meter_of(row), budgets.clock_of(row), utc_now()
+        whose, command = budgets.named(session, row)
+        found.append(
+            BudgetFacts(
+                whose=whose,
+                command=command,
+                limits=meter.limits,
+                used=used(meter, clock, now),
+                spent=budgets.is_over(row, now) or clock.paused_by,
+                lasts_until=lasts_until(meter, clock) if experiment.state == ExperimentState.ACTIVE.value else None,
+            )
+        )
+    return found
 
 
 def _commanded(session: Session, experiment: Experiment) -> Commanded | None:

@@ -50,6 +50,7 @@ class Experiment(Base):
     slots_per_trial: Mapped[int] = mapped_column(default=1)
     queue_position: Mapped[int | None] = mapped_column(BigInteger)  # where it was moved to; None: by its start
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    token_id: Mapped[int | None]  # the access token that it was created with
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("experiments.id"))
     forked_at: Mapped[int | None]  # the parent's decision up to which this experiment shares its history

@@ -25,6 +25,7 @@ class Task(Base):
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     kind: Mapped[str] = mapped_column(String(24))
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    token_id: Mapped[int | None]  # the access token that it was created with; None: a trial's, too
     workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id"))  # None: a trial's
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     job_id: Mapped[str] = mapped_column(String(36), index=True)  # trials of an experiment are one job

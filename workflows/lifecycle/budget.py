@@ -163,14 +163,14 @@ def how_to_raise(limits: Limits, what: What, of: str) -> str:
     return f"`det {of} --{what.value.replace('_', '-')} {more}` raises it"
 
 
-def warning(limits: Limits, what: What, so_far: float) -> str:
+def warning(limits: Limits, what: What, so_far: float, whose: str = "its") -> str:
     """That a soft limit is reached."""
     limit = limits.known()[what]
-    return f"{so_far / limit:.0%} of its budget of {amount(what, limit)} is used"
+    return f"{so_far / limit:.0%} of {whose} budget of {amount(what, limit)} is used"
 
 
 def outlook(limits: Limits, so_far: Mapping[What, float], until: datetime | None) -> str:
-    """How much of a budget is used, and until when it lasts."""
+    """How much of a budget is used, and until when it lasts, to be read behind whose it is."""
     parts = [f"{amount(what, limit)}: {so_far[what] / limit:.0%} used" for what, limit in limits.known().items()]
     lasts = "" if until is None else f"; as it is, it lasts until {until:%Y-%m-%d %H:%M} UTC"
-    return f"its budget is {', '.join(parts)}{lasts}"
+    return f"budget is {', '.join(parts)}{lasts}"

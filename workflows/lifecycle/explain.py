@@ -81,8 +81,8 @@ def explain_trial(facts: TrialFacts, now: datetime) -> list[str]:
 def explain_experiment(facts: ExperimentFacts, now: datetime) -> list[str]:
     """How an experiment stands and why, and what those of its trials wait for that do not run."""
     sentences = [f"experiment {facts.experiment_id} {_experiment(facts, now)}"]
-    if facts.budget is not None and facts.budget.limits.known() and not facts.state.is_terminal:
-        sentences.append(_budget(facts.experiment_id, facts.budget))
+    if not facts.state.is_terminal:
+        sentences += [_budget(facts.experiment_id, each) for each in facts.budgets if each.limits.known()]
     phases = {trial.trial_id: phase(trial, now) for trial in facts.open}
     counts: Counter[str] = Counter(phases.values())
     known = sum(counts.values())
@@ -284,9 +284,9 @@ def _experiment(facts: ExperimentFacts, now: datetime) -> str:
 def _budget(experiment_id: int, facts: BudgetFacts) -> str:
     limits = facts.limits
     if facts.spent is None:
-        return words.outlook(limits, facts.used, facts.lasts_until)
-    how = words.how_to_raise(limits, facts.spent, f"experiment budget set {experiment_id}")
-    return f"its {words.is_spent(limits, facts.spent)}: {how}, then `det experiment activate {experiment_id}`"
+        return f"{facts.whose} {words.outlook(limits, facts.used, facts.lasts_until)}"
+    how = words.how_to_raise(limits, facts.spent, facts.command)
+    return f"{facts.whose} {words.is_spent(limits, facts.spent)}: {how}, then `det experiment activate {experiment_id}`"
 
 
 # -- what comes next, and what was -------------------------------------------------------------------------------------

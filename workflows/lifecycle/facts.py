@@ -90,8 +90,13 @@ class Commanded(Facts):
 
 
 class BudgetFacts(Facts):
-    """A budget, and what was used of it."""
+    """A budget, and what was used of it.
 
+    `whose`: "its", or "its workspace's"; `command`: what follows `det` to change it.
+    """
+
+    whose: str
+    command: str
     limits: Limits
     used: dict[What, float]  # in the units of the limits
     spent: What | None = None  # the limit that is reached
@@ -159,7 +164,7 @@ class ExperimentFacts(Facts):
     error: str = ""
     ended_at: datetime | None = None
     commanded: Commanded | None = None
-    budget: BudgetFacts | None = None
+    budgets: list[BudgetFacts] = Field(default_factory=list[BudgetFacts])
     ended: dict[str, int] = Field(default_factory=dict[str, int])  # how many trials, by terminal state
     open_count: int = 0
     open: list[TrialFacts] = Field(default_factory=list[TrialFacts])

@@ -505,6 +505,7 @@ def upgrade() -> None:
     sa.Column('slots_per_trial', sa.Integer(), nullable=False),
     sa.Column('queue_position', sa.BigInteger(), nullable=True),
     sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('token_id', sa.Integer(), nullable=True),
     sa.Column('project_id', sa.Integer(), nullable=False),
     sa.Column('parent_id', sa.Integer(), nullable=True),
     sa.Column('forked_at', sa.Integer(), nullable=True),
@@ -586,18 +587,29 @@ def upgrade() -> None:
     )
     op.create_table('budgets',
     sa.Column('id', sa.Integer(), nullable=False),
-    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=True),
+    sa.Column('workspace_id', sa.Integer(), nullable=True),
+    sa.Column('token_id', sa.Integer(), nullable=True),
     sa.Column('limits', Document, nullable=False),
     sa.Column('spent_slot_s', sa.Double(), nullable=False),
     sa.Column('held_slots', sa.Integer(), nullable=False),
     sa.Column('counted_at', UtcTime(), nullable=False),
     sa.Column('number', sa.Integer(), nullable=False),
     sa.Column('clock', Document, nullable=False),
+    sa.Column('due_at', UtcTime(), nullable=True),
     sa.Column('notices', Document, nullable=False),
+    sa.CheckConstraint('CASE WHEN experiment_id IS NULL THEN 0 ELSE 1 END + CASE WHEN workspace_id IS NULL THEN 0 ELSE 1 END + CASE WHEN token_id IS NULL THEN 0 ELSE 1 END = 1', name='one_subject'),
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_budgets_experiment_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['token_id'], ['user_tokens.id'], name=op.f('fk_budgets_token_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_budgets_workspace_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_budgets')),
-    sa.UniqueConstraint('experiment_id', name=op.f('uq_budgets_experiment_id'))
+    sa.UniqueConstraint('experiment_id', name=op.f('uq_budgets_experiment_id')),
+    sa.UniqueConstraint('token_id', name=op.f('uq_budgets_token_id')),
+    sa.UniqueConstraint('workspace_id', name=op.f('uq_budgets_workspace_id'))
     )
+    with op.batch_alter_table('budgets', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_budgets_due_at'), ['due_at'], unique=False)
+
     op.create_table('held_starts',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('payload', Document, nullable=False),
@@ -729,6 +741,7 @@ def upgrade() -> None:
     sa.Column('id', sa.String(length=80), nullable=False),
     sa.Column('kind', sa.String(length=24), nullable=False),
     sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('token_id', sa.Integer(), nullable=True),
     sa.Column('workspace_id', sa.Integer(), nullable=True),
     sa.Column('trial_id', sa.Integer(), nullable=True),
     sa.Column('job_id', sa.String(length=36), nullable=False),
@@ -967,6 +980,9 @@ def downgrade() -> None:
     op.drop_table('search_decisions')
     op.drop_table('model_definitions')
     op.drop_table('held_starts')
+    with op.batch_alter_table('budgets', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_budgets_due_at'))
+
     op.drop_table('budgets')
     op.drop_table('audit_subjects')
     with op.batch_alter_table('webhook_triggers', schema=None) as batch_op:

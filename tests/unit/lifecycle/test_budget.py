@@ -104,11 +104,12 @@ def test_words_say_what_is_spent_and_how_to_raise_it() -> None:
 def test_why_says_how_long_the_budget_lasts_and_how_to_raise_one_that_is_spent() -> None:
     facts = ExperimentFacts(experiment_id=7, state=ExperimentState.ACTIVE)
     limits = Limits(slot_hours=10)
-    facts.budget = BudgetFacts(limits=limits, used={What.SLOT_HOURS: 4.0}, lasts_until=after(hours=2))
+    its = {"whose": "its", "command": "experiment budget set 7"}
+    facts.budgets = [BudgetFacts(**its, limits=limits, used={What.SLOT_HOURS: 4.0}, lasts_until=after(hours=2))]
     assert explain_experiment(facts, START)[1] == (
         "its budget is 10 slot-hours: 40% used; as it is, it lasts until 2026-01-01 14:00 UTC"
     )
-    facts.budget = BudgetFacts(limits=limits, used={What.SLOT_HOURS: 10.1}, spent=What.SLOT_HOURS)
+    facts.budgets = [BudgetFacts(**its, limits=limits, used={What.SLOT_HOURS: 10.1}, spent=What.SLOT_HOURS)]
     assert explain_experiment(facts, START)[1] == (
         "its budget of 10 slot-hours is spent: `det experiment budget set 7 --slot-hours 20` raises it, then"
         " `det experiment activate 7`"
