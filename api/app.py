@@ -98,6 +98,7 @@ from api.routes import settings as settings_routes
 from api.routes.legacy import events as legacy_events
 from api.routes.legacy import users as legacy_users
 from api.schemas.body import told_of
+from api.services import budget_rounds
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
 from api.services.live import Live
@@ -227,6 +228,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(parts.outbox_retention.run()),
             asyncio.create_task(PoolSamples(parts.database).run()),
             asyncio.create_task(watch_unmanaged(parts.database)),
+            asyncio.create_task(budget_rounds.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
         ]

@@ -44,7 +44,7 @@ from api.schemas.parameters import (
 from api.schemas.streaming import files
 from api.schemas.submissions import Submit, Submitted
 from api.schemas.trials import TrialsResponse
-from api.services import jobs, submitted_experiments
+from api.services import budgets, jobs, submitted_experiments
 from api.services.cleanup import change_policy
 from api.services.experiments import Created
 from api.services.idempotency import Once, idempotency_key
@@ -278,16 +278,18 @@ async def command_one(parts: Parts, experiment_id: int, command: str, user: User
         wanted = Command(command)
     except ValueError:
         raise NotFound(f"experiments have no command {command!r}") from None
-    await run_in_threadpool(_check_owner, parts, experiment_id, user)
+    await run_in_threadpool(_check_command, parts, experiment_id, wanted, user)
     if await parts.commands.command(experiment_id, wanted) is None:
         await run_in_threadpool(_command_without_workflow, parts, experiment_id, wanted)
     else:
         await run_in_threadpool(_note_command, parts, experiment_id, wanted, user)
 
 
-def _check_owner(parts: Parts, experiment_id: int, user: UserPrincipal) -> None:
+def _check_command(parts: Parts, experiment_id: int, wanted: Command, user: UserPrincipal) -> None:
     with parts.database.read() as session:
-        changeable(session, experiment_id, user)
+        row = changeable(session, experiment_id, user)
+        if wanted is Command.ACTIVATE and row.state == ExperimentState.PAUSED.value:
+            budgets.check_activation(session, row)
 
 
 def _note_command(parts: Parts, experiment_id: int, taken: Command, user: UserPrincipal) -> None:

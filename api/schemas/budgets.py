@@ -8,12 +8,16 @@ from api.schemas.base import Timestamp, Wire, example
 
 
 class PatchBudget(Wire, json_schema_extra=example({"slotHours": 20, "wallTime": "24h"})):
-    """Limits, as in a configuration; absent ones stay, and 0 (of the wall time 0s) is none."""
+    """Limits, as in a configuration; absent ones stay, and 0 (of the wall time 0s) is none.
+
+    `reset`: what a workspace or an access token has used is counted from 0 again, as at the start of a month.
+    """
 
     slot_hours: float | None = None
     wall_time: str | None = Field(default=None, max_length=100)
     trials: int | None = None
     soft: float | None = None
+    reset: bool = False
 
 
 class BudgetLimits(Wire):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from api.auth.authentication import UserPrincipal
-from api.auth.authorization import changeable
-from api.errors import BadRequest, FailedPrecondition
+from api.auth.authentication import ACCESS_TOKEN, UserPrincipal
+from api.auth.authorization import Role, changeable, require_role
+from api.errors import BadRequest, FailedPrecondition, Forbidden, NotFound
 from api.schemas import budgets as wire
 from api.temporal import outbox
-from database.budgets import meter_of, post
-from database.models import Allocation, Budget, Experiment, Trial
+from database import budgets as database_budgets
+from database.budgets import clock_of, meter_of, post, settle
+from database.models import Allocation, Budget, Experiment, Project, Task, Trial, UserToken
 from database.types import utc_now
 from workflows.config.budget import MOST_SLOT_HOURS, MOST_TRIALS, WALL_TIME_MESSAGE, is_wall_time
 from workflows.config.budget import Budget as BudgetConfig
@@ -44,6 +45,8 @@ def change(session: Session, experiment_id: int, wanted: wire.PatchBudget, user:
     Raises: BadRequest, NotFound, Forbidden, FailedPrecondition.
     """
     row = changeable(session, experiment_id, user)
+    if wanted.reset:
+        raise BadRequest("reset: what an experiment has used stays: raise its limits")
     session.refresh(row, with_for_update=True)
     if row.is_unmanaged or ExperimentState(row.state).is_terminal:
         raise FailedPrecondition(
@@ -61,16 +64,125 @@ def replace(session: Session, row: Experiment, written: BudgetConfig | None) -> 
     if found is None and written is None:
         return None
     if found is None:
-        found = Budget(experiment_id=row.id, spent_slot_s=0.0, held_slots=0, number=0, clock={}, counted_at=utc_now())
-        session.add(found)
-        found.limits = {}
-        session.flush()
-        _count_what_was(session, found)
-    limits = Limits() if written is None else written.limits
-    found.limits = limits.model_dump(mode="json")
-    post(session, found)
-    session.flush()
+        found = _new(session, experiment_id=row.id)
+        _count(session, found, select(Allocation).join(Trial).where(Trial.experiment_id == row.id))
+    _limit(session, found, Limits() if written is None else written.limits)
     return found
+
+
+def change_of_workspace(
+    session: Session, workspace_id: int, wanted: wire.PatchBudget, user: UserPrincipal
+) -> wire.BudgetResponse:
+    """Change the budget of a workspace. What was used before it had one does not count.
+
+    Raises: BadRequest, NotFound, Forbidden.
+    """
+    require_role(session, user, workspace_id, Role.VIEWER)
+    if not user.is_admin:
+        raise Forbidden("only administrators of the cluster may change the budget of a workspace")
+    of_trials = select(Allocation).join(Trial).join(Experiment).join(Project)
+    of_trials = of_trials.where(Project.workspace_id == workspace_id)
+    of_tasks = select(Allocation).join(Task, Task.id == Allocation.task_id).where(Task.workspace_id == workspace_id)
+    found = session.scalar(select(Budget).where(Budget.workspace_id == workspace_id).with_for_update())
+    return _change(session, found or _new(session, workspace_id=workspace_id), wanted, of_trials, of_tasks)
+
+
+def change_of_token(
+    session: Session, token_id: int, wanted: wire.PatchBudget, user: UserPrincipal
+) -> wire.BudgetResponse:
+    """Change the budget of an access token: its user does, and not a program with a token, or administrators.
+
+    Raises: BadRequest, NotFound, Forbidden.
+    """
+    find_token(session, token_id, user)
+    if user.allocation_id is not None or token_of(session, user) is not None:
+        raise Forbidden("an access token can't change a budget of access tokens: log in with a password")
+    of_trials = select(Allocation).join(Trial).join(Experiment).where(Experiment.token_id == token_id)
+    of_tasks = select(Allocation).join(Task, Task.id == Allocation.task_id).where(Task.token_id == token_id)
+    found = session.scalar(select(Budget).where(Budget.token_id == token_id).with_for_update())
+    return _change(session, found or _new(session, token_id=token_id), wanted, of_trials, of_tasks)
+
+
+def find_token(session: Session, token_id: int, user: UserPrincipal) -> UserToken:
+    """An access token that the user may see. Raises: NotFound."""
+    row = session.get(UserToken, token_id)
+    if row is None or row.kind != ACCESS_TOKEN or not (row.user_id == user.user_id or user.is_admin):
+        raise NotFound(f"access token {token_id} not found")
+    return row
+
+
+def token_of(session: Session, user: UserPrincipal) -> int | None:
+    """The access token that a caller acts by: the one that a container was started by, if the caller is in one."""
+    if user.allocation_id is not None:
+        started_by = (
+            select(func.coalesce(Task.token_id, Experiment.token_id))
+            .join(Allocation, Allocation.task_id == Task.id)
+            .outerjoin(Trial, Trial.id == Task.trial_id)
+            .outerjoin(Experiment, Experiment.id == Trial.experiment_id)
+        )
+        return session.scalar(started_by.where(Allocation.id == user.allocation_id))
+    if user.token_id is None:
+        return None
+    return session.scalar(select(UserToken.id).where(UserToken.id == user.token_id, UserToken.kind == ACCESS_TOKEN))
+
+
+def check_open(session: Session, workspace_id: int | None, token_id: int | None) -> list[str]:
+    """What a user who starts something should know of the budgets that will bound it. Raises: FailedPrecondition."""
+    said: list[str] = []
+    for row in database_budgets.of(session, None, workspace_id, token_id):
+        meter, clock, now = meter_of(row), clock_of(row), utc_now()
+        (whose, command), limits = database_budgets.named(session, row), meter.limits
+        used = budget.used(meter, clock, now)
+        full = [what for what, limit in limits.known().items() if used[what] >= limit]
+        if full:
+            how = budget.how_to_raise(limits, full[0], command)
+            raise FailedPrecondition(f"{whose} {budget.is_spent(limits, full[0])}: {how}")
+        if limits.known():
+            said.append(f"{whose} {budget.outlook(limits, used, None)}")
+    return said
+
+
+def check_activation(session: Session, row: Experiment) -> None:
+    """Refuse what would go on while its workspace or token has no budget left. Raises: FailedPrecondition."""
+    check_open(session, session.get_one(Project, row.project_id).workspace_id, row.token_id)
+
+
+def _change(
+    session: Session, row: Budget, wanted: wire.PatchBudget, *allocations: Select[Allocation]
+) -> wire.BudgetResponse:
+    if wanted.wall_time is not None:
+        raise BadRequest("wallTime: only experiments have one: expected slotHours, trials or soft")
+    known = Limits.model_validate(row.limits)
+    before = {"slot_hours": known.slot_hours, "trials": known.trials, "soft": known.soft}
+    written = _changed(before, wanted)
+    if row.number == 0:
+        for statement in allocations:
+            _count(session, row, statement.where(Allocation.ended_at.is_(None)))
+        row.spent_slot_s = 0.0
+    if wanted.reset:
+        settle(row, utc_now())
+        row.spent_slot_s, row.clock = 0.0, {}
+    _limit(session, row, Limits() if written is None else written.limits)
+    return shown(row)
+
+
+def _new(session: Session, **whose: int) -> Budget:
+    row = Budget(**whose, limits={}, spent_slot_s=0.0, held_slots=0, number=0, clock={}, notices=[])
+    row.counted_at = utc_now()
+    session.add(row)
+    session.flush()
+    return row
+
+
+def _limit(session: Session, row: Budget, limits: Limits) -> None:
+    row.limits = limits.model_dump(mode="json")
+    if row.experiment_id is None:
+        now, clock = utc_now(), clock_of(row)
+        clock.warned = budget.still_warned_of(meter_of(row), clock, now)
+        clock.paused_by = clock.paused_by and database_budgets.is_over(row, now)
+        row.clock = clock.model_dump(mode="json")
+    post(session, row)
+    session.flush()
 
 
 def of_experiment(session: Session, experiment_id: int, *, is_locked: bool = False) -> Budget | None:
@@ -83,9 +195,9 @@ def shown(row: Budget | None) -> wire.BudgetResponse:
     """A budget as clients see it."""
     if row is None:
         return wire.BudgetResponse(limits=wire.BudgetLimits())
-    meter, clock, now = meter_of(row), Clock.model_validate(row.clock), utc_now()
+    meter, clock, now = meter_of(row), clock_of(row), utc_now()
     limits, used = meter.limits, budget.used(meter, clock, now)
-    spent = budget.spent(meter, clock, now) or clock.paused_by
+    spent = database_budgets.is_over(row, now) or clock.paused_by
     return wire.BudgetResponse(
         limits=wire.BudgetLimits(
             slot_hours=limits.slot_hours,
@@ -102,11 +214,10 @@ def shown(row: Budget | None) -> wire.BudgetResponse:
     )
 
 
-def _count_what_was(session: Session, row: Budget) -> None:
-    """Count the allocations of before the budget, and have those that are open counted from now on."""
+def _count(session: Session, row: Budget, allocations: Select[Allocation]) -> None:
+    """Count allocations of before a budget, and have those that are open counted from now on."""
     now = utc_now()
-    statement = select(Allocation).join(Trial, Trial.id == Allocation.trial_id)
-    for each in session.scalars(statement.where(Trial.experiment_id == row.experiment_id)):
+    for each in session.scalars(allocations):
         row.spent_slot_s += each.slots * ((each.ended_at or now) - each.started_at).total_seconds()
         if each.ended_at is None:
             row.held_slots += each.slots
@@ -116,8 +227,8 @@ def _count_what_was(session: Session, row: Budget) -> None:
 
 def _changed(before: dict[str, Any] | None, wanted: wire.PatchBudget) -> BudgetConfig | None:
     """The section of a configuration after a change; None: no limit is left. Raises: BadRequest."""
-    changes = wanted.model_dump(exclude_none=True)
-    if not changes:
+    changes = wanted.model_dump(exclude_none=True, exclude={"reset"})
+    if not changes and not wanted.reset:
         raise BadRequest("expected one or more of slotHours, wallTime, trials and soft")
     _check_range("slotHours", wanted.slot_hours, 0, MOST_SLOT_HOURS)
     _check_range("trials", wanted.trials, 0, MOST_TRIALS)

@@ -70,6 +70,7 @@ class Continuer:
         if state not in CONTINUABLE:
             raise FailedPrecondition(f"experiment in non terminal state '{state.value}', try again later")
         check_pool(session, row, user)
+        budgets.check_activation(session, row)
         before = ExperimentConfig.model_validate(row.config)
         config = before if not override.strip() else _overridden(row, before, override)
         if row.owner_id != user.user_id:

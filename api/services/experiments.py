@@ -147,12 +147,14 @@ class Creator:
                 if earlier is not None:
                     return earlier
                 project_id = target_project(session, site.project_id, user, is_locked=True).id
+                token_id = budgets.token_of(session, user)
+                bounds = budgets.check_open(session, site.workspace_id, token_id) if request.activate else []
                 pool = self._pool(session, config, site.workspace_id, user)
                 wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], pool)
                 warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
                 said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
-                said += _storage_notices(wire, self.settings.roots)
+                said += _storage_notices(wire, self.settings.roots) + bounds
                 source = _source_checkpoint(session, config, user)
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)
@@ -164,7 +166,7 @@ class Creator:
                 experiment.project_id, experiment.resource_pool = project_id, pool
                 if key is not None:
                     experiment.idempotency_key, experiment.request_digest = key.name, key.digest
-                experiment.source_checkpoint = source
+                experiment.source_checkpoint, experiment.token_id = source, token_id
                 session.add(experiment)
                 session.flush()
                 if note is not None:

@@ -17,7 +17,7 @@ from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.schemas.contexts import File
 from api.schemas.jobs import PatchResources
 from api.schemas.validation import checked_object
-from api.services import config_policies, dependencies, tensorboards
+from api.services import budgets, config_policies, dependencies, tensorboards
 from api.services.contexts import pack
 from api.services.jobs import change, claim_of
 from api.services.pools import capacity_warnings, check_available, defaults_of
@@ -86,6 +86,9 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     Raises: BadRequest, NotFound, Forbidden, FailedPrecondition, TooLarge. Nothing is left behind.
     """
     workspace, config = _checked(session, wanted, user, settings)
+    token_id = budgets.token_of(session, user)
+    if config.resources.slots:
+        budgets.check_open(session, workspace.id, token_id)
     needs = dependencies.checked(session, config, user)
     content = pack(wanted.files, "files") if wanted.files else wanted.content
     pool = config.resources.resource_pool
@@ -94,6 +97,7 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
         id=task_id,
         kind=wanted.kind.value,
         owner_id=user.user_id,
+        token_id=token_id,
         workspace_id=workspace.id,
         job_id=str(uuid.uuid4()),
         config=config.model_dump(mode="json", exclude_none=True),
@@ -257,6 +261,8 @@ def pause(session: Session, row: Task) -> None:
 
 def unpause(session: Session, row: Task) -> None:
     """Have a paused task go on, and those below it. Raises: FailedPrecondition."""
+    if row.slots:
+        budgets.check_open(session, row.workspace_id, row.token_id)
     if not _want(session, row, UNPAUSED):
         raise FailedPrecondition(f"cannot unpause task {row.id} as it is in state '{row.state}'")
     for each in _descendants(session, row):

@@ -13,7 +13,9 @@ from api.auth.authentication import ACCESS_TOKEN, FULL, READ_ONLY, UserPrincipal
 from api.errors import BadRequest, FailedPrecondition, Forbidden, NotFound
 from api.schemas import access as wire
 from api.schemas.durations import expiry_of
+from api.services.budgets import token_of
 from api.services.users import user_by_id, user_by_name
+from database import budgets
 from database.models import User, UserToken
 from database.types import utc_now
 
@@ -76,6 +78,8 @@ def _active() -> list[ColumnElement[bool]]:
 
 def create(session: Session, wanted: wire.PostAccessTokenRequest, caller: UserPrincipal) -> tuple[str, int]:
     """A new token and its id. Raises: Forbidden, NotFound, BadRequest, FailedPrecondition."""
+    if budgets.of(session, None, None, token_of(session, caller)):
+        raise Forbidden("an access token with a budget can't make others, which that would not bound")
     user_id = wanted.user_id or caller.user_id
     if user_id != caller.user_id and not caller.is_admin:
         raise Forbidden("only administrators may make access tokens for other users")
