@@ -79,6 +79,22 @@ async def test_search_starts_no_more_trials_than_its_budget_has(cluster: Platfor
     assert (await budget(cluster, experiment_id))["used"]["trials"] == 3
 
 
+async def test_workspace_pauses_what_trains_in_it_when_its_budget_is_spent(cluster: Platform) -> None:
+    workspace = (await cluster.post("/api/v1/workspaces", {"name": cluster.pool}))["workspace"]
+    await cluster.post(f"/api/v1/workspaces/{workspace['id']}/projects", {"name": "p", "workspaceId": workspace["id"]})
+    path = f"/api/v1/undeterred/workspaces/{workspace['id']}/budget"
+    assert (await cluster.http.patch(path, json={"slotHours": 2 / 3600})).status_code == 200
+    slow = config({"max_length": 40}, hyperparameters={"sleep": 0.1}, workspace=cluster.pool, project="p")
+    experiment_id = await cluster.create(slow, {"train.py": TRAIN})
+    await cluster.until_state(experiment_id, "PAUSED")
+    assert " is paused by its workspace's budget at " in (await why(cluster, experiment_id))[0]
+    activate = f"/api/v1/experiments/{experiment_id}/activate"
+    assert "is spent: `det workspace budget set" in await cluster.refused(activate, None)
+    assert (await cluster.http.patch(path, json={"slotHours": 1})).status_code == 200
+    await cluster.command(experiment_id, "activate")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+
+
 async def test_budget_that_was_spent_while_all_orchestrators_were_away_holds_when_one_is_back(
     temporal_address: str, database_url: str, tmp_path: Path
 ) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
+from sqlalchemy import select
 
+from api.auth.authentication import UserPrincipal
+from api.services import budget_rounds, budgets
 from database.models import Allocation, Budget
 from database.types import utc_now
-from tests.integration.api.served import Run, Served
+from tests.integration.api.served import Caller, Run, Served
 from workflows.lifecycle.budget import Clock, What
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import CloseAllocation, RecordExperiment
+from workflows.messages import CloseAllocation, OpenAllocation, RecordExperiment
 
 
 def path(experiment_id: int) -> str:
@@ -126,3 +131,118 @@ async def test_notices_are_posted_once(api: Served) -> None:
     assert [each["text"] for each in history].count(record.notices[0]) == 1
     log = await owner.lines(f"/api/v1/trials/{run.trial_id}/logs")
     assert len([line for line in log if "80% of its budget" in line["log"]]) == 1
+
+
+# -- of workspaces and access tokens -----------------------------------------------------------------------------------
+
+
+async def a_workspace(api: Served, owner: Caller) -> tuple[int, int]:
+    """A workspace of the user's, and a project in it."""
+    name = f"w{uuid.uuid4()}"
+    workspace_id = (await owner.post("/api/v1/workspaces", {"name": name}))["workspace"]["id"]
+    body = {"name": "p", "workspaceId": workspace_id}
+    return workspace_id, (await owner.post(f"/api/v1/workspaces/{workspace_id}/projects", body))["project"]["id"]
+
+
+def of_workspace(workspace_id: int) -> str:
+    return f"/api/v1/undeterred/workspaces/{workspace_id}/budget"
+
+
+async def test_budget_of_a_workspace_pauses_all_that_is_in_it_and_opens_when_it_is_raised(api: Served) -> None:
+    owner, admin = api.user(), api.user(is_admin=True)
+    workspace_id, _ = await a_workspace(api, owner)
+    await admin.patch(of_workspace(workspace_id), {"slotHours": 4})
+    name = (await owner.get(f"/api/v1/workspaces/{workspace_id}"))["workspace"]["name"]
+    where = {"workspace": name, "project": "p"}
+    first, other = await api.trial(owner, **where), await api.trial(owner, **where)
+    elsewhere = await api.trial(owner)
+    an_hour_passes(api, first)
+    assert not budget_rounds.look(api.database), "a half is no news"
+    an_hour_passes(api, other)
+    make_due(api, workspace_id)
+    assert budget_rounds.look(api.database) == 1
+    assert api.posted(f"experiment-{first.experiment_id}", "hold"), "it is spent"
+    assert api.posted(f"experiment-{other.experiment_id}", "hold")
+    assert not api.posted(f"experiment-{elsewhere.experiment_id}", "hold")
+    paused(api, first.experiment_id)
+    said = (await owner.get(f"/api/v1/undeterred/experiments/{first.experiment_id}/why"))["sentences"]
+    assert " is paused by its workspace's budget at " in said[0]
+    how = f"its workspace's budget of 4 slot-hours is spent: `det workspace budget set {name} --slot-hours 8` raises it"
+    assert said[1].startswith(how)
+    activate = f"/api/v1/experiments/{first.experiment_id}/activate"
+    assert await owner.refused(400, "POST", activate) == how
+    request = {"config": yaml.safe_dump(api.config(**where)), "activate": True, "modelDefinition": []}
+    assert await owner.refused(400, "POST", "/api/v1/experiments", request) == how
+    command = {"config": {"entrypoint": ["true"], "resources": {"slots": 1}}, "workspaceId": workspace_id}
+    assert await owner.refused(400, "POST", "/api/v1/commands", command) == how
+    await admin.patch(of_workspace(workspace_id), {"slotHours": 8})
+    assert "Temporal does not answer" in await owner.refused(503, "POST", activate), "nothing forbids it"
+    made = await owner.post("/api/v1/experiments", request)
+    assert "its workspace's budget is 8 slot-hours: 50% used" in made["notices"]
+    await admin.patch(of_workspace(workspace_id), {"reset": True})
+    assert (await owner.get(of_workspace(workspace_id)))["used"]["slotHours"] < 0.1
+
+
+async def test_budget_of_a_token_bounds_what_it_starts_and_not_what_its_user_starts(api: Served) -> None:
+    owner = api.user()
+    made = await owner.post("/api/v1/tokens", {"description": "of an agent"})
+    program = Caller(api.http, {"Authorization": f"Bearer {made['token']}"}, owner.user_id)
+    path_of_token = f"/api/v1/undeterred/tokens/{made['tokenId']}/budget"
+    assert "can't change a budget" in await program.refused(403, "PATCH", path_of_token, {"slotHours": 9})
+    await owner.patch(path_of_token, {"slotHours": 1, "trials": 5})
+    run, by_hand = await api.trial(program), await api.trial(owner)
+    assert "can't make others" in await program.refused(403, "POST", "/api/v1/tokens", {})
+    an_hour_passes(api, run)
+    an_hour_passes(api, by_hand)
+    used = (await owner.get(path_of_token))["used"]
+    assert (round(used["slotHours"], 2), used["trials"]) == (1, 1)
+    assert "its access token's budget" in await program.refused(400, "POST", "/api/v1/experiments", an_experiment(api))
+    with api.database.read() as session:
+        allocation_id = run.allocation_id
+        owner_of_container = UserPrincipal(owner.user_id, "", is_admin=False, allocation_id=allocation_id)
+        assert budgets.token_of(session, owner_of_container) == made["tokenId"], "nor do its containers escape"
+    await owner.post("/api/v1/experiments", an_experiment(api))
+
+
+async def test_task_that_can_not_pause_is_warned_and_ends_with_the_budget_of_its_workspace(api: Served) -> None:
+    owner, admin = api.user(), api.user(is_admin=True)
+    workspace_id, _ = await a_workspace(api, owner)
+    await admin.patch(of_workspace(workspace_id), {"slotHours": 2})
+    command = {"config": {"entrypoint": ["sleep", "9"], "resources": {"slots": 1}}, "workspaceId": workspace_id}
+    task_id = (await owner.post("/api/v1/commands", command))["command"]["id"]
+    order = OpenAllocation(allocation_id=f"{task_id}.1", task_id=task_id, run_id=1, pool="default", slots=2,
+                           placements=())  # fmt: skip
+    await asyncio.to_thread(api.records.open_allocation, order)
+    for hours, wishes in ((0.9, 0), (0.2, 1)):
+        pass_by(api, workspace_id, hours)
+        make_due(api, workspace_id)
+        assert budget_rounds.look(api.database) == 1
+        assert len(api.posted(f"task-{task_id}", "want")) == wishes
+    log = [line["log"] for line in await owner.lines(f"/api/v1/tasks/{task_id}/logs")]
+    assert any("90% of its workspace's budget of 2 slot-hours is used" in line for line in log)
+    assert any("is spent: what it bounds is paused, or ends" in line for line in log)
+
+
+def an_experiment(api: Served) -> dict[str, Any]:
+    return {"config": yaml.safe_dump(api.config()), "activate": True, "modelDefinition": []}
+
+
+def paused(api: Served, experiment_id: int) -> None:
+    """As its workflow records it."""
+    api.records.record_experiment(
+        RecordExperiment(experiment_id=experiment_id, revision=9, state=ExperimentState.PAUSED, progress=0)
+    )
+
+
+def pass_by(api: Served, workspace_id: int, hours: float) -> None:
+    with api.database.write() as session:
+        session.scalars(select(Budget).where(Budget.workspace_id == workspace_id)).one().counted_at -= timedelta(
+            hours=hours
+        )
+
+
+def make_due(api: Served, workspace_id: int) -> None:
+    """As its time comes: the moment was computed before the hours passed by."""
+    with api.database.write() as session:
+        row = session.scalars(select(Budget).where(Budget.workspace_id == workspace_id)).one()
+        row.due_at = (row.due_at or utc_now()) - timedelta(days=1)
