@@ -1,51 +1,58 @@
-"""`det experiment budget`: what may be used, what was, and how that is changed."""
+"""`det experiment budget`, `workspace budget`, `token budget`: what may be used, what was, and how that is changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
-from cli import render, session
+from cli import lookup, render, session
 from cli.bundles import Bundle, bundled
 from cli.group import new_app
-from cli.options import ExperimentId, shows
+from cli.options import ExperimentId, WorkspaceName, shows
 from cli.render import Form
 
 experiment_app = new_app("The budget of an experiment: what it may use before it is paused.")
+workspace_app = new_app("The budget of a workspace: what all that is in it may use together.")
+token_app = new_app("The budget of an access token: what all that it starts may use together.")
+
+Reset = Annotated[bool, typer.Option("--reset", help="Count what is used from 0 again.")]
+TokenId = Annotated[int, typer.Argument(metavar="TOKEN_ID", help="The token's number.", show_default=False)]
 
 _HEADERS = ["What", "Limit", "Used", "Share"]
 
 
 @dataclass(frozen=True)
-class Limits(Bundle):
-    """The limits of a budget."""
+class SharedLimits(Bundle):
+    """The limits of a budget of several."""
 
     slot_hours: Annotated[
         float | None, typer.Option("--slot-hours", min=0, help="Hours of slots that all trials may hold; 0: no limit.")
-    ] = None
-    wall_time: Annotated[
-        str | None, typer.Option("--wall-time", help="How long it may be active, such as 12h; 0s: no limit.")
     ] = None
     trials: Annotated[int | None, typer.Option("--trials", min=0, help="Trials that may start; 0: no limit.")] = None
     soft: Annotated[
         float | None, typer.Option("--soft", help="The share of a limit at which it is warned of, such as 0.8.")
     ] = None
 
-    def given(self) -> dict[str, Any]:
+    def given(self, *, reset: bool = False) -> dict[str, Any]:
         """What was given, as the API has it. Raises: BadParameter, if nothing was."""
-        named = {
-            "slotHours": self.slot_hours,
-            "wallTime": self.wall_time,
-            "trials": self.trials,
-            "soft": self.soft,
-        }
-        given = {name: value for name, value in named.items() if value is not None}
+        named = {_camel(field.name): getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in named.items() if value is not None} | ({"reset": True} if reset else {})
         if not given:
-            raise typer.BadParameter("expected one or more of --slot-hours, --wall-time, --trials and --soft.")
+            options = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(self))
+            raise typer.BadParameter(f"expected one or more of {options}.")
         return given
+
+
+@dataclass(frozen=True)
+class Limits(SharedLimits):
+    """The limits of an experiment's budget."""
+
+    wall_time: Annotated[
+        str | None, typer.Option("--wall-time", help="How long it may be active, such as 12h; 0s: no limit.")
+    ] = None
 
 
 @experiment_app.command("show")
@@ -64,6 +71,43 @@ def set_of_experiment(experiment_id: ExperimentId, limits: Limits) -> None:
     """
     session.get().patch(_of_experiment(experiment_id), limits.given())
     render.say(f"Set the budget of experiment {experiment_id}")
+
+
+@workspace_app.command("show")
+@shows
+def show_of_workspace(form: Form, workspace_name: WorkspaceName) -> None:
+    """Show the budget of a workspace, and what was used of it."""
+    _show(session.get().get(_of_workspace(workspace_name)).json(), form)
+
+
+@workspace_app.command("set")
+@bundled
+def set_of_workspace(workspace_name: WorkspaceName, limits: SharedLimits, reset: Reset = False) -> None:
+    """Change the budget of a workspace; limits that are not given stay.
+
+    What it paused goes on after `det experiment activate`.
+    """
+    session.get().patch(_of_workspace(workspace_name), limits.given(reset=reset))
+    render.say(f"Set the budget of workspace '{workspace_name}'")
+
+
+@token_app.command("show")
+@shows
+def show_of_token(form: Form, token_id: TokenId) -> None:
+    """Show the budget of an access token, and what was used of it."""
+    _show(session.get().get(f"/api/v1/undeterred/tokens/{token_id}/budget").json(), form)
+
+
+@token_app.command("set")
+@bundled
+def set_of_token(token_id: TokenId, limits: SharedLimits, reset: Reset = False) -> None:
+    """Change the budget of an access token; limits that are not given stay."""
+    session.get().patch(f"/api/v1/undeterred/tokens/{token_id}/budget", limits.given(reset=reset))
+    render.say(f"Set the budget of access token {token_id}")
+
+
+def _of_workspace(name: str) -> str:
+    return f"/api/v1/undeterred/workspaces/{lookup.workspace(name)['id']}/budget"
 
 
 def _of_experiment(experiment_id: int) -> str:
@@ -95,3 +139,8 @@ def _row(name: str, limit: Any, so_far: float) -> render.Row:
         return ["wall time", limit, shown(round(so_far)), f"{so_far / (seconds_of(limit) or 1):.0%}"]
     what = "slot-hours" if name == "slotHours" else "trials"
     return [what, f"{limit:g}", f"{so_far:.4g}", f"{so_far / limit:.0%}"]
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

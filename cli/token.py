@@ -7,17 +7,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli import lookup, paging, render, session
+from cli import budget, lookup, paging, render, session
+from cli.budget import TokenId
 from cli.group import new_app
 from cli.options import Json, Yaml, at_most_one, lists, paged
 from cli.render import Form
 from determined import errors
 
 app = new_app("Access tokens, by which programs log in.", aliases={"ls": "list"})
+app.add_typer(budget.token_app, name="budget")
 
 _HEADERS = ["ID", "User ID", "Description", "Created At", "Expires At", "Revoked", "Token Type", "Scope", "Last Used"]
 
-TokenId = Annotated[int, typer.Argument(metavar="TOKEN_ID", help="The token's number.", show_default=False)]
 Username = Annotated[str | None, typer.Argument(metavar="USERNAME", help="Of this user.", show_default=False)]
 
 

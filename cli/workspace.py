@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import lookup, paging, render, session
+from cli import budget, lookup, paging, render, session
 from cli.bundles import bundled
 from cli.group import new_app
 from cli.options import (
@@ -34,6 +34,7 @@ bindings_app = new_app("Kubernetes namespaces of workspaces.", aliases={"ls": "l
 quota_app = new_app("Kubernetes quotas of workspaces.")
 app.add_typer(bindings_app, name="bindings")
 app.add_typer(quota_app, name="resource-quota")
+app.add_typer(budget.workspace_app, name="budget")
 
 _HEADERS = [
     "ID",

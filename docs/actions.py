@@ -91,6 +91,12 @@ ACTIONS: dict[str, Action | str] = {
     "model move": Action("a model", "Move", "pages/models.js", "POST models/{}/move"),
     "model register-version": Action("Checkpoints", "Register", "checkpoints.js", "POST models/{}/versions"),
     "workspace create": Action("Workspaces", "New workspace", "pages/workspaces.js", "POST workspaces"),
+    "workspace budget set": Action(
+        "a workspace, Budget", "Change the budget", "budget.js", "PATCH undeterred/workspaces/{}/budget"
+    ),
+    "token budget set": Action(
+        "your account; Admin, Access tokens", "Budget", "tokens.js", "PATCH undeterred/tokens/{}/budget"
+    ),
     "workspace edit": Action("a workspace", "Settings", "pages/workspaces.js", "PATCH workspaces/{}"),
     "workspace delete": Action("a workspace", "Delete", "pages/workspaces.js", "DELETE workspaces/{}"),
     "workspace archive": Action("Workspaces", "Archive", "pages/workspaces.js", "POST workspaces/{}/archive"),
@@ -238,6 +244,7 @@ _READS = """
     experiment wait; experiment why;
     trial describe; trial download; trial logs; trial support-bundle; trial why;
     checkpoint describe; checkpoint download; model describe; model list; model list-versions;
+    workspace budget show; token budget show;
     workspace bindings list; workspace describe; workspace list; workspace list-members; workspace list-pools;
     workspace list-projects; project describe; project list; project list-experiments; template describe; template list;
     command config; command describe; command list; command logs; notebook config; notebook describe; notebook list;

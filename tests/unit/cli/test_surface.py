@@ -242,6 +242,8 @@ FURTHER = {
     "trial download": "--best",
     "trial set log-retention": "--forever",
     "model move": "-w 1",
+    "token budget set": "--trials 3",
+    "workspace budget set": "--trials 3",
     "workspace edit": "--name x",
     "workspace bindings set": "-n x",
     "project edit": "--description x",

@@ -1,6 +1,7 @@
 // Access tokens: how they are made and described.
 import { html, useState } from "./html.js";
 import { patch, post } from "./api.js";
+import { budgetFields } from "./budget.js";
 import { FormButton } from "./form.js";
 
 /** @param {{userId: number, reload: () => void}} props */
@@ -19,3 +20,6 @@ export function NewToken({ userId, reload }) {
 /** @param {{token: any, reload: () => void}} props */
 export const DescribeToken = ({ token, reload }) => html`<${FormButton} key=${token.description} kind="small" label="Describe" about="describe token ${token.id}" title="Description of token ${token.id}" fields=${[{ key: "description", label: "What it is for", value: token.description }]}
   run=${async (/** @type {any} */ given) => { await patch(`tokens/${token.id}`, given); reload(); }} />`;
+
+/** What all that a token starts may use together. @param {{token: any}} props */
+export const TokenBudget = ({ token }) => html`<${FormButton} kind="small" label="Budget" about="budget of token ${token.id}" title="Budget of token ${token.id}" fields=${budgetFields({}, true)} run=${(/** @type {any} */ limits) => patch(`undeterred/tokens/${token.id}/budget`, limits)} />`;

@@ -6,7 +6,7 @@ import { Field, typed } from "../form.js";
 import { exact } from "../format.js";
 import { go } from "../router.js";
 import { logout, session } from "../session.js";
-import { DescribeToken, NewToken } from "../tokens.js";
+import { DescribeToken, NewToken, TokenBudget } from "../tokens.js";
 import { Asks, Confirm, Do, Empty, Head, Load, Table, When } from "../ui.js";
 
 export function Account() {
@@ -19,5 +19,5 @@ export function Account() {
     <section class="card stack"><h2>Access tokens</h2><p class="muted">For programs: <code>DET_USER_TOKEN</code>. A token is shown once.</p>
       <${NewToken} userId=${user.id} reload=${tokens.reload} />
       <${Load} of=${tokens}>${(/** @type {any} */ { tokenInfo }) => html`<${Table} label="your access tokens" rows=${tokenInfo} id=${(/** @type {any} */ t) => t.id} columns=${[{ key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description || t.id }, { key: "made", title: "Made", cell: (/** @type {any} */ t) => html`<${When} at=${t.createdAt} />` }, { key: "ends", title: "Ends", cell: (/** @type {any} */ t) => exact(t.expiry) },
-        { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight nowrap"><${DescribeToken} token=${t} reload=${tokens.reload} /><${Confirm} kind="small danger" label="Revoke" title="Revoke this token?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); tokens.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}></div>` }]} empty=${html`<${Empty} title="No access tokens"></${Empty}>`} />`}</${Load}></section></div>`;
+        { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight nowrap"><${DescribeToken} token=${t} reload=${tokens.reload} /><${TokenBudget} token=${t} /><${Confirm} kind="small danger" label="Revoke" title="Revoke this token?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); tokens.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}></div>` }]} empty=${html`<${Empty} title="No access tokens"></${Empty}>`} />`}</${Load}></section></div>`;
 }

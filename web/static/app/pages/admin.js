@@ -5,7 +5,7 @@ import { useGet } from "../data.js";
 import { exact } from "../format.js";
 import { isAdmin } from "../session.js";
 import { useQuery } from "../router.js";
-import { DescribeToken } from "../tokens.js";
+import { DescribeToken, TokenBudget } from "../tokens.js";
 import { Asks, Confirm, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
 import { GroupMembers, LogRetention, PoolAccess, Roles } from "../access.js";
 import { Field, Form, FormButton, typed } from "../form.js";
@@ -87,7 +87,7 @@ function Tokens() {
   return html`<${Load} of=${list}>${(/** @type {any} */ { tokenInfo }) => html`<${Table} label="access tokens" rows=${tokenInfo} id=${(/** @type {any} */ t) => t.id} columns=${[
     { key: "id", title: "Token", num: true, cell: (/** @type {any} */ t) => t.id }, { key: "user", title: "User", cell: (/** @type {any} */ t) => html`${t.username} <span class="muted">${t.userId}</span>` }, { key: "text", title: "Description", cell: (/** @type {any} */ t) => t.description || "–" }, { key: "scope", title: "For", cell: (/** @type {any} */ t) => (t.scope === "read-only" ? "reading only" : "everything") },
     { key: "made", title: "Made", cell: (/** @type {any} */ t) => html`<${When} at=${t.createdAt} />` }, { key: "ends", title: "Ends", cell: (/** @type {any} */ t) => exact(t.expiry) },
-    { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight nowrap"><${DescribeToken} token=${t} reload=${list.reload} /><${Confirm} kind="small danger" label="Revoke" title="Revoke token ${t.id}?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); list.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}></div>` }]} empty=${html`<${Empty} title="No access tokens"><code>det token create</code></${Empty}>`} />`}</${Load}>`;
+    { key: "do", title: "", cell: (/** @type {any} */ t) => html`<div class="row tight nowrap"><${DescribeToken} token=${t} reload=${list.reload} /><${TokenBudget} token=${t} /><${Confirm} kind="small danger" label="Revoke" title="Revoke token ${t.id}?" confirm="Revoke" run=${async () => { await patch(`tokens/${t.id}`, { tokenId: t.id, setRevoked: true }); list.reload(); }}><p>Programs that use it are refused from now on.</p></${Confirm}></div>` }]} empty=${html`<${Empty} title="No access tokens"><code>det token create</code></${Empty}>`} />`}</${Load}>`;
 }
 
 function Message() {

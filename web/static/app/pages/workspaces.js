@@ -9,6 +9,7 @@ import { many } from "../format.js";
 import { Confirm, Do, Empty, Head, Load, Table, Tabs, When } from "../ui.js";
 
 const TaskList = lazy("TaskList", () => import("../tasklist.js"));
+const WorkspaceBudget = lazy("WorkspaceBudget", () => import("../budget.js"));
 const ModelList = lazy("ModelList", () => import("./models.js"));
 const [GiveHere, TakeHere] = ["GiveHere", "TakeHere"].map((name) => lazy(name, () => import("../access.js")));
 
@@ -35,8 +36,8 @@ export function WorkspacePage({ id, tab = "projects" }) {
   return html`<${Load} of=${one} page>${(/** @type {any} */ { workspace: w }) => html`<div><${Head} title=${w.name} crumbs=${[["Workspaces", "/det/workspaces"]]}>
       ${may("UPDATE_WORKSPACE", w.id) && html`${!w.archived && html`<button onClick=${() => setOpen(true)}>Settings</button>`}${open && html`<${Settings} workspace=${w} onClose=${() => setOpen(false)} reload=${one.reload} />`}${!w.immutable && html`<${Confirm} label="Delete" title="Delete workspace ${w.name}?" confirm="Delete" run=${() => remove(`workspaces/${id}`)} done="The workspace is being deleted">
         <p>${many(w.numProjects, "project")} with ${many(w.numExperiments, "experiment")} go, with all metrics, logs and checkpoints, and its tasks end. This can't be undone.</p></${Confirm}>`}`}</${Head}>
-    <${Tabs} base="/det/workspaces/${id}" now=${tab} tabs=${[["projects", "Projects", w.numProjects], ["tasks", "Tasks"], ["models", "Models"], ["members", "Members"], ["pools", "Pools"], ["policies", "Policies"]]} />
-    ${tab === "tasks" ? html`<div class="stack"><${TaskList} filter=${{ workspaceId: w.id }} /></div>` : tab === "models" ? html`<${ModelList} workspaceId=${w.id} />` : tab === "members" ? html`<${Members} id=${id} canGive=${may("ASSIGN_ROLES", w.id)} />` : tab === "pools" ? html`<${Pools} id=${id} workspace=${w} />` : tab === "policies" ? html`<${Policies} of="workspaces/${id}" where="of workspace ${w.name}" canChange=${may("UPDATE_WORKSPACE", w.id)} />` : html`<${Projects} id=${id} />`}</div>`}</${Load}>`;
+    <${Tabs} base="/det/workspaces/${id}" now=${tab} tabs=${[["projects", "Projects", w.numProjects], ["tasks", "Tasks"], ["models", "Models"], ["members", "Members"], ["pools", "Pools"], ["policies", "Policies"], ["budget", "Budget"]]} />
+    ${tab === "budget" ? html`<${WorkspaceBudget} w=${w} />` : tab === "tasks" ? html`<div class="stack"><${TaskList} filter=${{ workspaceId: w.id }} /></div>` : tab === "models" ? html`<${ModelList} workspaceId=${w.id} />` : tab === "members" ? html`<${Members} id=${id} canGive=${may("ASSIGN_ROLES", w.id)} />` : tab === "pools" ? html`<${Pools} id=${id} workspace=${w} />` : tab === "policies" ? html`<${Policies} of="workspaces/${id}" where="of workspace ${w.name}" canChange=${may("UPDATE_WORKSPACE", w.id)} />` : html`<${Projects} id=${id} />`}</div>`}</${Load}>`;
 }
 
 /** @param {any} project */
