@@ -26,6 +26,8 @@ class User(Base):
     is_admin: Mapped[bool] = mapped_column(default=False)
     is_active: Mapped[bool] = mapped_column(default=True)
     is_remote: Mapped[bool] = mapped_column(default=False)
+    is_provisioned: Mapped[bool] = mapped_column(default=False)  # a provider keeps it, by SCIM
+    external_id: Mapped[str | None] = mapped_column(String(255))  # what the provider calls it
     agent_uid: Mapped[int | None]
     agent_user: Mapped[str | None] = mapped_column(String(120))
     agent_gid: Mapped[int | None]
@@ -90,12 +92,14 @@ class AnsweredRequest(Base):
 
 
 class Group(Base):
-    """Users who get roles together."""
+    """Users who get roles together. `is_provisioned`, `external_id`: as of users."""
 
     __tablename__ = "groups"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(120), unique=True)
+    is_provisioned: Mapped[bool] = mapped_column(default=False)
+    external_id: Mapped[str | None] = mapped_column(String(255))
 
 
 class GroupMember(Base):

@@ -88,6 +88,8 @@ def upgrade() -> None:
     op.create_table('groups',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('name', sa.String(length=120), nullable=False),
+    sa.Column('is_provisioned', sa.Boolean(), nullable=False),
+    sa.Column('external_id', sa.String(length=255), nullable=True),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_groups')),
     sa.UniqueConstraint('name', name=op.f('uq_groups_name'))
     )
@@ -173,6 +175,8 @@ def upgrade() -> None:
     sa.Column('is_admin', sa.Boolean(), nullable=False),
     sa.Column('is_active', sa.Boolean(), nullable=False),
     sa.Column('is_remote', sa.Boolean(), nullable=False),
+    sa.Column('is_provisioned', sa.Boolean(), nullable=False),
+    sa.Column('external_id', sa.String(length=255), nullable=True),
     sa.Column('agent_uid', sa.Integer(), nullable=True),
     sa.Column('agent_user', sa.String(length=120), nullable=True),
     sa.Column('agent_gid', sa.Integer(), nullable=True),
