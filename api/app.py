@@ -73,6 +73,7 @@ from api.routes import (
     roles,
     run_commands,
     runs,
+    scim,
     search,
     shells,
     sign_on,
@@ -200,6 +201,7 @@ _MODULES = (
     live,
     log_windows,
     web,
+    scim,
     unsupported,
 )
 
@@ -284,7 +286,9 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
         cluster = session.scalars(select(Cluster)).one()
         session.expunge(cluster)
     urls = [make_url(url) for url in (settings.database_url, settings.database_read_url) if url]
-    secrets = [settings.agent_token.get_secret_value(), password or "", *(str(url.password or "") for url in urls)]
+    scim_token = settings.scim_token.get_secret_value() if settings.scim_token else ""
+    secrets = [settings.agent_token.get_secret_value(), password or "", scim_token]
+    secrets += [str(url.password or "") for url in urls]
     redactor = Redactor(secrets)
     log_ring = LogRing(redactor)
     log_ring.set_level(cluster.log_level)

@@ -239,6 +239,13 @@ class SignOnSettings(BaseModel):
     oidc_creates_users: bool = Field(default=False, description="whether who is unknown gets an account")
     oidc_always_redirect: bool = Field(default=False, description="whether the login page goes to the provider at once")
 
+    scim_token: SecretStr | None = Field(
+        default=None,
+        min_length=32,
+        description="secret by which a provider of accounts keeps users and groups, by SCIM 2.0 at /scim/v2; "
+        "unset: none does",
+    )
+
     @field_validator("oidc_issuer", "oidc_public_url")
     @classmethod
     def _is_safe(cls, value: str) -> str:

@@ -64,7 +64,7 @@ def row(
 
 
 # 503 is the answer to who may: Temporal is away. 400 at the login: nobody is asked who he is.
-PUBLIC = " ".join(["200"] * 12)
+PUBLIC, OFF = " ".join(["200"] * 12), " ".join(["404"] * 12)
 #: Any user, wherever he has roles; and the same with containers.
 USERS = row("viewer", foreign="200", read_only="200")
 USERS_WRITE = row("viewer", foreign="200")
@@ -222,6 +222,9 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/audit", None, ADMINS),
     ("GET", "/api/v1/undeterred/audit/verify", None, ADMINS),
     ("GET", "/debug/prom/metrics", None, ADMINS),
+    # a provider's: there are none without its token in the settings, and with it for nobody else
+    *((method, "/scim/v2/{kind}" + key, {}, OFF) for method, key in (("GET", ""), ("POST", ""), ("GET", "/{user_id}"),
+                                                                    ("PUT", "/{user_id}"), ("PATCH", "/{user_id}"), ("DELETE", "/{user_id}"))),
     ("POST", "/api/v1/undeterred/temporal-codec/decode", {"payloads": []},
      row("cluster admin", owner="403", foreign="403", read_only="403")),
     # experiments
