@@ -26,7 +26,7 @@ programs: install-dev
 test: install-dev environments programs
 	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
 
-# The Helm chart, the units of systemd and the Compose file. Helm is compiled the first time.
+# The Helm chart, the units of systemd, the Compose file and Prometheus' rules. Helm and promtool are compiled the first time.
 test-deploy: install-dev
 	@$(VENV)/bin/python -m tests.deploy.programs
 	@$(VENV)/bin/python -m pytest tests/deploy

@@ -1,6 +1,6 @@
-"""What checks `deploy/`: Helm and Compose's own reader, from their Go modules, and the JSON Schemas of Kubernetes' objects.
+"""What checks `deploy/`: Helm, Compose's own reader and promtool, from their Go modules, and Kubernetes' JSON Schemas.
 
-All are kept in ~/.cache/undeterred/bin: the first time takes three minutes, most of it Go's.
+All are kept in ~/.cache/undeterred/bin: the first time takes ten minutes, most of it Go's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ CHART = REPOSITORY / "deploy" / "helm" / "undeterred"
 HELM = "v3.20.2"
 SCHEMAS = "1.37.0"
 COMPOSE = "v2.16.2"
+PROMETHEUS = "v0.316.0"
 #: The oldest cluster that the chart takes, and the one that tests of pods run on. Helm that is built from its module says 1.20.
 KUBERNETES = ("1.30.0", "1.33.0")
 
@@ -32,6 +33,11 @@ def helm() -> Path:
 def compose_reader() -> Path:
     """Path of the reader of Compose files that Docker uses. Raises: subprocess.CalledProcessError."""
     return built("cmd", "github.com/compose-spec/compose-go/v2/cmd", COMPOSE)
+
+
+def promtool() -> Path:
+    """Path of the tool that checks Prometheus' rules. Raises: subprocess.CalledProcessError."""
+    return built("promtool", "github.com/prometheus/prometheus/cmd/promtool", PROMETHEUS)
 
 
 def schemas() -> Path:
@@ -77,5 +83,5 @@ def render(
 
 
 if __name__ == "__main__":
-    for get in (helm, compose_reader, schemas):
+    for get in (helm, compose_reader, promtool, schemas):
         print(f"{get()}", file=sys.stderr)
