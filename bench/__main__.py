@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|importing|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -28,6 +28,7 @@ from bench import (
     reports,
     restore,
     rolling,
+    scale,
     scheduling,
     search,
     searchers,
@@ -63,6 +64,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "restore": restore.figures,
     "partitions": partitions.figures,
     "importing": importing.figures,
+    "scale": scale.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
 }

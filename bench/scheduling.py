@@ -47,7 +47,7 @@ def _decision_ms(pool: Pool) -> float:
 
 
 def _empty(settings: dict[str, Any]) -> Pool:
-    agents = {f"a{number}": _agent(f"a{number}") for number in range(_AGENTS)}
+    agents = {f"a{number}": agent(f"a{number}") for number in range(_AGENTS)}
     return _with_requests(PoolSnapshot(agents=agents), settings, "first")
 
 
@@ -62,11 +62,17 @@ def _full(settings: dict[str, Any]) -> Pool:
 
 def _with_requests(snapshot: PoolSnapshot, settings: dict[str, Any], seed: str) -> Pool:
     pool = Pool(snapshot, PoolSettings.model_validate(settings))
-    rng = random.Random(seed)
-    for number in range(_WAITING):
-        pool.ask(_request(rng, f"{seed}-{number}", rng.choices((1, 2, 4, 8, 16, 64), (50, 15, 10, 15, 7, 3))[0]))
+    for request in requests(seed, _WAITING):
+        pool.ask(request)
     _ = pool.room.free, pool.fits_ever(snapshot.queue[0])  # kept from decision to decision
     return pool
+
+
+def requests(seed: str, count: int) -> Iterator[Request]:
+    """What users of a large cluster ask for: mostly little, and of some jobs much."""
+    rng = random.Random(seed)
+    for number in range(count):
+        yield _request(rng, f"{seed}-{number}", rng.choices((1, 2, 4, 8, 16, 64), (50, 15, 10, 15, 7, 3))[0])
 
 
 def _request(rng: random.Random, name: str, slots: int) -> Request:
@@ -78,5 +84,6 @@ def _request(rng: random.Random, name: str, slots: int) -> Request:
     )  # fmt: skip
 
 
-def _agent(name: str) -> AgentSlots:
+def agent(name: str) -> AgentSlots:
+    """One with eight slots."""
     return AgentSlots(agent_id=name, slot_ids=tuple(range(_SLOTS_EACH)))
