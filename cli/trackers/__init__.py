@@ -1,0 +1,1 @@
+"""Other trackers of experiments: MLflow, TensorBoard and Weights & Biases. What they have is read here, and written."""
