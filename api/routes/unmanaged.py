@@ -105,7 +105,7 @@ async def patch_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted:
 
     def change() -> Trial:
         with parts.database.write() as session:
-            unmanaged.note_trial(session, trial_id, user, wanted.state)
+            unmanaged.note_trial(session, trial_id, user, wanted.state, wanted.start_time, wanted.end_time)
             return trials.one(session, trial_id)
 
     return answer({"trial": await run_in_threadpool(change)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from api.schemas.base import Map, Wire, example
+from api.schemas.base import Instant, Map, Wire, example
 
 
 class CreateTrialRequest(Wire, json_schema_extra=example({"experimentId": 7, "unmanaged": True})):
@@ -32,6 +32,8 @@ class StartTrialRequest(Wire, json_schema_extra=example({"resume": True})):
 
 
 class PatchTrialRequest(Wire, json_schema_extra=example({"state": "STATE_COMPLETED"})):
-    """v1PatchTrialRequest."""
+    """v1PatchTrialRequest, and ours: when a trial that was trained before began and ended."""
 
     state: str | None = None
+    start_time: Instant | None = None
+    end_time: Instant | None = None

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ from api.queries.paging import chosen
 from api.schemas.base import plain
 from api.schemas.validation import checked_external_id
 from database.checkpoints import resume_point
-from database.models import Checkpoint, Experiment, Trial
+from database.models import Checkpoint, Experiment, Task, Trial
 from database.session import Database
 from database.tasks import create_trial_tasks, end_trial_task, reopen_trial_tasks
 from database.trials import count_trials
@@ -99,12 +99,28 @@ def start_trial(session: Session, trial_id: int, user: UserPrincipal, *, resume:
     return trial.run_id, checkpoint, steps
 
 
-def note_trial(session: Session, trial_id: int, user: UserPrincipal, state: str | None) -> None:
-    """A sign of life, and what became of the trial, if the client says. Raises: BadRequest, NotFound, Forbidden."""
+def note_trial(
+    session: Session,
+    trial_id: int,
+    user: UserPrincipal,
+    state: str | None,
+    began: datetime | None = None,
+    ended: datetime | None = None,
+) -> None:
+    """A sign of life, and what became of the trial, if the client says. Raises: BadRequest, NotFound, Forbidden.
+
+    `began` and `ended` are of one that was trained before; now, if it ends without them.
+    """
     trial = _trial(session, trial_id, user)
     trial.heard_at = utc_now()
+    if began is not None:
+        _backdate(session, trial, began)
+    if ended is not None and (state is None or chosen("state", state, _STATES) not in _TERMINAL):
+        raise BadRequest("endTime: expected with it the state that the trial ended in")
     if state is not None:
-        trial.state, now = chosen("state", state, _STATES), utc_now()
+        trial.state, now = chosen("state", state, _STATES), ended or utc_now()
+        if not trial.started_at <= now <= utc_now() + _SILENCE:
+            raise BadRequest(f"endTime: {now.isoformat()}: expected a time after the start, and not ahead of now")
         trial.ended_at = now if trial.state in _TERMINAL else None
         session.flush()
         if trial.state in _TERMINAL:
@@ -112,6 +128,16 @@ def note_trial(session: Session, trial_id: int, user: UserPrincipal, state: str 
         else:
             reopen_trial_tasks(session, [trial_id])
         _follow(session, trial.experiment_id)
+
+
+def _backdate(session: Session, trial: Trial, began: datetime) -> None:
+    """A trial, its task and its experiment began then, not when they were reported."""
+    if began > utc_now() + _SILENCE:
+        raise BadRequest(f"startTime: {began.isoformat()}: expected a time that is not ahead of now")
+    trial.started_at = began
+    session.execute(update(Task).where(Task.id == trial.task_id).values(started_at=began))
+    experiment = session.get_one(Experiment, trial.experiment_id)
+    experiment.started_at = min(experiment.started_at, began)
 
 
 def _trial(session: Session, trial_id: int, user: UserPrincipal) -> Trial:
@@ -134,7 +160,8 @@ def _follow(session: Session, experiment_id: int) -> None:
     states = session.scalars(select(Trial.state).where(Trial.experiment_id == experiment_id).distinct())
     experiment.state = max(states, key=_FURTHEST.index, default="PAUSED")
     experiment.progress = 1.0 if experiment.state == "COMPLETED" else experiment.progress
-    experiment.ended_at = utc_now() if experiment.state in _TERMINAL else None
+    last = session.scalar(select(func.max(Trial.ended_at)).where(Trial.experiment_id == experiment_id))
+    experiment.ended_at = (last or utc_now()) if experiment.state in _TERMINAL else None
 
 
 async def watch(database: Database) -> None:

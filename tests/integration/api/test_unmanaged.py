@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 from sqlalchemy import select, update
 
 from api.auth import authorization, reporters
@@ -205,3 +206,24 @@ async def test_started_trial_is_not_started_again_unless_it_resumes(api: Served)
     assert "has run before" in await user.refused(400, "POST", f"/api/v1/trials/{trial_id}/start", {})
     with api.database.read() as session:
         assert session.scalars(select(Experiment.is_unmanaged).join(Trial).where(Trial.id == trial_id)).one()
+
+
+async def test_trial_that_was_trained_before_has_its_own_times(api: Served) -> None:
+    user = api.user()
+    body = {"config": yaml.safe_dump(api.config()), "unmanaged": True}
+    experiment_id = (await user.post("/api/v1/experiments", body))["experiment"]["id"]
+    wanted = {"experimentId": experiment_id, "unmanaged": True}
+    trial_id = (await user.post("/api/v1/trials", wanted))["trial"]["id"]
+    path, times = f"/api/v1/trials/{trial_id}", {"startTime": "2020-01-01T00:00:00Z", "endTime": "2020-01-02T00:00:00Z"}
+    await user.post(f"{path}/start", {})
+    shown = (await user.patch(path, {"state": "STATE_COMPLETED", **times}))["trial"]
+    assert (shown["startTime"][:10], shown["endTime"][:10]) == ("2020-01-01", "2020-01-02")
+    experiment = (await user.get(f"/api/v1/experiments/{experiment_id}"))["experiment"]
+    assert (experiment["startTime"][:10], experiment["endTime"][:10]) == ("2020-01-01", "2020-01-02")
+    for wrong, said in (
+        ({"startTime": "2999-01-01T00:00:00Z"}, "startTime"),
+        ({"state": "STATE_COMPLETED", "endTime": "2019-01-01T00:00:00Z"}, "endTime"),
+        ({"state": "STATE_COMPLETED", "endTime": "2999-01-01T00:00:00Z"}, "endTime"),
+        ({"endTime": "2020-01-02T00:00:00Z"}, "endTime: expected with it the state"),
+    ):
+        assert said in await user.refused(400, "PATCH", path, wrong)
