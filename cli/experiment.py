@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import budget, cleanup, experiment_change, experiment_table, paging, render, search, session
+from cli import budget, cleanup, experiment_change, experiment_table, paging, render, search, session, tracked
 from cli.bundles import bundled
 from cli.follow import end_with, first_trial, follow_log
 from cli.follow import follow as follow_to_end
@@ -47,6 +47,7 @@ for _command in (plan, cleanup.gc, *search.COMMANDS):
 app.command("continue")(cleanup.continue_experiment)
 set_app.command("gc-policy")(cleanup.set_gc_policy)
 app.command("move")(experiment_change.move)
+app.command("export")(tracked.to_files)
 app.command("bulk")(experiment_change.bulk)
 app.command("delete-tb-files")(experiment_change.delete_tb_files)
 set_app.command("max-slots")(experiment_change.set_max_slots)

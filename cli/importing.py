@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import dumps, render, session
+from cli import dumps, render, session, tracked
 from cli.bundles import Bundle, bundled
 from cli.group import new_app
 from cli.options import Json, lists
@@ -18,7 +18,7 @@ from cli.render import Form
 from determined import errors
 from determined.common.experimental._wire import new_key
 
-app = new_app("Bring the records of a Determined cluster over.", aliases={"ls": "list"}, default="status")
+app = new_app("Bring what a Determined cluster or another tracker has over.", aliases={"ls": "list"}, default="status")
 
 _EVERY_S = 0.5
 _ENDED = ("COMPLETED", "CANCELED", "ERROR")
@@ -58,6 +58,10 @@ Detach = Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for th
 ImportId = Annotated[
     int | None, typer.Argument(metavar="IMPORT_ID", help="Its number; the newest.", show_default=False)
 ]
+
+
+for _command in (tracked.mlflow, tracked.tensorboard, tracked.wandb):
+    app.command(_command.__name__)(_command)
 
 
 def command() -> Any:

@@ -228,6 +228,9 @@ ACTIONS: dict[str, Action | str] = {
         "it is about the processes of a cluster on this machine",
     ),
     "import run": "it takes the address and the password of another database, which belong into an operator's terminal",
+    **dict.fromkeys(
+        ("import mlflow", "import tensorboard", "import wandb"), "it reads folders of the machine that `det` runs on"
+    ),
     "import cancel": "imports are watched where they were started: in an operator's terminal",
     "mcp serve": "it is what a coding agent starts; people have the pages",
     "dev curl": "it sends any request, for work with the API itself",
@@ -237,11 +240,11 @@ ACTIONS: dict[str, Action | str] = {
 _READS = """
     status; logs; deploy local logs; deploy local status; deploy logs; deploy status; preview-search; version; doctor;
     completion; dev auth-token; dev simulate-pool;
-    experiment budget show; experiment config; experiment config-schema; experiment describe;
-    experiment download;
-    experiment download-model-def; experiment follow; experiment list; experiment list-checkpoints;
+    experiment budget show; experiment config; experiment config-schema; experiment describe; experiment download;
+    experiment download-model-def; experiment export; experiment follow; experiment list; experiment list-checkpoints;
     experiment list-trials; experiment logs; experiment plan; experiment plot; experiment replay; experiment rungs;
     experiment wait; experiment why;
+    export mlflow;
     trial describe; trial download; trial logs; trial support-bundle; trial why;
     checkpoint describe; checkpoint download; model describe; model list; model list-versions;
     workspace budget show; token budget show;

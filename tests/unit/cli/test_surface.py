@@ -228,6 +228,8 @@ LOCAL = (
 )
 """What asks no cluster, or more than a cluster."""
 FURTHER = {
+    "experiment export": "--to tables",
+    "export mlflow": "--to store",
     "import plan": "--from postgresql://me@old/db",
     "import run": "--from postgresql://me@old/db",
     "import verify": "--from postgresql://me@old/db",
