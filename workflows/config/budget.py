@@ -16,8 +16,8 @@ MOST_TRIALS = 10_000_000
 LONGEST_WALL_TIME_S = 3650 * 86400.0
 
 WALL_TIME_MESSAGE = "must be a duration of 1s to 3650d, such as 12h or 1h30m"
-_DURATION_PATTERN = r"^([0-9]{1,12}(\.[0-9]{1,9})?(s|m|h|d))+$"
-_DURATION = {"type": "string", "pattern": _DURATION_PATTERN, "x-pattern-message": WALL_TIME_MESSAGE}
+_PATTERN = r"^([0-9]{1,12}(\.[0-9]{1,9})?(s|m|h|d))+$"
+DURATION = {"type": "string", "pattern": _PATTERN, "x-pattern-message": WALL_TIME_MESSAGE}
 
 
 class Budget(Section):
@@ -26,7 +26,7 @@ class Budget(Section):
     slot_hours: float | None = Field(
         default=None, gt=0, le=MOST_SLOT_HOURS, description="Hours of slots that all of its trials may hold together."
     )
-    wall_time: Annotated[str, WithJsonSchema(_DURATION)] | None = Field(
+    wall_time: Annotated[str, WithJsonSchema(DURATION)] | None = Field(
         default=None, description="How long it may be active, such as 12h; while it is paused this does not count."
     )
     trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS, description="Trials that it may start.")

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from workflows.config.base import INT64_MAX, Length, Period, Section
 from workflows.config.budget import Budget
+from workflows.config.gates import Gate
 from workflows.config.hyperparameters import Hyperparameters
 from workflows.config.policies import (
     BUILTIN_LOG_POLICIES,
@@ -61,6 +62,7 @@ class ExperimentConfig(Section):
     searcher: SearcherConfig = Field(description="How the search space is explored.")
     resources: Resources = Field(default=Resources(), description="Slots, pool, priority.")
     budget: Budget | None = Field(default=None, description="What it may use before it is paused.")
+    approve_before: list[Gate] = Field(default=[], description="What waits until it is approved.")
     environment: Environment = Field(default=Environment(), description="Container image, variables, ports.")
     bind_mounts: list[BindMount] = Field(default=[], description="Directories of the machine in the container.")
     checkpoint_storage: CheckpointStorage = Field(description="Where checkpoints go and how many are kept.")

@@ -15,6 +15,7 @@ from workflows.config.base import INT64_MAX, JsonMap
 from workflows.config.budget import WALL_TIME_MESSAGE, is_wall_time
 from workflows.config.check import Finding, is_integer
 from workflows.config.errors import Path
+from workflows.config.gates import MOST_GATES, MOST_NAMES
 from workflows.config.hyperparameters import LEAF_TYPES, Hyperparameters, grid_size
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.config.policies import BUILTIN_LOG_POLICIES
@@ -57,6 +58,7 @@ def check_rules(config: JsonMap, *, managed: bool, known_bad: list[Path]) -> lis
         *_log_policies(config.get("log_policies")),
         *_profiling(_map(config.get("profiling"))),
         *_budget(config.get("budget")),
+        *_gates(config),
     ]
     return [f for f in findings if not any(f.path[: len(bad)] == bad for bad in known_bad if bad)]
 
@@ -340,3 +342,28 @@ def _budget(budget: Any) -> Iterator[Finding]:
     wall_time = limits.get("wall_time")
     if isinstance(wall_time, str) and not is_wall_time(wall_time):
         yield Finding(("budget", "wall_time"), WALL_TIME_MESSAGE, wall_time)
+
+
+def _gates(config: JsonMap) -> Iterator[Finding]:
+    gates = _items(config.get("approve_before"))
+    if len(gates) > MOST_GATES:
+        yield Finding(("approve_before",), f"must have at most {MOST_GATES} entries, but has {len(gates)}", gates)
+        return
+    seen: set[tuple[Any, Any]] = set()
+    for place, gate in enumerate(map(_map, gates)):
+        path = ("approve_before", place)
+        what, rung, deadline = (gate.get(name) for name in ("what", "rung", "deadline"))
+        if what == "promotion" and rung is None:
+            yield Finding(path, "a promotion needs the rung that it leads to, from 1", gate)
+        elif what != "promotion" and rung is not None:
+            yield Finding((*path, "rung"), "only a promotion has a rung", rung)
+        if what == "budget_overrun" and not config.get("budget"):
+            yield Finding((*path, "what"), "budget_overrun needs a budget", what)
+        if (what, rung) in seen:
+            yield Finding(path, "it is in the list already", gate)
+        seen.add((what, rung))
+        if isinstance(deadline, str) and not is_wall_time(deadline):
+            yield Finding((*path, "deadline"), WALL_TIME_MESSAGE, deadline)
+        for name in ("users", "webhooks"):
+            if len(_items(gate.get(name))) > MOST_NAMES:
+                yield Finding((*path, name), f"must have at most {MOST_NAMES} entries", gate)

@@ -17,6 +17,7 @@ from workflows.lifecycle.facts import (
     BudgetFacts,
     Commanded,
     ExperimentFacts,
+    GateFacts,
     QueueFacts,
     RunFacts,
     TaskFacts,
@@ -81,6 +82,7 @@ def explain_trial(facts: TrialFacts, now: datetime) -> list[str]:
 def explain_experiment(facts: ExperimentFacts, now: datetime) -> list[str]:
     """How an experiment stands and why, and what those of its trials wait for that do not run."""
     sentences = [f"experiment {facts.experiment_id} {_experiment(facts, now)}"]
+    sentences += [_gate(each, now) for each in facts.gates]
     if not facts.state.is_terminal:
         sentences += [_budget(facts.experiment_id, each) for each in facts.budgets if each.limits.known()]
     phases = {trial.trial_id: phase(trial, now) for trial in facts.open}
@@ -279,6 +281,12 @@ def _experiment(facts: ExperimentFacts, now: datetime) -> str:
         return f"{text}: {facts.error}"
     by = _by(facts.commanded, now, "cancel", "kill") if state is ExperimentState.CANCELED else ""
     return text + (f":{by}" if by else "")
+
+
+def _gate(facts: GateFacts, now: datetime) -> str:
+    how = f"`det gate approve {facts.id}` or `det gate deny {facts.id}` decides (the role {facts.by})"
+    due = f"; at {clock(facts.due_at, now)} the default is to {facts.default}" if facts.due_at is not None else ""
+    return f"{facts.text}: {how}{due}"
 
 
 def _budget(experiment_id: int, facts: BudgetFacts) -> str:

@@ -103,6 +103,16 @@ class BudgetFacts(Facts):
     lasts_until: datetime | None = None  # when time uses it up, if nothing changes
 
 
+class GateFacts(Facts):
+    """Something of an experiment that waits for approval."""
+
+    id: int
+    text: str
+    by: str  # the role that decides
+    due_at: datetime | None = None
+    default: str = "deny"
+
+
 class TrialFacts(Facts):
     """Everything about one trial. Runs in order, the oldest first."""
 
@@ -164,6 +174,7 @@ class ExperimentFacts(Facts):
     error: str = ""
     ended_at: datetime | None = None
     commanded: Commanded | None = None
+    gates: list[GateFacts] = Field(default_factory=list[GateFacts])
     budgets: list[BudgetFacts] = Field(default_factory=list[BudgetFacts])
     ended: dict[str, int] = Field(default_factory=dict[str, int])  # how many trials, by terminal state
     open_count: int = 0

@@ -313,6 +313,23 @@ OTHERS = [
         "<config>.budget.wall_time: must be a duration of 1s to 3650d, such as 12h or 1h30m",
     ),
     (
+        {"approve_before": [{"what": "promotion"}]},
+        "<config>.approve_before[0]: a promotion needs the rung that it leads to, from 1",
+    ),
+    (
+        {"approve_before": [{"what": "delete", "rung": 1}]},
+        "<config>.approve_before[0].rung: only a promotion has a rung",
+    ),
+    (
+        {"approve_before": [{"what": "budget_overrun"}]},
+        "<config>.approve_before[0].what: budget_overrun needs a budget",
+    ),
+    ({"approve_before": [{"what": "delete"}] * 2}, "<config>.approve_before[1]: it is in the list already"),
+    (
+        {"approve_before": [{"what": "delete", "deadline": "soon"}]},
+        "<config>.approve_before[0].deadline: must be a duration of 1s to 3650d, such as 12h or 1h30m",
+    ),
+    (
         {"budget": {"slot_hour": 3}},
         '<config>.budget: additionalProperties "slot_hour" not allowed (did you mean "slot_hours"?)',
     ),
