@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, Exists, Result, delete, func, select, updat
 from sqlalchemy.orm import Session
 from temporalio import activity
 
-from database import budgets, webhooks
+from database import budgets, gates, webhooks
 from database.log_facts import actions_of_log_policies, failure_of
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
 from database.models import (
@@ -75,8 +75,11 @@ class Records:
                 return ids  # a later record is written already
             if before != record.state.value:  # a retry finds it unchanged: events are posted once
                 webhooks.note_state(session, record.experiment_id, record.state.value)
-            if record.clock is not None:
-                budgets.note_clock(session, record.experiment_id, record.clock, record.notices)
+            clock = record.clock
+            if clock is not None and budgets.note_clock(session, record.experiment_id, clock, record.notices):
+                gates.open_overrun(session, record.experiment_id)
+            for rung in record.asked:
+                gates.open_promotion(session, record.experiment_id, rung)
             record_decisions(session, record.experiment_id, record.decisions)
             for standing in record.standings:
                 _update_standing(session, standing)

@@ -13,15 +13,14 @@ from datetime import datetime
 from sqlalchemy import null, or_, select
 from sqlalchemy.orm import Session
 
-from database import webhooks
-from database.log_lines import FURTHER, note_line
-from database.models import Allocation, Budget, Experiment, Outbox, Project, Task, Trial, Workspace
+from database.announcements import tell
+from database.models import Budget, Experiment, Outbox, Project, Task, Trial, Workspace
 from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.budget import Clock, Limits, Meter, What, next_look, spent, to_warn_of
 
-#: Of each budget, and logs that a notice is written to.
-_MOST_NOTICES, _MOST_LOGS = 50, 100
+#: Of each budget.
+_MOST_NOTICES = 50
 
 
 def counting(session: Session, task_id: str, trial_id: int | None) -> list[int]:
@@ -126,37 +125,22 @@ def release_all(session: Session, until: datetime) -> None:
         row.held_slots = 0
 
 
-def note_clock(session: Session, experiment_id: int, clock: Clock, notices: Collection[str]) -> None:
-    """Record how an experiment stands to its budget, and post what is to be said of that. A repeat changes nothing."""
+def note_clock(session: Session, experiment_id: int, clock: Clock, notices: Collection[str]) -> bool:
+    """Record how an experiment stands to its budget, and post what is to be said of that. A repeat changes nothing.
+
+    Returns whether it has just been paused by its budget.
+    """
     row = session.scalar(select(Budget).where(Budget.experiment_id == experiment_id).with_for_update())
     if row is None or row.clock == (noted := clock.model_dump(mode="json")):
-        return
+        return False
+    is_new = clock.paused_by is not None and clock_of(row).paused_by is None
     row.clock = noted
     at = utc_now()
     note(row, notices, at)
-    tell(session, experiment_id, notices, at)
+    tell(session, experiment_id, "Budget", notices, at)
+    return is_new
 
 
 def note(row: Budget, notices: Collection[str], at: datetime) -> None:
     """Keep what is said of a budget with it."""
     row.notices = [*row.notices, *({"at": at.isoformat(), "text": text} for text in notices)][-_MOST_NOTICES:]
-
-
-def tell(session: Session, experiment_id: int, notices: Collection[str], at: datetime) -> None:
-    """Post what is said of a budget to webhooks that an experiment names, and to the logs of its trials that run."""
-    subject = webhooks.subject_of(session, experiment_id) if notices else None
-    for place, text in enumerate(notices, FURTHER + int(at.timestamp() * 1000)):
-        if subject is not None:
-            webhooks.note_custom(session, subject, {"title": "Budget", "description": text, "level": "WARNING"})
-        _write_to_logs(session, experiment_id, f"Experiment {experiment_id}: {text}.", place)
-
-
-def _write_to_logs(session: Session, experiment_id: int, line: str, place: int) -> None:
-    """Write a line into the logs of trials that run."""
-    open_ = (
-        select(Allocation.id, Allocation.task_id)
-        .join(Trial, Trial.id == Allocation.trial_id)
-        .where(Trial.experiment_id == experiment_id, Allocation.ended_at.is_(None))
-    )
-    for allocation_id, task_id in session.execute(open_.limit(_MOST_LOGS)).tuples():
-        note_line(session, task_id, line, allocation_id=allocation_id, place=place, level="WARNING")

@@ -23,6 +23,7 @@ from workflows.lifecycle.experiment import (
     ExperimentState,
     next_state,
 )
+from workflows.lifecycle.gates import GateState, gate_of
 from workflows.lifecycle.trial import FINAL_STATE as FINAL_TRIAL_STATE
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
@@ -30,6 +31,7 @@ from workflows.messages import (
     CreatedTrials,
     ErrorType,
     ExperimentRun,
+    GateDecided,
     Hold,
     OperationAnswers,
     OperationReports,
@@ -112,8 +114,8 @@ class Experiment:
     """Id `experiment-<id>`. Closes when its terminal state is recorded.
 
     Messages: `command`, `complete_operations`, `amend` and `post_operations` (updates) from the API;
-    `validation_reported`, `progress_reported`, `move`, `budget` and `hold` (signals) from the API; `trial_ended`
-    (signal) from its trials.
+    `validation_reported`, `progress_reported`, `move`, `budget`, `hold` and `gate_decided` (signals) from the API;
+    `trial_ended` (signal) from its trials.
     """
 
     @workflow.init
@@ -127,6 +129,8 @@ class Experiment:
         self._touched: set[str] = set()
         self._to_start: list[str] = [request_id for request_id, entry in self._open.items() if entry.is_waiting]
         self._budget = BudgetWatch(run, self._to_start)
+        self._has_passed = False  # a gate was decided
+        self._may_overrun = False  # the budget's
         self._fault = ""
         self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
         self._requests: list[_Request] = []
@@ -252,6 +256,17 @@ class Experiment:
                 self._order(self._open)
 
     @workflow.signal
+    def gate_decided(self, decided: GateDecided) -> None:
+        """Trials that wait to train for a rung go on, or end; or a spent budget was raised. Repeats change nothing."""
+        run, rung = self._run, decided.rung
+        if rung is None and decided.state is GateState.APPROVED:
+            self._may_overrun = self._has_passed = True
+        elif rung is not None and rung in run.gates and run.gates[rung] is not decided.state:
+            run.gates[rung] = decided.state
+            self._touched |= {each for each in self._open if (run.search.trial(each).rung or 0) >= rung}
+            self._has_passed = True
+
+    @workflow.signal
     def budget(self, meter: Meter) -> None:
         """What its trials have used of its budget, or other limits. An earlier one changes nothing."""
         self._budget.take(meter)
@@ -289,7 +304,7 @@ class Experiment:
 
     def _has_news(self) -> bool:
         # an old run takes no more from the inbox, which is part of the state, so that what is on its way gets there
-        if self._requests or self._fault:
+        if self._requests or self._fault or self._has_passed:
             return True
         if self._is_old():
             return False
@@ -297,9 +312,20 @@ class Experiment:
             return True
         return self._budget.has_news()
 
+    def _come_to_gates(self, touched: Iterable[str]) -> list[int]:
+        """Rungs that need approval and that trials have just come to: people are to be asked."""
+        run = self._run
+        if not run.gates:
+            return []
+        found = {gate_of(run.search.trial(each), run.gates) for each in touched if each in run.trials}
+        asked = sorted(rung for rung in found if rung is not None and run.gates[rung] is None)
+        run.gates |= dict.fromkeys(asked, GateState.WAITING)
+        return asked
+
     async def _work_off(self) -> None:
         async with self._lock:
             while self._has_news():
+                self._has_passed = False
                 taken = self._take_in()
                 await self._carry_out()
                 for request in taken:
@@ -331,6 +357,9 @@ class Experiment:
         if self._fault:
             self._fail(self._fault)
             self._fault = ""
+        if self._may_overrun and run.clock.paused_by is not None and self._budget.spent() is None:
+            run.state = ExperimentState.ACTIVE if run.state is ExperimentState.PAUSED else run.state
+        self._may_overrun = False
         # before the requests, as it came: a trial's validations go before its completed operation
         if not self._is_old():
             self._decide_inbox()
@@ -510,6 +539,7 @@ class Experiment:
         """Write what is new, and take the numbers of new trials in."""
         run = self._run
         new = [new_trial(run, action) for action in created or ()]
+        touched = set(touched)
         fresh = {trial.request_id for trial in new}
         standings: list[TrialStanding] = []
         for request_id in sorted(touched):
@@ -523,9 +553,10 @@ class Experiment:
         decided, self._decided = self._decided, []
         clock, notices = self._budget.run_on(), self._budget.take_notices()
         head = (run.state, self._progress())
+        asked = self._come_to_gates(touched)
         queue = run.search.queue()
         has_queue_news = [event.id for event in queue] != self._recorded_queue
-        if not (decided or new or standings or has_queue_news or notices) and head == self._recorded_head:
+        if not (decided or new or standings or has_queue_news or notices or asked) and head == self._recorded_head:
             return CreatedTrials(trial_ids=[])
         if self._recorded_head is None or self._recorded_head[0] is not run.state:
             note_state(run.state.value)
@@ -547,6 +578,7 @@ class Experiment:
                 queued=queue if has_queue_news else None,
                 clock=clock,
                 notices=notices,
+                asked=asked,
             ),
         )
         for request_id, entry in note_trials(run, new, answer).items():
@@ -569,11 +601,12 @@ class Experiment:
     def _standing(self, request_id: str, entry: TrialEntry) -> TrialStanding:
         view = self._run.search.trial(request_id)
         is_open = view.length is not None and not view.completed
+        is_held = gate_of(view, self._run.gates) is not None
         return TrialStanding(
             trial_id=entry.trial_id,
             ended_as=self._end_of_unstarted(entry, view),
-            length=view.length if is_open else None,
-            is_closed=view.closed or view.stopped,
+            length=view.length if is_open and not is_held else None,
+            is_closed=(view.closed or view.stopped) and not is_held,
             rung=view.rung,
             bracket=view.bracket,
         )
@@ -642,9 +675,14 @@ class Experiment:
     def _orders(self, request_id: str) -> TrialOrders:
         view = self._run.search.trial(request_id)
         is_open = view.length is not None and not view.completed
+        gate = gate_of(view, self._run.gates)
+        state = _TRIAL_STATE[self._run.state]
+        if gate is not None and not self._run.state.is_stopping:
+            is_denied = self._run.gates[gate] is GateState.DENIED
+            state = TrialState.STOPPING_CANCELED if is_denied else TrialState.PAUSED
         return TrialOrders(
-            state=_TRIAL_STATE[self._run.state],
-            length=view.length if is_open else None,
+            state=state,
+            length=view.length if is_open and gate is None else None,
             needs_length=self._run.search.generation == "ops",
             is_closed=view.closed and not is_open,
             is_stopped=view.stopped,
@@ -679,7 +717,13 @@ class Experiment:
         return run.state.is_stopping and not run.inbox and not self._requests and not self._open
 
     def _can_continue_as_new(self) -> bool:
-        return self._is_old() and not self._fault and not self._outgoing and workflow.all_handlers_finished()
+        return (
+            self._is_old()
+            and not self._fault
+            and not self._has_passed
+            and not self._outgoing
+            and workflow.all_handlers_finished()
+        )
 
     def _is_old(self) -> bool:
         info = workflow.info()

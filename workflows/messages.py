@@ -15,6 +15,7 @@ from workflows.config.resources import Closeness
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.budget import Clock, Meter
 from workflows.lifecycle.experiment import ExperimentState
+from workflows.lifecycle.gates import GateState
 from workflows.lifecycle.imports import ImportMode, Kind
 from workflows.lifecycle.needs import Need
 from workflows.lifecycle.task import TaskKind, TaskState
@@ -120,6 +121,7 @@ class ExperimentRun(BaseModel):
     order_count: int = 0  # counts orders to trials, see TrialOrders
     budget: Meter | None = None
     clock: Clock = Field(default_factory=Clock)  # of its budget
+    gates: dict[int, GateState | None] = Field(default_factory=dict[int, GateState | None])  # rungs to be approved
 
 
 class PoolMove(BaseModel):
@@ -134,6 +136,13 @@ class Hold(BaseModel):
     """An experiment is to pause, as a budget that bounds it is spent. `at`: one that was activated later goes on."""
 
     at: datetime
+
+
+class GateDecided(BaseModel):
+    """What was decided about a gate. `rung`: of a promotion; None: the budget may be overrun."""
+
+    rung: int | None = None
+    state: GateState
 
 
 class ValidationReport(BaseModel):
@@ -541,6 +550,7 @@ class RecordExperiment(BaseModel):
     queued: list[QueuedEvent] | None = None  # of a custom search: all that wait for its program; None: no change
     clock: Clock | None = None  # of its budget, if it has one
     notices: list[str] = Field(default_factory=list[str])  # of its budget, to be read behind the experiment's name
+    asked: list[int] = Field(default_factory=list[int])  # rungs whose gates trials have come to
 
 
 class RecordTrial(BaseModel):

@@ -16,6 +16,7 @@ from api.services.rounds import rounds
 from api.temporal import outbox
 from api.temporal.outbox import Dispatcher
 from database import budgets
+from database.announcements import tell
 from database.log_lines import FURTHER, note_line
 from database.models import Budget, Experiment, Project, Task
 from database.session import Database
@@ -73,7 +74,7 @@ def _act(session: Session, row: Budget, now: datetime) -> None:
     row.clock = clock.model_dump(mode="json")
     budgets.note(row, notices, now)
     for each in session.scalars(_experiments(row)).all():
-        budgets.tell(session, each.id, notices, now)
+        tell(session, each.id, "Budget", notices, now)
         if over is not None:
             each.commanded, each.commanded_by, each.commanded_at = "pause", f"{whose} budget", now
             hold = Hold(at=now).model_dump(mode="json")

@@ -185,6 +185,24 @@ def _limit(session: Session, row: Budget, limits: Limits) -> None:
     session.flush()
 
 
+def double(session: Session, row: Experiment) -> None:
+    """Double the limit of an experiment's budget that is reached. Nothing happens if none is."""
+    found = of_experiment(session, row.id, is_locked=True)
+    if found is None or not row.config.get("budget"):
+        return
+    before = BudgetConfig.model_validate(row.config["budget"])
+    meter, clock = meter_of(found), clock_of(found)
+    what = budget.spent(meter, clock, utc_now()) or clock.paused_by
+    if what is None:
+        return
+    doubled: Any = min(2 * meter.limits.known()[what], MOST_SLOT_HOURS)
+    if what is What.WALL_TIME:
+        doubled = budget.duration(doubled)
+    after = before.model_copy(update={what.value: int(doubled) if what is What.TRIALS else doubled})
+    row.config = row.config | {"budget": after.model_dump(mode="json")}
+    replace(session, row, after)
+
+
 def of_experiment(session: Session, experiment_id: int, *, is_locked: bool = False) -> Budget | None:
     """The budget of an experiment, if it has one."""
     statement = select(Budget).where(Budget.experiment_id == experiment_id)

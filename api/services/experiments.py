@@ -27,6 +27,7 @@ from api.services.templates import usable_template
 from api.services.workspaces import project_of_names, target_project
 from api.settings import ApiSettings
 from api.temporal import outbox
+from database import gates
 from database.budgets import meter_of
 from database.checkpoints import resume_point
 from database.models import (
@@ -317,6 +318,7 @@ def run_of(
         search=search,
         moves=experiment.pool_moves,
         budget=None if budget is None else meter_of(budget),
+        gates=gates.promotions(session, experiment),
         clock=Clock() if budget is None else Clock.model_validate(budget.clock),
         template=TrialTemplate(
             pool=experiment.resource_pool,

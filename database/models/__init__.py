@@ -19,6 +19,7 @@ from database.models.cluster import (
     ResourcePool,
 )
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
+from database.models.gates import Gate
 from database.models.imports import Import, ImportMark, ImportTable, TokenKey
 from database.models.organization import (
     ConfigPolicy,
@@ -72,6 +73,7 @@ __all__ = [
     "ClusterMessage",
     "ConfigPolicy",
     "Experiment",
+    "Gate",
     "Group",
     "GroupMember",
     "HeldStart",

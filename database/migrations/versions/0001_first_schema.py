@@ -614,6 +614,27 @@ def upgrade() -> None:
     with op.batch_alter_table('budgets', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_budgets_due_at'), ['due_at'], unique=False)
 
+    op.create_table('gates',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('what', sa.String(length=24), nullable=False),
+    sa.Column('number', sa.Integer(), nullable=False),
+    sa.Column('rule', Document, nullable=False),
+    sa.Column('state', sa.String(length=12), nullable=False),
+    sa.Column('asked_by', sa.String(length=120), nullable=False),
+    sa.Column('asked_at', UtcTime(), nullable=False),
+    sa.Column('due_at', UtcTime(), nullable=True),
+    sa.Column('decided_at', UtcTime(), nullable=True),
+    sa.Column('decided_by', sa.String(length=200), nullable=False),
+    sa.Column('is_used', sa.Boolean(), nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_gates_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_gates')),
+    sa.UniqueConstraint('experiment_id', 'what', 'number', name=op.f('uq_gates_experiment_id_what_number'))
+    )
+    with op.batch_alter_table('gates', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_gates_due_at'), ['due_at'], unique=False)
+        batch_op.create_index(batch_op.f('ix_gates_state'), ['state'], unique=False)
+
     op.create_table('held_starts',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('payload', Document, nullable=False),
@@ -984,6 +1005,11 @@ def downgrade() -> None:
     op.drop_table('search_decisions')
     op.drop_table('model_definitions')
     op.drop_table('held_starts')
+    with op.batch_alter_table('gates', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_gates_state'))
+        batch_op.drop_index(batch_op.f('ix_gates_due_at'))
+
+    op.drop_table('gates')
     with op.batch_alter_table('budgets', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_budgets_due_at'))
 
