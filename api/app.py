@@ -47,6 +47,7 @@ from api.routes import (
     curves,
     enrollment,
     experiments,
+    gates,
     generic_tasks,
     groups,
     hyperparameters,
@@ -100,6 +101,7 @@ from api.routes.legacy import events as legacy_events
 from api.routes.legacy import users as legacy_users
 from api.schemas.body import told_of
 from api.services import budget_rounds
+from api.services import gates as gate_service
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
 from api.services.live import Live
@@ -167,6 +169,7 @@ _MODULES = (
     labels,
     model_files,
     budgets,
+    gates,
     bulk,
     log_retention,
     trials,
@@ -231,6 +234,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(PoolSamples(parts.database).run()),
             asyncio.create_task(watch_unmanaged(parts.database)),
             asyncio.create_task(budget_rounds.watch(parts.database, parts.dispatcher)),
+            asyncio.create_task(gate_service.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
         ]

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, containers_of, missing_ones
-from database import budgets
+from database import budgets, gates
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import (
     Agent,
@@ -36,6 +36,7 @@ from workflows.lifecycle.facts import (
     BudgetFacts,
     Commanded,
     ExperimentFacts,
+    GateFacts,
     NeedFacts,
     RunFacts,
     TaskFacts,
@@ -84,6 +85,16 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
         ended_at=experiment.ended_at,
         commanded=_commanded(session, experiment),
         budgets=_budgets(session, experiment),
+        gates=[
+            GateFacts(
+                id=row.id,
+                text=f"gate {row.id}: {gates.text_of(row)}",
+                by=row.rule["by"],
+                due_at=row.due_at,
+                default=row.rule["default"],
+            )
+            for row in gates.waiting(session, experiment_id)
+        ],
         ended={state: counts[state] for state in _TERMINAL if state in counts},
         open_count=sum(count for state, count in counts.items() if state not in _TERMINAL),
         open=_facts(session, experiment, session.scalars(statement).all(), timing),

@@ -20,7 +20,7 @@ from api.routing import Route
 from api.schemas import bulk as wire
 from api.schemas.base import answer
 from api.schemas.parameters import ProjectId
-from api.services import cleanup, workspaces
+from api.services import cleanup, gates, workspaces
 from api.services.log_retention import retain_of_experiment, valid_days
 from database.audit import note_experiment
 
@@ -85,6 +85,7 @@ async def delete_many(project_id: ProjectId, parts: PartsDep, user: UserDep, wan
     """Delete many experiments of a project that are over, in the background."""
 
     def record(experiment_id: int) -> None:
+        gates.ask_before(parts.database, "delete", [experiment_id], user)
         with parts.database.write() as session:
             cleanup.delete_experiment(session, experiment_id, user)
 

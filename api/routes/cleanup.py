@@ -18,7 +18,7 @@ from api.routing import Route
 from api.schemas import checkpoints as wire
 from api.schemas.base import answer
 from api.schemas.parameters import ExperimentId
-from api.services import checkpoint_files, cleanup
+from api.services import checkpoint_files, cleanup, gates
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 
 router = APIRouter(route_class=Route, tags=["experiments"])
@@ -29,6 +29,7 @@ Count = Annotated[int | None, Query(ge=0)]
 @router.delete("/api/v1/experiments/{experiment_id}")
 async def delete_experiment(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Delete an experiment that is over, with its checkpoints, logs and metrics, in the background."""
+    await run_in_threadpool(gates.ask_before, parts.database, "delete", [experiment_id], user)
     return await _ordered(parts, lambda session: cleanup.delete_experiment(session, experiment_id, user))
 
 

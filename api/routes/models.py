@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth.authentication import UserPrincipal
 from api.auth.authorization import Role, readable_checkpoint, require_role
 from api.auth.containers import own_trial
 from api.deps import ActorDep, PartsDep, PrincipalDep
@@ -24,9 +26,9 @@ from api.schemas import models as wire
 from api.schemas.base import answer
 from api.schemas.labels import LabelsResponse
 from api.schemas.parameters import LABELS, SORT_BY, USER_IDS, USERS, WORKSPACE_IDS, Archived, CheckpointUuid, NamePart
-from api.services import models
+from api.services import gates, models
 from api.services.idempotency import Once
-from database.models import TrialSource
+from database.models import Checkpoint, TrialSource
 
 router = APIRouter(route_class=Route, tags=["models"])
 Result = TypeVar("Result")
@@ -166,7 +168,15 @@ async def create_version(
         model_id, number = models.new_version(session, name, wanted, user)
         return {"modelVersion": queries.version(session, queries.model(session, model_id, user), number)}
 
+    await run_in_threadpool(_ask, parts, wanted.checkpoint_uuid, user)
     return answer(await _written(parts, lambda session: once(session, lambda: create(session))))
+
+
+def _ask(parts: Parts, checkpoint_uuid: str, user: UserPrincipal) -> None:
+    with parts.database.read() as session:
+        of_checkpoint = select(Checkpoint.experiment_id).where(Checkpoint.uuid == checkpoint_uuid.lower())
+        experiment_ids = session.scalars(of_checkpoint).all()
+    gates.ask_before(parts.database, "register", experiment_ids, user)
 
 
 @router.get("/api/v1/models/{name}/versions/{number}", response_model=wire.ModelVersionResponse)

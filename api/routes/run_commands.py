@@ -24,7 +24,7 @@ from api.routes.trials import kill_one
 from api.routing import Route
 from api.schemas import runs as wire
 from api.schemas.base import answer
-from api.services import cleanup, workspaces
+from api.services import cleanup, gates, workspaces
 from database.audit import note_experiment
 
 router = APIRouter(route_class=Route, tags=["trials"])
@@ -101,6 +101,7 @@ async def command_runs(command: str, parts: PartsDep, user: UserDep, wanted: wir
         await kill_one(parts, run_id, user)
 
     def record_deletion(experiment_id: int) -> None:
+        gates.ask_before(parts.database, "delete", [experiment_id], user)
         with parts.database.write() as session:
             cleanup.delete_experiment(session, experiment_id, user)
 

@@ -16,7 +16,7 @@ from api.queries.checkpoints import checkpoint_state, validations_at
 from api.schemas import experiments as wire
 from api.schemas.base import plain
 from api.temporal import outbox
-from database import retention
+from database import gates, retention
 from database.models import Checkpoint, Experiment, Model
 from determined.errors import StorageNotNamed
 from workflows import names
@@ -37,6 +37,8 @@ def delete_experiment(
         return
     if ExperimentState.DELETING not in TRANSITIONS[state]:
         raise FailedPrecondition(f"cannot delete experiment in {state.value} state; cancel or kill it first")
+    if refused := gates.take_approval(session, row, "delete", user.username):
+        raise FailedPrecondition(refused)
     # locked, so that none is registered before this transaction says that they go
     statement = select(Checkpoint.uuid).where(Checkpoint.experiment_id == experiment_id).with_for_update()
     uuids = session.scalars(statement).all()

@@ -20,6 +20,7 @@ from api.queries.paging import chosen
 from api.schemas import models as wire
 from api.schemas.validation import LONGEST_MODEL_NAME, checked_labels, checked_object, checked_path_name, checked_text
 from api.services import cleanup
+from database import gates
 from database.models import Checkpoint, Experiment, Model, ModelVersion, TrialSource, Workspace
 from database.types import utc_now
 from database.upsert import insert
@@ -149,6 +150,10 @@ def new_version(session: Session, name: str, wanted: wire.PostModelVersion, user
     session.refresh(model, with_for_update=True)  # one number at a time
     _check_not_archived(model)
     uuid = _kept_checkpoint(session, wanted.checkpoint_uuid, user)
+    experiment = select(Experiment).join(Checkpoint, Checkpoint.experiment_id == Experiment.id)
+    source = session.scalars(experiment.where(Checkpoint.uuid == uuid)).one()
+    if refused := gates.take_approval(session, source, "register", user.username):
+        raise FailedPrecondition(refused)
     model.last_version += 1
     row = ModelVersion(
         model_id=model.id, version=model.last_version, checkpoint_uuid=uuid, owner_id=user.user_id, name=""

@@ -27,7 +27,17 @@ from api.app import create_app
 from api.auth.authentication import client_hash
 from api.middleware.audit import READING_POSTS
 from api.settings import ApiSettings
-from database.models import Experiment, Group, GroupMember, Import, Project, ResourcePool, RoleAssignment, Workspace
+from database.models import (
+    Experiment,
+    Gate,
+    Group,
+    GroupMember,
+    Import,
+    Project,
+    ResourcePool,
+    RoleAssignment,
+    Workspace,
+)
 from database.retention import post_removal
 from tests.integration.api.served import PASSWORD, Caller, Served, a_file
 from web import files as web_files
@@ -287,6 +297,14 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/workspaces/{workspace_id}/budget", None, SEEN),
     ("PATCH", "/api/v1/undeterred/workspaces/{workspace_id}/budget", {"slotHours": 1000},
      row("cluster admin", owner="403")),
+    ("GET", "/api/v1/undeterred/gates", None, USERS),
+    ("POST", "/api/v1/undeterred/gates/{gate_id}/approve", None,
+     "401 403 403 403 400 400 404 400 403 403 403 403"),  # it was decided before
+    ("POST", "/api/v1/undeterred/gates/{gate_id}/deny", None,
+     "401 403 403 403 400 400 404 400 403 403 403 403"),
+    # who is asked by nobody but the signature
+    ("POST", "/api/v1/undeterred/gates/{gate_id}/answer", {"webhook": "x", "approve": True},
+     PUBLIC.replace("200", "403")),
     ("GET", "/api/v1/undeterred/tokens/{token_id}/budget", None, "401 200 404 404 404 404 404 200 403 403 403 200"),
     ("PATCH", "/api/v1/undeterred/tokens/{token_id}/budget", {"slotHours": 1000},
      "401 200 404 404 404 404 404 200 403 403 403 403"),
@@ -606,12 +624,14 @@ class World:
         with api.database.write() as session:
             removal_id = post_removal(session, session.get_one(Experiment, run.experiment_id)).id
             ended = Import(mode="PLAN", state="COMPLETED", shown_source="old", owner_id=owner.user_id)
-            session.add(ended)
+            gate = Gate(experiment_id=run.experiment_id, what="promotion", number=1, state="DENIED", decided_by="x",
+                        rule={"what": "promotion", "rung": 1, "by": "editor"})  # fmt: skip
+            session.add_all((ended, gate))
             session.flush()
         self.fields: dict[str, Any] = {
             "user_id": owner.user_id, "username": owner.username, "experiment_id": run.experiment_id, "command": "pause",
             "trial_id": run.trial_id, "task_id": run.task_id, "allocation_id": run.allocation_id, "uuid": checkpoint,
-            "import_id": ended.id, "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
+            "import_id": ended.id, "gate_id": gate.id, "removal_id": removal_id, "spare_id": spare.allocation_id, "resources_id": f"{run.allocation_id}-0", "rank": 0, "progress": "running",
             "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "role_id": 4, "workload": "EXPERIMENT",
