@@ -91,6 +91,8 @@ ACTIONS: dict[str, Action | str] = {
     "model move": Action("a model", "Move", "pages/models.js", "POST models/{}/move"),
     "model register-version": Action("Checkpoints", "Register", "checkpoints.js", "POST models/{}/versions"),
     "workspace create": Action("Workspaces", "New workspace", "pages/workspaces.js", "POST workspaces"),
+    "gate approve": Action("an experiment", "Approve", "gates.js", "POST undeterred/gates/{}/approve"),
+    "gate deny": Action("an experiment", "Deny", "gates.js", "POST undeterred/gates/{}/deny"),
     "workspace budget set": Action(
         "a workspace, Budget", "Change the budget", "budget.js", "PATCH undeterred/workspaces/{}/budget"
     ),
@@ -240,8 +242,9 @@ ACTIONS: dict[str, Action | str] = {
 _READS = """
     status; logs; deploy local logs; deploy local status; deploy logs; deploy status; preview-search; version; doctor;
     completion; dev auth-token; dev simulate-pool;
-    experiment budget show; experiment config; experiment config-schema; experiment describe; experiment download;
-    experiment download-model-def; experiment export; experiment follow; experiment list; experiment list-checkpoints;
+    gate list; experiment budget show; experiment config; experiment config-schema; experiment describe;
+    experiment download; experiment download-model-def; experiment export; experiment follow; experiment list;
+    experiment list-checkpoints;
     experiment list-trials; experiment logs; experiment plan; experiment plot; experiment replay; experiment rungs;
     experiment wait; experiment why;
     export mlflow;

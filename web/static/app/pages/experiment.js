@@ -16,6 +16,7 @@ const Hyperparameters = lazy("Hyperparameters", () => import("../hyperparameters
 const Timeline = lazy("Timeline", () => import("../timeline.js"));
 const History = lazy("History", () => import("../history.js"));
 const ExperimentBudget = lazy("ExperimentBudget", () => import("../budget.js"));
+const Gates = lazy("Gates", () => import("../gates.js"));
 const Code = lazy("Code", () => import("../code.js"));
 const [Fork, Continue, Edit] = ["Fork", "Continue", "Edit"].map((name) => lazy(name, () => import("../experimentdialogs.js")));
 const More = lazy("More", () => import("../experimentmore.js"));
@@ -83,5 +84,5 @@ function Overview({ e }) {
       <section class="card"><h2>Facts</h2><dl class="facts"><dt>Best trial</dt><dd>${e.bestTrialId ? html`<a href="/det/trials/${e.bestTrialId}">trial ${e.bestTrialId}</a>, ${e.searcherMetric} ${metric(e.bestTrialSearcherMetric)}` : "none has validated yet"}</dd>
         <dt>Metric</dt><dd>${e.searcherMetric}, ${e.config.searcher.smaller_is_better ? "smaller" : "larger"} is better</dd><dt>Slots a trial</dt><dd>${e.config.resources.slots_per_trial}</dd><dt>Restarts</dt><dd>at most ${e.config.max_restarts} a trial</dd>
         <dt>Checkpoints</dt><dd>${e.checkpointCount}, ${bytes(e.checkpointSize)}</dd><dt>Entrypoint</dt><dd><code>${Array.isArray(e.config.entrypoint) ? e.config.entrypoint.join(" ") : e.config.entrypoint}</code></dd>
-        ${e.description && html`<dt>Description</dt><dd>${e.description}</dd>`}${e.error && html`<dt>Error</dt><dd>${e.error}</dd>`}</dl></section><${ExperimentBudget} e=${e} /></div></div>`;
+        ${e.description && html`<dt>Description</dt><dd>${e.description}</dd>`}${e.error && html`<dt>Error</dt><dd>${e.error}</dd>`}</dl></section><${ExperimentBudget} e=${e} /><${Gates} e=${e} /></div></div>`;
 }
