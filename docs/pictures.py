@@ -22,6 +22,7 @@ _COLOURS = 64
 SHOWN = {
     "home": "Home",
     "project": "A project",
+    "runs": "The runs of a project",
     "experiment": "An experiment",
     "bands": "Its curves by group",
     "trials": "Its trials",
@@ -34,8 +35,10 @@ SHOWN = {
     "trial": "A trial",
     "launch": "A launch with its plan",
     "queue": "The queue",
+    "tasks": "Tasks",
     "cluster": "The cluster",
     "slots": "Slots over time",
+    "workspace": "A workspace",
     "users": "Administration",
     "components": "All components",
 }

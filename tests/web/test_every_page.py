@@ -64,6 +64,8 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'`${alert(2)}</script><script>alert(3)<
 def drawn(page: Page, address: str, there: str) -> None:
     page.goto(address)
     page.locator(there).first.wait_for()
+    if address != PAGES["components"][0]:  # which shows what a page looks like while it loads
+        page.locator("main .skeleton").first.wait_for(state="detached")
 
 
 def sideways(page: Page) -> int:
