@@ -60,6 +60,7 @@ from workflows.searchers import (
     SearchError,
     Shutdown,
     Started,
+    Steered,
     Suggested,
     TrialClosed,
     TrialExitedEarly,
@@ -113,7 +114,7 @@ class _Request:
 class Experiment:
     """Id `experiment-<id>`. Closes when its terminal state is recorded.
 
-    Messages: `command`, `complete_operations`, `amend` and `post_operations` (updates) from the API;
+    Messages: `command`, `complete_operations`, `amend`, `steer` and `post_operations` (updates) from the API;
     `validation_reported`, `progress_reported`, `move`, `budget`, `hold` and `gate_decided` (signals) from the API;
     `trial_ended` (signal) from its trials.
     """
@@ -227,6 +228,11 @@ class Experiment:
             run.search.model_copy(deep=True).decide(amendment)
         except SearchError as error:
             raise ApplicationError(str(error), type=ErrorType.AMENDMENT_REFUSED, non_retryable=True) from None
+
+    @workflow.update
+    async def steer(self, steered: Steered) -> None:
+        """Take what a user does to one trial by hand. Answers when what follows is recorded; a repeat does nothing."""
+        await self._decide_or_refuse(steered, ErrorType.AMENDMENT_REFUSED)
 
     @workflow.update
     async def post_operations(self, posted: OperationsPosted) -> None:
@@ -371,7 +377,7 @@ class Experiment:
         for request in requests:
             if run.search.is_repeat(request.event):
                 continue  # or how often an answer was lost would be in the record of the search
-            if run.search.shutdown is not None and isinstance(request.event, Amended | OperationsPosted):
+            if run.search.shutdown is not None and isinstance(request.event, Amended | OperationsPosted | Steered):
                 request.refusal = _OVER
                 continue
             try:
@@ -414,7 +420,8 @@ class Experiment:
             return True
         event = run.past.pop(0)
         request_id = getattr(event, "request_id", None)
-        if request_id is not None and request_id not in self._open:
+        is_new = isinstance(event, Steered) and event.action == "add"
+        if request_id is not None and request_id not in self._open and not is_new:
             return True  # a trial that only the ends which were taken back had led to
         try:
             decision = run.search.decide(event)

@@ -90,6 +90,15 @@ class Brackets(Method):
         if frame.trials:
             self._fill(frame)
 
+    def lift(self, frame: Frame, request_id: str, *, to_top: bool) -> None:
+        """At once if it waits at a rung; else when it gets there."""
+        bracket, trial = self._bracket(request_id), frame.trials[request_id]
+        rung = max(bracket.rung_of[request_id], bracket.lifted.get(request_id, 0) if trial.owes_result else 0)
+        if bracket.rung_of[request_id] == bracket.top or rung >= bracket.top:
+            raise SearchError("the trial is on its way to the last rung already")
+        bracket.lifted[request_id] = bracket.top if to_top else rung + 1
+        bracket.raised(frame, request_id)
+
     def share_trials(self, total: int) -> list[int]:
         """The trials of each bracket if there are that many in all, at least as many as now."""
         raise NotImplementedError
@@ -137,7 +146,7 @@ class Brackets(Method):
     def _fill(self, frame: Frame) -> None:
         """Create trials while there are places."""
         busy = [0] * len(self.brackets)
-        for request_id, trial in frame.trials.items():
+        for request_id, trial in frame.drawn():
             if _holds_place(frame, trial):
                 busy[self._bracket(request_id).number] += 1
         wanted = [min(max(b.concurrency - busy[b.number], 0), max(b.room, 0)) for b in self.brackets]

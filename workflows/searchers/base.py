@@ -6,6 +6,7 @@ Source: spec searchers.md §1.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -160,6 +161,8 @@ class Frame(State):
         trials: Every trial asked for, in order of creation.
         open_progress: Sum of the progress of all trials that are not over.
         inherited: Trials of a forked experiment that no trial of this one has taken yet, oldest first.
+        by_hand: Trials that users added. The method does not know them: it neither compares nor counts them.
+        steered: Keys of what users did by hand.
     """
 
     generation: Generation
@@ -169,6 +172,8 @@ class Frame(State):
     trials: dict[str, TrialState] = {}
     open_progress: float = 0.0
     inherited: list[Inherited] = []
+    by_hand: list[str] = []
+    steered: list[str] = []
     _actions: list[Action] = PrivateAttr(default_factory=list[Action])
     _verdicts: list[Verdict] = PrivateAttr(default_factory=list[Verdict])
 
@@ -200,6 +205,10 @@ class Frame(State):
         """Ask for a trial whose id was not drawn here."""
         self.trials[action.request_id] = TrialState()
         self._actions.append(action)
+
+    def drawn(self) -> Iterator[tuple[str, TrialState]]:
+        """The trials that the method asked for."""
+        return ((key, trial) for key, trial in self.trials.items() if key not in self.by_hand)
 
     def _inherit(self, hparams: dict[str, Any] | None) -> Inherited | None:
         for place, candidate in enumerate(self.inherited):
@@ -329,6 +338,14 @@ class Method(State):
             SearchError: The method cannot be changed so; nothing was changed.
         """
         raise SearchError("this searcher cannot be edited while it runs")
+
+    def lift(self, frame: Frame, request_id: str, *, to_top: bool) -> None:
+        """Have a trial pass the next rung whatever its result, or all of them.
+
+        Raises:
+            SearchError: There is no rung for it to pass; nothing was changed.
+        """
+        raise SearchError("this searcher has no rungs: nothing can be promoted")
 
     def closed(self, frame: Frame, request_id: str) -> None:
         """A trial is over."""

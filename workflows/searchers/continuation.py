@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workflows.searchers.decisions import Decision
-from workflows.searchers.messages import Event, ExitReason, Started, TrialClosed, TrialExitedEarly
+from workflows.searchers.messages import Event, ExitReason, Started, Steered, TrialClosed, TrialExitedEarly
 
 _TAKEN_BACK = (ExitReason.ERRORED, ExitReason.USER_CANCELED)
 
@@ -37,7 +37,8 @@ def past_of(decisions: Sequence[Decision], *, is_single: bool) -> Past:
     """
     if is_single:
         again = {request_id for decision in decisions for request_id in decision.trials}
-        return Past([Started()] if decisions else [], min(1, len(decisions)), again)
+        added = [d.event for d in decisions if isinstance(d.event, Steered) and d.event.action == "add"]
+        return Past([Started(), *added] if decisions else [], min(1, len(decisions)), again)
     again = {
         decision.event.request_id
         for decision in decisions

@@ -18,6 +18,7 @@ from workflows.searchers.messages import (
     ProgressReported,
     Shutdown,
     Started,
+    Steered,
     Stop,
     Suggested,
     TrainTo,
@@ -128,7 +129,7 @@ def _occasion(event: Event, name: TrialName) -> str:
         return "the search began"
     if isinstance(event, Suggested):
         return f"the sampler chose its point (question {event.number})"
-    if isinstance(event, Amended | OperationsPosted | ProgressReported):
+    if isinstance(event, Amended | OperationsPosted | ProgressReported | Steered):
         return _happened(event, name)
     if isinstance(event, TrialExitedEarly) and event.reason in (ExitReason.INVALID_HP, ExitReason.INIT_INVALID_HP):
         return f"in place of {name(event.request_id)}, whose hyperparameters are invalid"
@@ -146,6 +147,9 @@ def _happened(event: Event, name: TrialName) -> str:
         texts = [f"{field} {value}" for field, value in changes.items()]
         texts += ["a narrower space"] if event.hyperparameters is not None else []
         return f"the search was edited ({', '.join(texts) or 'nothing'})"
+    if isinstance(event, Steered):
+        verbs = {"add": "added", "stop": "stopped", "promote": "promoted", "boost": "boosted"}
+        return f"a user {verbs[event.action]} {name(event.request_id)} by hand"
     if isinstance(event, OperationsPosted):
         return "the program of the custom search asked for it"
     if isinstance(event, Suggested):

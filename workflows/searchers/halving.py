@@ -111,6 +111,7 @@ class Bracket(State):
         rungs: Lowest first.
         rung_of: For each trial of this bracket, the rung that its next result counts for; it went on from those below.
         created, invalid, done: Trials asked for, found invalid, over.
+        lifted: By trial the rung below which it goes on whatever its result, as a user wants.
     """
 
     number: int = 0
@@ -123,6 +124,7 @@ class Bracket(State):
     created: int = 0
     invalid: int = 0
     done: int = 0
+    lifted: dict[str, int] = {}
 
     @property
     def room(self) -> int:
@@ -159,6 +161,14 @@ class Bracket(State):
     def closed(self, frame: Frame, request_id: str) -> bool:
         """The trial is over."""
         self.done += 1
+        return False
+
+    def is_lifted(self, request_id: str, rung: int) -> bool:
+        """Whether a trial goes on from a rung whatever its result."""
+        return self.lifted.get(request_id, 0) > rung
+
+    def raised(self, frame: Frame, request_id: str) -> bool:
+        """Send a trial on that waits at a rung which it is to pass; whether it got a new length by it."""
         return False
 
     def settle(self, frame: Frame, request_id: str) -> None:
@@ -210,7 +220,8 @@ class Bracket(State):
         if rung == self.top:
             outcome = Outcome.FINISHED
         else:
-            outcome = Outcome.GOES_ON if place < self.keep(len(self.rungs[rung].entries)) else Outcome.STOPPED
+            is_good = place < self.keep(len(self.rungs[rung].entries)) or self.is_lifted(request_id, rung)
+            outcome = Outcome.GOES_ON if is_good else Outcome.STOPPED
         self.judge(frame, rung, place, outcome)
         return outcome
 

@@ -102,6 +102,26 @@ class Amended(Message):
     hyperparameters: dict[str, Any] | None = None
 
 
+class Steered(Message):
+    """A user steers one trial by hand.
+
+    Attributes:
+        key: Of the request: sent again, it counts once.
+        action: ``add`` a trial with a point that is given; ``stop`` one; ``promote`` one to the next rung; ``boost``
+            one, which passes every rung.
+        request_id: The trial; of a new one its id to be.
+        trial_seed: Of a new one.
+        hparams: Of a new one: values by name.
+    """
+
+    kind: Literal["steered"] = "steered"
+    key: str
+    action: Literal["add", "stop", "promote", "boost"]
+    request_id: str
+    trial_seed: int = 0
+    hparams: dict[str, Any] | None = None
+
+
 class Create(Message):
     """Start a trial.
 
@@ -204,6 +224,7 @@ Event = Annotated[
     | TrialClosed
     | Suggested
     | Amended
-    | OperationsPosted,
+    | OperationsPosted
+    | Steered,
     Field(discriminator="kind"),
 ]

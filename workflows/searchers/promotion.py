@@ -27,7 +27,23 @@ class PromotionBracket(Bracket):
 
     def completed(self, frame: Frame, request_id: str, metric: float) -> bool:
         """A result: promote the trial that it brought among the best, else the place is free."""
-        return not self._trains_on(frame, request_id, metric)
+        is_taken = self._trains_on(frame, request_id, metric)
+        return not (self.raised(frame, request_id) or is_taken)
+
+    def raised(self, frame: Frame, request_id: str) -> bool:
+        """It leaves its rung as if it were among the best there; those that are stay so."""
+        trial, rung = frame.trials[request_id], self.rung_of[request_id]
+        if not self.is_lifted(request_id, rung) or trial.owes_result or trial.is_over or trial.closed:
+            return False
+        place = next(place for place, entry in enumerate(self.rungs[rung].entries) if entry.request_id == request_id)
+        metric = self.rungs[rung].entries[place].metric
+        self.judge(frame, rung, place, Outcome.PROMOTED)
+        self.rung_of[request_id] = rung + 1
+        self.rungs[rung + 1].outstanding += 1
+        if self.rungs[rung + 1].length != self.rungs[rung].length:
+            frame.train_to(request_id, self.rungs[rung + 1].length)
+            return True
+        return self._trains_on(frame, request_id, metric) or self.raised(frame, request_id)
 
     def exited(self, frame: Frame, request_id: str, reason: ExitReason) -> bool:
         """A failure is the worst result; invalid hyperparameters never happened."""

@@ -28,7 +28,7 @@ class IndependentTrials(Method):
 
     def fill(self, frame: Frame) -> None:
         """Create trials while there are places."""
-        running = [trial for trial in frame.trials.values() if not trial.ended]
+        running = [trial for _, trial in frame.drawn() if not trial.ended]
         # An invalid trial that is not over yet will be replaced when it is.
         left = self.total - self.made - sum(not self.counts(trial) for trial in running)
         for _ in range(min(left, self.concurrency - len(running)) if self.concurrency else left):
@@ -66,7 +66,7 @@ class IndependentTrials(Method):
         self.concurrency = self.concurrency if event.max_concurrent_trials is None else event.max_concurrent_trials
         if event.max_length is not None:
             frame.max_units = event.max_length
-            for request_id, trial in frame.trials.items():
+            for request_id, trial in frame.drawn():
                 if trial.completed and not trial.is_over:
                     self._lengthen(frame, request_id)
         if frame.trials:

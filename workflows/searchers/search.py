@@ -27,6 +27,7 @@ from workflows.searchers.grid import GridSearch
 from workflows.searchers.messages import (
     Action,
     Amended,
+    Create,
     Event,
     ExitReason,
     OperationCompleted,
@@ -34,6 +35,7 @@ from workflows.searchers.messages import (
     ProgressReported,
     Shutdown,
     Started,
+    Steered,
     Suggested,
     TrialClosed,
     TrialExitedEarly,
@@ -123,7 +125,9 @@ class Search(State):
         return self.method.wants_progress or not isinstance(event, ProgressReported)
 
     def is_repeat(self, event: Event) -> bool:
-        """Whether a completed operation was decided on before: its sender did not hear of it, and asks again."""
+        """Whether it was decided on before: its sender did not hear of it, and asks again."""
+        if isinstance(event, Steered):
+            return event.key in self.frame.steered
         if not isinstance(event, OperationCompleted):
             return False
         trial = self.frame.trials.get(event.request_id)
@@ -163,6 +167,10 @@ class Search(State):
             self.method.posted(self.frame, event)
         elif isinstance(event, Amended):
             self._amend(event)
+        elif isinstance(event, Steered):
+            if not self.is_repeat(event):
+                self._steer(event)
+                self.frame.steered.append(event.key)
         else:
             self._handle_trial(event)
         actions = self.frame.take_actions()
@@ -184,7 +192,8 @@ class Search(State):
             SearchError: The search has not asked for such a trial.
         """
         trial = self._trial(request_id)
-        bracket, rung = self.method.place(request_id)
+        is_by_hand = request_id in self.frame.by_hand
+        bracket, rung = (None, None) if is_by_hand else self.method.place(request_id)
         return TrialView(
             request_id=request_id,
             rung=rung,
@@ -229,6 +238,8 @@ class Search(State):
             return
         if isinstance(event, TrialClosed):
             self._close(event.request_id, trial)
+        elif event.request_id in self.frame.by_hand:
+            self._handle_by_hand(event, trial)
         elif trial.exit_reason is not None:
             return  # what it still says came from before its end
         elif isinstance(event, ProgressReported):
@@ -240,6 +251,56 @@ class Search(State):
             self._complete(event, trial)
         elif isinstance(event, TrialExitedEarly):
             self._exit(event.request_id, trial, event.reason)
+
+    def _steer(self, event: Steered) -> None:
+        if isinstance(self.method, CustomSearch):
+            raise SearchError("the program of a custom search steers its trials")
+        if event.action == "add":
+            self._add(event)
+            return
+        trial = self._trial(event.request_id)
+        if trial.is_over or trial.stopped or (trial.closed and not trial.owes_result):
+            raise SearchError("the search is done with this trial: `det experiment fork` goes on from what it has")
+        if event.action == "stop":
+            trial.exit_reason = ExitReason.USER_REQUESTED_STOP
+            if event.request_id not in self.frame.by_hand:
+                self.method.exited(self.frame, event.request_id, trial.exit_reason)
+            self.frame.stop(event.request_id)
+        elif event.request_id in self.frame.by_hand:
+            raise SearchError("a trial that was added by hand trains to its full length: there is no rung to pass")
+        else:
+            self.method.lift(self.frame, event.request_id, to_top=event.action == "boost")
+
+    def _add(self, event: Steered) -> None:
+        """A trial with a point that is given: it trains to the full length, beside the method's own."""
+        if not self.is_started:
+            raise SearchError("the search has not begun yet")
+        hparams = event.hparams or {}
+        names = self.frame.space.keys()
+        missing, unknown = sorted(names - hparams.keys()), sorted(hparams.keys() - names)
+        if missing or unknown:
+            wrong = [f"{name} is missing" for name in missing] + [f"{name} is unknown" for name in unknown]
+            expected = ", ".join(sorted(names)) or "none"
+            raise SearchError(f"hyperparameters: {', '.join(wrong)}: expected a value for each of {expected}")
+        if event.request_id in self.frame.trials:
+            raise SearchError(f"the search has a trial with the request id {event.request_id!r} already")
+        self.frame.by_hand.append(event.request_id)
+        create = Create(request_id=event.request_id, trial_seed=event.trial_seed, hparams=hparams)
+        self.frame.add_trial(create)
+        if self.frame.max_units is not None:
+            self.frame.train_to(event.request_id, self.frame.max_units)
+            self.frame.close(event.request_id)
+
+    def _handle_by_hand(self, event: Any, trial: TrialState) -> None:
+        """What a trial says that a user added: it has one length, and nothing is compared."""
+        if trial.exit_reason is not None:
+            return
+        if isinstance(event, ProgressReported) and math.isfinite(event.progress):
+            self.frame.note_progress(trial, max(event.progress, 0.0))
+        elif isinstance(event, OperationCompleted) and event.length == trial.length and not trial.completed:
+            trial.completed = True
+        elif isinstance(event, TrialExitedEarly):
+            trial.exit_reason = event.reason
 
     def _progress(self, event: ProgressReported, trial: TrialState) -> None:
         if math.isfinite(event.progress):
@@ -278,12 +339,14 @@ class Search(State):
         self.method.exited(self.frame, request_id, reason)
 
     def _close(self, request_id: str, trial: TrialState) -> None:
-        if self.generation == "ops" and trial.exit_reason is None and not trial.closed:
+        is_by_hand = request_id in self.frame.by_hand
+        if self.generation == "ops" and trial.exit_reason is None and not trial.closed and not is_by_hand:
             # It ended while the search still counted on it.
             self._exit(request_id, trial, ExitReason.USER_REQUESTED_STOP)
         self.frame.end(trial)
         self.ended += 1
-        self.method.closed(self.frame, request_id)
+        if not is_by_hand:
+            self.method.closed(self.frame, request_id)
         requested = len(self.frame.trials)
         # a method may have asked a sampler for its next point: the search is not over then
         if self.ended == requested and self.method.ends_by_itself:

@@ -11,7 +11,7 @@ from typing import Any
 
 from workflows.searchers.base import RungView
 from workflows.searchers.decisions import Decision, Verdict
-from workflows.searchers.messages import Amended, Event
+from workflows.searchers.messages import Amended, Event, Steered
 
 _MOST_NAMES = 8
 _VERBS = {"train_to": "train", "ask": "ask the sampler", "shutdown": "end the search"}
@@ -69,6 +69,8 @@ class Standing:
 def event_words(event: Event) -> str:
     """What happened: `validation completed`, `amended (max_trials 20)`."""
     words = str(event.kind).replace("_", " ")
+    if isinstance(event, Steered):
+        return f"{words} ({event.action})"
     if not isinstance(event, Amended):
         return words
     changes = event.model_dump(exclude_none=True, exclude={"kind"})
