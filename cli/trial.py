@@ -12,6 +12,7 @@ from cli.bundles import bundled
 from cli.group import new_app
 from cli.options import (
     Days,
+    ExperimentId,
     Forever,
     Json,
     LogLines,
@@ -126,6 +127,54 @@ def kill(trial_id: TrialId) -> None:
         render.say(f"Trial {trial_id} is {was.name} already: there was nothing to kill")
     else:
         render.say(f"Killed trial {trial_id}")
+
+
+@app.command("add")
+def add(
+    experiment_id: ExperimentId,
+    hparams: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=VALUE...", help="A value for each hyperparameter: lr=0.1.", show_default=False),
+    ],
+) -> None:
+    """Add a trial with a point of your own to a running search. Prints `Added trial N`."""
+    import yaml
+
+    from cli.create import override_config
+
+    given: dict[str, Any] = yaml.safe_load(override_config("{}\n", hparams, "NAME=VALUE"))
+    render.say(f"Added trial {_steer(experiment_id, {'action': 'add', 'hparams': given})}")
+
+
+@app.command("stop")
+def stop(trial_id: TrialId) -> None:
+    """Have a trial of a running search save a checkpoint and end; the search takes what it reached."""
+    _steer_one(trial_id, "stop", "Stopped")
+
+
+@app.command("promote")
+def promote(trial_id: TrialId) -> None:
+    """Have a trial of a running search pass the next rung, whatever its result there."""
+    _steer_one(trial_id, "promote", "Promoted")
+
+
+@app.command("boost")
+def boost(trial_id: TrialId) -> None:
+    """Have a trial of a running search pass every rung, and train to its full length."""
+    _steer_one(trial_id, "boost", "Boosted")
+
+
+def _steer_one(trial_id: int, action: str, said: str) -> None:
+    experiment_id = int(session.fetch(f"trials/{trial_id}")["trial"]["experimentId"])
+    _steer(experiment_id, {"action": action, "trialId": trial_id})
+    render.say(f"{said} trial {trial_id}")
+
+
+def _steer(experiment_id: int, body: dict[str, Any]) -> int:
+    from determined.common.experimental._wire import new_key
+
+    path = f"/api/v1/undeterred/experiments/{experiment_id}/search/steer"
+    return int(session.get().post(path, body, idempotency_key=new_key()).json()["trialId"])
 
 
 @app.command("support-bundle")

@@ -229,6 +229,9 @@ ACTIONS: dict[str, Action | str] = {
          "deploy local master-down", "deploy local agent-up", "deploy local agent-down"),
         "it is about the processes of a cluster on this machine",
     ),
+    **dict.fromkeys(
+        ("trial add", "trial stop", "trial promote", "trial boost"), "single trials are steered from a terminal"
+    ),
     "import run": "it takes the address and the password of another database, which belong into an operator's terminal",
     **dict.fromkeys(
         ("import mlflow", "import tensorboard", "import wandb"), "it reads folders of the machine that `det` runs on"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -14,14 +16,14 @@ from api.auth import config_secrets
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, readable, readable_trial
 from api.deps import ActorDep, PartsDep, UserDep
-from api.errors import BadRequest, FailedPrecondition
+from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.parts import Parts
 from api.queries import search
 from api.routes.experiments import start_created
 from api.routing import Route
 from api.schemas import custom_search
 from api.schemas import search as wire
-from api.schemas.base import ObjectBody, answer
+from api.schemas.base import ObjectBody, answer, plain
 from api.schemas.experiments import CreateExperimentRequest, NewExperimentResponse
 from api.schemas.parameters import ExperimentId, TrialId
 from api.schemas.search_views import SearchView
@@ -30,14 +32,17 @@ from api.services import search_forecast
 from api.services.experiments import Created
 from api.services.forks import origin_of
 from api.services.idempotency import Key, idempotency_key
+from database.models import Trial
 from workflows.config import ClusterDefaults, ConfigError, ExperimentConfig, parse_experiment_config
 from workflows.lifecycle.experiment import TERMINAL, ExperimentState
-from workflows.searchers import Amended, SearchError, TrialGroup, preview_search
+from workflows.searchers import Amended, SearchError, Steered, TrialGroup, preview_search
 
 router = APIRouter(route_class=Route, tags=["search"])
 
 #: How often the records are asked whether a custom search has news, and how long a poll waits for some.
 _TICK_S, _POLL_S = 0.2, 60.0
+#: Namespace of the ids of what users do by hand.
+_STEERED = uuid.UUID("5b1c7d2e-9f5a-4c39-8a63-3c1d1f0f5e2a")
 
 
 # -- look into a search --------------------------------------------------------------------------------------------
@@ -143,6 +148,48 @@ async def amend(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, wan
     await run_in_threadpool(_check_owner, parts, experiment_id, user)
     await parts.commands.amend(experiment_id, change)
     return answer()
+
+
+@router.post("/api/v1/undeterred/experiments/{experiment_id}/search/steer", response_model=wire.Steered)
+async def steer(
+    experiment_id: ExperimentId, request: Request, parts: PartsDep, user: UserDep, wanted: wire.SteerSearch
+) -> Response:
+    """Add a trial to a running search, or stop, promote or boost one. `Idempotency-Key` makes it count once."""
+    key = idempotency_key(request, user)
+    event = await run_in_threadpool(_steered, parts, experiment_id, user, wanted, key)
+    await parts.commands.steer(experiment_id, event)
+
+    def numbered() -> int:
+        with parts.database.read() as session:
+            mine = Trial.experiment_id == experiment_id, Trial.request_id == event.request_id
+            return session.scalars(select(Trial.id).where(*mine)).one()
+
+    return answer(wire.Steered(trial_id=await run_in_threadpool(numbered)))
+
+
+def _steered(
+    parts: Parts, experiment_id: int, user: UserPrincipal, wanted: wire.SteerSearch, key: Key | None
+) -> Steered:
+    """Raises: BadRequest, NotFound, Forbidden."""
+    if (wanted.action == "add") != (wanted.hparams is not None) or (wanted.action == "add") == bool(wanted.trial_id):
+        raise BadRequest("expected hparams with the action add, and trialId with the others")
+    # of a request that is sent again the same id, so that the trial is found
+    name = str(uuid.uuid4()) if key is None else f"{key.name}:{key.digest}"
+    request_id = str(uuid.uuid5(_STEERED, f"{experiment_id}:{name}"))
+    with parts.database.read() as session:
+        changeable(session, experiment_id, user)
+        if wanted.trial_id:
+            row = session.get(Trial, wanted.trial_id)
+            if row is None or row.experiment_id != experiment_id:
+                raise NotFound(f"trial {wanted.trial_id} of experiment {experiment_id} not found")
+            request_id = row.request_id
+    return Steered(
+        key=str(uuid.uuid5(_STEERED, name)),
+        action=wanted.action,
+        request_id=request_id,
+        trial_seed=uuid.UUID(request_id).int % 2**31,
+        hparams=None if wanted.hparams is None else plain(wanted.hparams),
+    )
 
 
 def _amended(wanted: wire.AmendSearch) -> Amended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,23 @@ class AmendSearch(Wire, json_schema_extra=example({"maxTrials": 64})):
     max_concurrent_trials: int | None = None
     max_length: int | None = None
     hyperparameters: Map | None = None
+
+
+class SteerSearch(Wire, json_schema_extra=example({"action": "promote", "trialId": 12})):
+    """Ours: what is to be done to one trial of a running search.
+
+    `action`: add, with `hparams`; stop, promote or boost, with `trialId`.
+    """
+
+    action: Literal["add", "stop", "promote", "boost"]
+    trial_id: int | None = None
+    hparams: Map | None = None
+
+
+class Steered(Wire):
+    """The trial that was steered, or added."""
+
+    trial_id: int
 
 
 class RungForecast(Wire):

@@ -44,7 +44,7 @@ from workflows.messages import (
     Timing,
 )
 from workflows.scheduling.model import Claim
-from workflows.searchers import Amended, OperationsPosted
+from workflows.searchers import Amended, OperationsPosted, Steered
 
 _DEADLINE = timedelta(seconds=10)
 #: A user is waiting, and the response can do without the result.
@@ -327,6 +327,10 @@ class Commands:
     async def amend(self, experiment_id: int, amendment: Amended) -> None:
         """Change a running search; returns when what follows is recorded. Raises: FailedPrecondition, Unavailable."""
         await self._update_search(experiment_id, "amend", amendment)
+
+    async def steer(self, experiment_id: int, steered: Steered) -> None:
+        """Steer one trial of a running search; returns when it is recorded. Raises: FailedPrecondition, Unavailable."""
+        await self._update_search(experiment_id, "steer", steered)
 
     async def post_operations(self, experiment_id: int, posted: OperationsPosted) -> None:
         """Tell a custom search what its program decided. Raises: FailedPrecondition, Unavailable."""

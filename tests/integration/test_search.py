@@ -11,7 +11,7 @@ from sqlalchemy import select
 from database.models import Experiment, SearchDecision, Trial
 from tests.kit.platform import Platform
 from tests.kit.scripts import EPOCHS, TRAIN, config
-from workflows.searchers import OperationCompleted
+from workflows.searchers import OperationCompleted, Steered
 from workflows.searchers.replay import parse_lines, replay
 
 ASHA = {"name": "adaptive_asha", "max_trials": 6, "max_length": 16, "max_rungs": 3, "max_concurrent_trials": 4}
@@ -238,6 +238,47 @@ async def test_running_search_takes_more_trials_and_a_narrower_space(cluster: Pl
     refused = await cluster.http.post(f"/api/v1/experiments/{experiment_id}/search/amend", json={"maxTrials": 9})
     assert refused.status_code == 400
     assert "is over" in refused.json()["message"]
+
+
+async def test_running_search_is_steered_by_hand_and_its_record_replays(cluster: Platform) -> None:
+    searcher = {"name": "async_halving", "num_rungs": 2, "divisor": 2, "max_trials": 2, "max_length": 200,
+                "max_concurrent_trials": 1}  # fmt: skip
+    space = {**SPACE, "sleep": 0.05}
+    experiment_id = await cluster.create(config(searcher, hyperparameters=space), {"train.py": TRAIN})
+    path = f"/api/v1/undeterred/experiments/{experiment_id}/search/steer"
+    await cluster.until_state(experiment_id, "RUNNING")
+    [first] = [trial["id"] for trial in await cluster.trials(experiment_id)]
+    for body, said in (
+        ({"action": "add", "hparams": {"quality": 0.5}}, "sleep is missing"),
+        ({"action": "add", "trialId": first}, "expected hparams with the action add"),
+        ({"action": "promote", "trialId": 0}, "expected hparams"),
+        ({"action": "push", "trialId": first}, "action"),
+    ):
+        refused = await cluster.http.post(path, json=body)
+        assert refused.status_code == 400, refused.text
+        assert said in refused.json()["message"]
+    assert (await cluster.http.post(path, json={"action": "stop", "trialId": 9999})).status_code == 404
+    body = {"action": "add", "hparams": {"quality": 7, "sleep": 0}}  # a point out of the space
+    answers = [await cluster.http.post(path, json=body, headers={"Idempotency-Key": "mine"}) for _ in range(2)]
+    added = {answer.json()["trialId"] for answer in answers}
+    assert (len(added), {answer.status_code for answer in answers}) == (1, {200})
+    assert (await cluster.post(path, {"action": "stop", "trialId": first}))["trialId"] == first
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    trials = {trial["id"]: trial for trial in await cluster.trials(experiment_id)}
+    assert len(trials) == 3
+    [mine] = added
+    assert trials[mine]["hparams"] == {"quality": 7, "sleep": 0}
+    assert trials[mine]["totalBatchesProcessed"] == 200, "it trains to the full length"
+    assert trials[first]["state"] == "STATE_COMPLETED"
+    assert trials[first]["totalBatchesProcessed"] < 100, "it ended before its first rung"
+    header, decisions = await _history(cluster, experiment_id)
+    assert [event.action for event in (each.event for each in decisions) if isinstance(event, Steered)] == [
+        "add",
+        "stop",
+    ]
+    assert replay(header.new_search(), decisions) is None
+    told = await cluster.http.get(f"/api/v1/undeterred/trials/{mine}/decisions")
+    assert any(f"a user added trial {mine} by hand" in each for each in told.json()["sentences"]), told.text
 
 
 async def test_program_outside_runs_a_custom_search(cluster: Platform) -> None:

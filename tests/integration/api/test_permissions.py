@@ -309,6 +309,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("PATCH", "/api/v1/undeterred/tokens/{token_id}/budget", {"slotHours": 1000},
      "401 200 404 404 404 404 404 200 403 403 403 403"),
     ("POST", "/api/v1/experiments/{experiment_id}/search/amend", {"maxTrials": 9}, TEMPORAL),
+    ("POST", "/api/v1/undeterred/experiments/{experiment_id}/search/steer", {"action": "add", "hparams": {}}, TEMPORAL),
     ("POST", "/api/v1/undeterred/experiments/{experiment_id}/search/preview-amend", {"maxTrials": 9},
      row("editor", "400", read_only="400")),
     ("POST", "/api/v1/experiments/{experiment_id}/fork", {}, row("viewer", "400")),

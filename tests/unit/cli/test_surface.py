@@ -229,6 +229,7 @@ LOCAL = (
 """What asks no cluster, or more than a cluster."""
 FURTHER = {
     "experiment export": "--to tables",
+    "trial add": "lr=1",
     "export mlflow": "--to store",
     "import plan": "--from postgresql://me@old/db",
     "import run": "--from postgresql://me@old/db",
