@@ -148,6 +148,8 @@ TABLES = (
         " e.owner_id, e.progress, e.original_config, e.notes, e.job_id, e.project_id, e.unmanaged,"
         " e.external_experiment_id, length(e.model_definition) AS packed,"
         " (SELECT count(*) FROM runs r JOIN trials_v2 v ON v.run_id = r.id WHERE r.experiment_id = e.id) AS trials,"
+        " (SELECT c.uuid::text FROM runs r JOIN checkpoints_v2 c ON c.id = r.warm_start_checkpoint_id"
+        " WHERE r.experiment_id = e.id ORDER BY r.id LIMIT 1) AS warm_start,"
         " (SELECT max(coalesce(r.end_time, r.start_time)) FROM runs r WHERE r.experiment_id = e.id) AS last_end,"
         " (SELECT jsonb_agg(DISTINCT x.task_id ORDER BY x.task_id) FROM runs r JOIN run_id_task_id x ON x.run_id = r.id"
         " WHERE r.experiment_id = e.id) AS tasks"

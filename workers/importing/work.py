@@ -55,7 +55,7 @@ def experiment(row: Row, context: Context) -> Record | Skipped:
     if project_id is None:
         return Skipped("their projects did not come")
     number = context.number(Kind.EXPERIMENTS, row["id"])
-    raw: dict[str, Any] = row["config"]
+    raw = _moved(row["config"], context)
     values: dict[str, Any] = {"error": ""}
     state = state_of(row)
     try:
@@ -94,7 +94,7 @@ def experiment(row: Row, context: Context) -> Record | Skipped:
             "owner_id": context.user(row["owner_id"]),
             "project_id": project_id,
             "parent_id": context.id_of(Kind.EXPERIMENTS, row["parent_id"]),
-            "source_checkpoint": _source_checkpoint(config),
+            "source_checkpoint": _source_checkpoint(config) or (row["warm_start"] if _source_trial(raw) else None),
             "continuations": max((_continuation(task) for task in tasks), default=0),
             "trial_count": row["trials"],
             "is_archived": row["archived"],
@@ -126,6 +126,21 @@ def _only_shown(raw: dict[str, Any]) -> dict[str, Any]:
         "max_length": None,
         "slots_per_trial": slots if isinstance(slots, int) else 1,
     }
+
+
+def _source_trial(config: dict[str, Any]) -> int | None:
+    """The trial that every trial starts from, if the configuration names one."""
+    searcher: Any = config.get("searcher")
+    found: Any = cast("dict[str, Any]", searcher).get("source_trial_id") if isinstance(searcher, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _moved(config: dict[str, Any], context: Context) -> dict[str, Any]:
+    """A configuration with the numbers that trials have here."""
+    there = _source_trial(config)
+    if there is None:
+        return config
+    return config | {"searcher": config["searcher"] | {"source_trial_id": context.number(Kind.TRIALS, there)}}
 
 
 def _source_checkpoint(config: dict[str, Any]) -> str | None:
