@@ -323,7 +323,8 @@ class Experiment:
         run = self._run
         if not run.gates:
             return []
-        found = {gate_of(run.search.trial(each), run.gates) for each in touched if each in run.trials}
+        own = [each for each in touched if each in run.trials and not run.trials[each].is_heir]
+        found = {gate_of(run.search.trial(each), run.gates) for each in own}
         asked = sorted(rung for rung in found if rung is not None and run.gates[rung] is None)
         run.gates |= dict.fromkeys(asked, GateState.WAITING)
         return asked
@@ -629,6 +630,8 @@ class Experiment:
         entry = self._run.trials[request_id]
         entry.is_heir, entry.is_waiting = False, True
         self._to_start.append(request_id)
+        if self._run.gates:  # what it took over may have led it to one
+            self._touched.add(request_id)
 
     def _next_starts(self) -> list[str]:
         return self._to_start[: self._budget.affordable(min(_BATCH, _STARTS_PER_RUN - self._started))]

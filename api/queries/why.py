@@ -156,7 +156,14 @@ def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], tim
             facts.missing = missing_ones(row.placements, arrived)
         runs[row.trial_id or 0].append(facts)
     commanded = _commanded(session, experiment)
-    return [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches), commanded) for trial in found]
+    # of an experiment that is active, trials are only paused at a gate
+    is_active = experiment.state == ExperimentState.ACTIVE.value
+    open_gates = gates.waiting(session, experiment.id) if is_active else ()
+    gate = next((row.id for row in open_gates if row.what == "promotion"), None)
+    told = [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches), commanded) for trial in found]
+    for each in told:
+        each.gate = gate if each.state is TrialState.PAUSED else None
+    return told
 
 
 def _trial(

@@ -60,6 +60,9 @@ async def test_promotion_waits_for_approval_across_orchestrators(
                 assert len(await cluster.metrics(trial["id"])) <= 2, "none trains for rung 1"
             said = (await cluster.get(f"/api/v1/undeterred/experiments/{experiment_id}/why"))["sentences"]
             assert any(f"`det gate approve {gate['id']}`" in sentence for sentence in said)
+            held = [trial["id"] for trial in await cluster.trials(experiment_id) if trial["state"] == "STATE_PAUSED"]
+            said = (await cluster.get(f"/api/v1/undeterred/trials/{held[0]}/why"))["sentences"]
+            assert f"waits at gate {gate['id']} for approval" in said[0]
             await cluster.post(f"/api/v1/undeterred/gates/{gate['id']}/approve")
             async with new_worker(cluster.temporal, cluster.database, threads):
                 assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"

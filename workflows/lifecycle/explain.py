@@ -114,6 +114,8 @@ def _headline(facts: TrialFacts, now: datetime) -> str:
         return f"is {facts.state}: its end is decided, it waits for {waits}{_leaving(run, now)}"
     if run is not None:
         return _open(run, now, has_reached_core=facts.has_stored or _reported_in(run, facts))
+    if where is Phase.PAUSED and facts.gate is not None:
+        return f"waits at gate {facts.gate} for approval, and holds no slots meanwhile"
     if where is Phase.PAUSED:
         return f"is paused{_by(facts.commanded, now, 'pause')}"
     if where is Phase.WAITS_FOR_SEARCH:
@@ -303,6 +305,9 @@ def _budget(experiment_id: int, facts: BudgetFacts) -> str:
 def _next(facts: TrialFacts, now: datetime) -> Iterator[str]:
     where = phase(facts, now)
     if where is Phase.ENDED or where is Phase.ENDS:
+        return
+    if where is Phase.PAUSED and facts.gate is not None:
+        yield f"goes on from its newest checkpoint after `det gate approve {facts.gate}`"
         return
     if where is Phase.PAUSED:
         yield f"goes on from its newest checkpoint after `det experiment activate {facts.experiment_id}`"

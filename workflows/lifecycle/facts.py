@@ -137,6 +137,7 @@ class TrialFacts(Facts):
     queue: QueueFacts | None = None
     queue_error: str = ""  # why the queue is not known
     commanded: Commanded | None = None
+    gate: int | None = None  # that it waits at for approval
 
 
 class NeedFacts(Facts):

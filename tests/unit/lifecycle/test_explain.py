@@ -190,6 +190,13 @@ def test_paused_trial_says_by_whom_and_how_it_goes_on() -> None:
     assert told(state=TrialState.PAUSED)[0] == "trial 7 is paused since it was created"
 
 
+def test_trial_at_a_gate_says_which_and_how_it_goes_on() -> None:
+    assert told(state=TrialState.PAUSED, gate=3)[:2] == [
+        "trial 7 waits at gate 3 for approval, and holds no slots meanwhile",
+        "goes on from its newest checkpoint after `det gate approve 3`",
+    ]
+
+
 def test_trial_in_a_back_off_says_until_when_and_why() -> None:
     facts: dict[str, Any] = {"next_run_at": NOW + timedelta(seconds=8), "restarts": 3, "message": "exited with code 3"}
     sentences = told(runs=[ended(1), ended(2), ended(3)], backoff_s=16.0, **facts)
