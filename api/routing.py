@@ -59,8 +59,7 @@ class Route(APIRoute):
             if is_for_callers:
                 await get_caller(request)
             value = await _read(request, model)
-            if "idempotency-key" in request.headers:
-                request.scope[RAW_BODY] = await request.body()
+            request.scope[RAW_BODY] = await request.body()
             return await handle(_Read(request, value))
 
         return serve
@@ -70,6 +69,11 @@ def operation_id(route: APIRoute) -> str:
     """The name of an operation, by which clients that are made from the page call it: method and path."""
     method = min(route.methods or {"GET"})
     return re.sub(r"[^a-z0-9]+", "_", f"{method} {route.path_format}".lower()).strip("_")
+
+
+def as_sent(request: Request) -> bytes:
+    """The body of a request to a route that takes one, byte by byte: what a signature is for."""
+    return request.scope[RAW_BODY]
 
 
 class _Read(Request):

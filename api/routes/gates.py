@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.deps import PartsDep, UserDep
-from api.routing import Route
+from api.routing import Route, as_sent
 from api.schemas import gates as wire
 from api.schemas.base import answer
 from api.services import gates as service
@@ -62,6 +62,7 @@ async def answer_gate(
     gate_id: GateId,
     request: Request,
     parts: PartsDep,
+    wanted: wire.WebhookAnswer,
     signed_at: Annotated[str, Header(alias="X-Determined-AI-Signature-Timestamp")] = "",
     signature: Annotated[str, Header(alias="X-Determined-AI-Signature")] = "",
 ) -> Response:
@@ -70,11 +71,11 @@ async def answer_gate(
     The body is `{"webhook": NAME, "approve": true}`. The signature is HMAC-SHA256 over `<seconds since 1970>,<body>`,
     in hexadecimal digits, at most five minutes old.
     """
-    body = await request.body()  # as it was signed, and not as it reads
+    body = as_sent(request)
 
     def write() -> None:
         with parts.database.write() as session:
-            service.answer_signed(session, gate_id, body, signed_at, signature)
+            service.answer_signed(session, gate_id, wanted, body, signed_at, signature)
 
     await run_in_threadpool(write)
     parts.dispatcher.poke()
