@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from database.models import Agent
 from tests.integration.api.served import Run, Served
@@ -16,6 +18,14 @@ NODES: list[dict[str, Any]] = [
     {"name": "gpu-1", "slots": 4, "foreign": 1, "address": "10.0.0.1", "is_cordoned": False, "is_open": True},
     {"name": "gpu-2", "slots": 4, "foreign": 0, "address": "10.0.0.2", "is_cordoned": True, "is_open": False},
 ]
+
+
+@pytest.fixture(autouse=True)
+def none_stays(api: Served) -> Iterator[None]:
+    """A cluster goes again with its test: others are about an API without any."""
+    yield
+    with api.database.write() as session:
+        session.execute(delete(Agent).where(Agent.slots_per_pod.is_not(None)))
 
 
 def a_cluster(api: Served, name: str) -> str:

@@ -351,8 +351,7 @@ async def test_default_pool_of_the_workspace_is_taken_when_the_config_names_none
 # -- Kubernetes ----------------------------------------------------------------------------------------------------
 
 
-async def test_kubernetes_is_said_to_be_away_when_namespaces_are_asked_for(api_of_its_own: Served) -> None:
-    api = api_of_its_own  # tests of clusters leave agents behind that stand for one
+async def test_kubernetes_is_said_to_be_away_when_namespaces_are_asked_for(api: Served) -> None:
     user = api.user()
     made = await workspace(user)
     path = f"{WORKSPACES}/{made['id']}"
