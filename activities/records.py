@@ -26,6 +26,7 @@ from database.models import (
 )
 from database.notices import notify
 from database.organization import drop_workspace_if_empty
+from database.pools import price_an_hour
 from database.session import Database
 from database.tasks import end_trial_task
 from database.trials import create_trials, record_decisions
@@ -173,6 +174,7 @@ class Records:
         """Record an allocation that got its slots, keyed by its id; the trial's run id moves with it."""
         with self._database.write() as session:
             counted_by = budgets.counting(session, order.task_id, order.trial_id)
+            price = price_an_hour(session, order.pool, order.slots)
             opened = session.scalar(
                 insert(session, Allocation)
                 .values(
@@ -184,6 +186,7 @@ class Records:
                     pool=order.pool,
                     slots=order.slots,
                     placements=[place.model_dump(mode="json") for place in order.placements],
+                    price_an_hour=price,
                     budgets=counted_by,
                 )
                 .on_conflict_do_nothing()
@@ -191,7 +194,7 @@ class Records:
             )
             if opened is not None:
                 is_new = order.trial_id is not None and order.run_id == 1
-                budgets.count(session, counted_by, order.slots, is_new_trial=is_new)
+                budgets.count(session, counted_by, order.slots, price, is_new_trial=is_new)
             if order.trial_id is None:
                 name = session.get_one(Task, order.task_id).name
                 line = f"{name} was assigned to an agent"
@@ -227,11 +230,11 @@ class Records:
                 update(Allocation)
                 .where(Allocation.id == order.allocation_id, Allocation.ended_at.is_(None))
                 .values(ended_at=utc_now(), state=AllocationState.TERMINATED.value)
-                .returning(Allocation.budgets, Allocation.slots)
+                .returning(Allocation.budgets, Allocation.slots, Allocation.price_an_hour)
             ).one_or_none()
             notify(session, order.allocation_id)
             if closed is not None:
-                budgets.count(session, closed.budgets, -closed.slots)
+                budgets.count(session, closed.budgets, -closed.slots, -closed.price_an_hour)
             allocation = session.get_one(Allocation, order.allocation_id)
             failed = next((result for result in order.results if result.code), None)
             failure = failure_of(session, allocation, failed.container_id) if failed else None

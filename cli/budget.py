@@ -22,6 +22,8 @@ Reset = Annotated[bool, typer.Option("--reset", help="Count what is used from 0 
 TokenId = Annotated[int, typer.Argument(metavar="TOKEN_ID", help="The token's number.", show_default=False)]
 
 _HEADERS = ["What", "Limit", "Used", "Share"]
+#: Limits, and what the API calls what was used of each.
+_USED = {"slotHours": "slotHours", "price": "price", "wallTime": "wallTimeSeconds", "trials": "trials"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class SharedLimits(Bundle):
 
     slot_hours: Annotated[
         float | None, typer.Option("--slot-hours", min=0, help="Hours of slots that all trials may hold; 0: no limit.")
+    ] = None
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, help="What these may cost at their pools' prices; 0: no limit.")
     ] = None
     trials: Annotated[int | None, typer.Option("--trials", min=0, help="Trials that may start; 0: no limit.")] = None
     soft: Annotated[
@@ -117,7 +122,7 @@ def _of_experiment(experiment_id: int) -> str:
 def _show(found: Mapping[str, Any], form: Form) -> None:
     limits, used = render.part(found, "limits"), render.part(found, "used")
     rows: list[render.Row] = []
-    for name, of_used in (("slotHours", "slotHours"), ("wallTime", "wallTimeSeconds"), ("trials", "trials")):
+    for name, of_used in _USED.items():
         limit, so_far = limits.get(name), used.get(of_used)
         if limit is not None and so_far is not None:
             rows.append(_row(name, limit, so_far))
@@ -137,8 +142,7 @@ def _row(name: str, limit: Any, so_far: float) -> render.Row:
 
     if name == "wallTime":
         return ["wall time", limit, shown(round(so_far)), f"{so_far / (seconds_of(limit) or 1):.0%}"]
-    what = "slot-hours" if name == "slotHours" else "trials"
-    return [what, f"{limit:g}", f"{so_far:.4g}", f"{so_far / limit:.0%}"]
+    return ["slot-hours" if name == "slotHours" else name, f"{limit:g}", f"{so_far:.4g}", f"{so_far / limit:.0%}"]
 
 
 def _camel(name: str) -> str:

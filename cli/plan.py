@@ -65,7 +65,7 @@ def plan(
         render.say()
     _show_totals(plans, unit_seconds, cost)
     for one in plans:
-        for line in _budget_lines(one, unit_seconds):
+        for line in _budget_lines(one, unit_seconds, cost):
             render.say(f"{one.name}: {line}" if len(plans) > 1 else line)
 
 
@@ -202,7 +202,7 @@ def _show_totals(plans: Sequence[_Plan], unit_seconds: float | None, cost: float
     render.table(headers, rows)
 
 
-def _budget_lines(one: _Plan, unit_seconds: float | None) -> list[str]:
+def _budget_lines(one: _Plan, unit_seconds: float | None, cost: float | None) -> list[str]:
     """Whether the search fits into its budget, as far as that is known before it runs."""
     if one.budget is None:
         return []
@@ -216,6 +216,11 @@ def _budget_lines(one: _Plan, unit_seconds: float | None) -> list[str]:
         fits = "--unit-seconds shows how far it goes" if hours is None else f"the search takes {hours:.4g}"
         is_short = hours is not None and hours > limits.slot_hours
         lines.append(f"its budget has {limits.slot_hours:g} slot-hours: {fits}{paused * is_short}")
+    if limits.price is not None:
+        price = None if hours is None or cost is None else hours * cost
+        fits = "--unit-seconds and --cost show how far it goes" if price is None else f"the search costs {price:.4g}"
+        is_short = price is not None and price > limits.price
+        lines.append(f"its budget has {limits.price:g} at the prices of its pools: {fits}{paused * is_short}")
     if limits.wall_time is not None:
         lines.append(f"its budget has {limits.wall_time} of wall time, which depends on the slots that it gets")
     return lines

@@ -47,14 +47,17 @@ def of(
     return session.scalars(select(Budget).where(or_(*wanted)).order_by(Budget.id)).all() if wanted else []
 
 
-def count(session: Session, budget_ids: Collection[int], slots: int, *, is_new_trial: bool = False) -> None:
-    """An allocation that these budgets count got this many slots; negative: it released them."""
+def count(
+    session: Session, budget_ids: Collection[int], slots: int, price_an_hour: float, *, is_new_trial: bool = False
+) -> None:
+    """An allocation that these budgets count got slots, which cost this for an hour; negative: it released them."""
     if not budget_ids:
         return
     statement = select(Budget).where(Budget.id.in_(budget_ids)).order_by(Budget.id)
     for row in session.scalars(statement.with_for_update()):
         settle(row, utc_now())
         row.held_slots = max(0, row.held_slots + slots)
+        row.price_an_hour = max(0.0, row.price_an_hour + price_an_hour) if row.held_slots else 0.0
         if row.experiment_id is None and is_new_trial:  # an experiment's are counted by its workflow
             row.clock = row.clock | {"trials": row.clock.get("trials", 0) + 1}
         if row.experiment_id is None and slots < 0 and clock_of(row).paused_by is not None:
@@ -79,7 +82,8 @@ def clock_of(row: Budget) -> Clock:
 
 def settle(row: Budget, now: datetime) -> None:
     """Count what was held until now. What is held may change then."""
-    row.spent_slot_s, row.counted_at = meter_of(row).slot_s(now), now
+    meter = meter_of(row)
+    row.spent_slot_s, row.spent_price, row.counted_at = meter.slot_s(now), meter.price(now), now
 
 
 def post(session: Session, row: Budget) -> None:
@@ -114,6 +118,8 @@ def meter_of(row: Budget) -> Meter:
         limits=Limits.model_validate(row.limits),
         spent_slot_s=row.spent_slot_s,
         held_slots=row.held_slots,
+        spent_price=row.spent_price,
+        price_an_hour=row.price_an_hour,
         counted_at=row.counted_at,
     )
 
@@ -122,7 +128,7 @@ def release_all(session: Session, until: datetime) -> None:
     """Nothing is held any more, since a time: no allocation of before goes on."""
     for row in session.scalars(select(Budget).where(Budget.held_slots > 0)):
         settle(row, max(until, row.counted_at))
-        row.held_slots = 0
+        row.held_slots, row.price_an_hour = 0, 0.0
 
 
 def note_clock(session: Session, experiment_id: int, clock: Clock, notices: Collection[str]) -> bool:

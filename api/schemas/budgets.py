@@ -14,6 +14,7 @@ class PatchBudget(Wire, json_schema_extra=example({"slotHours": 20, "wallTime": 
     """
 
     slot_hours: float | None = None
+    price: float | None = None
     wall_time: str | None = Field(default=None, max_length=100)
     trials: int | None = None
     soft: float | None = None
@@ -24,6 +25,7 @@ class BudgetLimits(Wire):
     """The limits that hold now. Null: there is none of this kind."""
 
     slot_hours: float | None = None
+    price: float | None = None
     wall_time: str | None = None
     trials: int | None = None
     soft: float = 0.8
@@ -33,6 +35,7 @@ class BudgetUsed(Wire):
     """What was used until now."""
 
     slot_hours: float
+    price: float
     wall_time_seconds: float
     trials: int
 

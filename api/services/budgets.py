@@ -16,8 +16,9 @@ from api.temporal import outbox
 from database import budgets as database_budgets
 from database.budgets import clock_of, meter_of, post, settle
 from database.models import Allocation, Budget, Experiment, Project, Task, Trial, UserToken
+from database.pools import price_an_hour
 from database.types import utc_now
-from workflows.config.budget import MOST_SLOT_HOURS, MOST_TRIALS, WALL_TIME_MESSAGE, is_wall_time
+from workflows.config.budget import MOST_PRICE, MOST_SLOT_HOURS, MOST_TRIALS, WALL_TIME_MESSAGE, is_wall_time
 from workflows.config.budget import Budget as BudgetConfig
 from workflows.lifecycle import budget
 from workflows.lifecycle.budget import Clock, Limits, What
@@ -142,6 +143,13 @@ def check_open(session: Session, workspace_id: int | None, token_id: int | None)
     return said
 
 
+def unpriced(session: Session, written: BudgetConfig | None, pool: str) -> list[str]:
+    """What the user of a budget with a price should know of a pool that has none."""
+    if written is None or written.price is None or price_an_hour(session, pool, 1):
+        return []
+    return [f"its budget's price is never reached: pool {pool!r} has no slot_hour_price"]
+
+
 def check_activation(session: Session, row: Experiment) -> None:
     """Refuse what would go on while its workspace or token has no budget left. Raises: FailedPrecondition."""
     check_open(session, session.get_one(Project, row.project_id).workspace_id, row.token_id)
@@ -151,23 +159,33 @@ def _change(
     session: Session, row: Budget, wanted: wire.PatchBudget, *allocations: Select[Allocation]
 ) -> wire.BudgetResponse:
     if wanted.wall_time is not None:
-        raise BadRequest("wallTime: only experiments have one: expected slotHours, trials or soft")
+        raise BadRequest("wallTime: only experiments have one: expected slotHours, price, trials or soft")
     known = Limits.model_validate(row.limits)
-    before = {"slot_hours": known.slot_hours, "trials": known.trials, "soft": known.soft}
+    before = {"slot_hours": known.slot_hours, "price": known.price, "trials": known.trials, "soft": known.soft}
     written = _changed(before, wanted)
     if row.number == 0:
         for statement in allocations:
             _count(session, row, statement.where(Allocation.ended_at.is_(None)))
-        row.spent_slot_s = 0.0
+        row.spent_slot_s = row.spent_price = 0.0
     if wanted.reset:
         settle(row, utc_now())
-        row.spent_slot_s, row.clock = 0.0, {}
+        row.spent_slot_s, row.spent_price, row.clock = 0.0, 0.0, {}
     _limit(session, row, Limits() if written is None else written.limits)
     return shown(row)
 
 
 def _new(session: Session, **whose: int) -> Budget:
-    row = Budget(**whose, limits={}, spent_slot_s=0.0, held_slots=0, number=0, clock={}, notices=[])
+    row = Budget(
+        **whose,
+        limits={},
+        spent_slot_s=0.0,
+        held_slots=0,
+        spent_price=0.0,
+        price_an_hour=0.0,
+        number=0,
+        clock={},
+        notices=[],
+    )
     row.counted_at = utc_now()
     session.add(row)
     session.flush()
@@ -219,12 +237,16 @@ def shown(row: Budget | None) -> wire.BudgetResponse:
     return wire.BudgetResponse(
         limits=wire.BudgetLimits(
             slot_hours=limits.slot_hours,
+            price=limits.price,
             wall_time=None if limits.wall_time_s is None else budget.duration(limits.wall_time_s),
             trials=limits.trials,
             soft=limits.soft,
         ),
         used=wire.BudgetUsed(
-            slot_hours=used[What.SLOT_HOURS], wall_time_seconds=used[What.WALL_TIME], trials=clock.trials
+            slot_hours=used[What.SLOT_HOURS],
+            price=used[What.PRICE],
+            wall_time_seconds=used[What.WALL_TIME],
+            trials=clock.trials,
         ),
         spent=spent or "",
         lasts_until=budget.lasts_until(meter, clock),
@@ -236,9 +258,12 @@ def _count(session: Session, row: Budget, allocations: Select[Allocation]) -> No
     """Count allocations of before a budget, and have those that are open counted from now on."""
     now = utc_now()
     for each in session.scalars(allocations):
-        row.spent_slot_s += each.slots * ((each.ended_at or now) - each.started_at).total_seconds()
+        seconds = ((each.ended_at or now) - each.started_at).total_seconds()
+        row.spent_slot_s += each.slots * seconds
+        row.spent_price += each.price_an_hour * seconds / 3600
         if each.ended_at is None:
             row.held_slots += each.slots
+            row.price_an_hour += each.price_an_hour
             each.budgets = [*each.budgets, row.id]  # a new object: the column compares by identity
     row.counted_at = now
 
@@ -247,8 +272,9 @@ def _changed(before: dict[str, Any] | None, wanted: wire.PatchBudget) -> BudgetC
     """The section of a configuration after a change; None: no limit is left. Raises: BadRequest."""
     changes = wanted.model_dump(exclude_none=True, exclude={"reset"})
     if not changes and not wanted.reset:
-        raise BadRequest("expected one or more of slotHours, wallTime, trials and soft")
+        raise BadRequest("expected one or more of slotHours, price, wallTime, trials and soft")
     _check_range("slotHours", wanted.slot_hours, 0, MOST_SLOT_HOURS)
+    _check_range("price", wanted.price, 0, MOST_PRICE)
     _check_range("trials", wanted.trials, 0, MOST_TRIALS)
     if wanted.soft is not None and not 0 < wanted.soft <= 1:
         raise BadRequest(f"soft: {wanted.soft}: expected a share above 0 and up to 1, such as 0.8")

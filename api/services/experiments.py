@@ -156,6 +156,7 @@ class Creator:
                 launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
                 said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
                 said += _storage_notices(wire, self.settings.roots) + bounds
+                said += budgets.unpriced(session, config.budget, pool)
                 source = _source_checkpoint(session, config, user)
                 if request.parent_id:
                     content = _parent_content(session, request.parent_id, user)

@@ -35,6 +35,8 @@ class Budget(Base):
     limits: Mapped[dict[str, Any]] = mapped_column(Document)
     spent_slot_s: Mapped[float] = mapped_column(default=0.0)  # until `counted_at`
     held_slots: Mapped[int] = mapped_column(default=0)  # since then
+    spent_price: Mapped[float] = mapped_column(default=0.0)  # until `counted_at`
+    price_an_hour: Mapped[float] = mapped_column(default=0.0)  # of what is held since then
     counted_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     number: Mapped[int] = mapped_column(default=0)  # of the messages about it
     clock: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)

@@ -105,6 +105,7 @@ class Allocation(Base):
     end_cause: Mapped[str | None] = mapped_column(String(40))
     end_message: Mapped[str] = mapped_column(Text, default="")
     exit_code: Mapped[int | None]
+    price_an_hour: Mapped[float] = mapped_column(default=0.0, server_default="0")  # of its slots, since it got them
     budgets: Mapped[list[int]] = mapped_column(Document, default=list)  # ids of those that count it
     accelerators: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # that its container found
 

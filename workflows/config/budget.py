@@ -12,6 +12,7 @@ from workflows.lifecycle.budget import Limits
 
 #: The bounds of each limit: what lies beyond is a typing error.
 MOST_SLOT_HOURS = 1e9
+MOST_PRICE = 1e12
 MOST_TRIALS = 10_000_000
 LONGEST_WALL_TIME_S = 3650 * 86400.0
 
@@ -26,6 +27,12 @@ class Budget(Section):
     slot_hours: float | None = Field(
         default=None, gt=0, le=MOST_SLOT_HOURS, description="Hours of slots that all of its trials may hold together."
     )
+    price: float | None = Field(
+        default=None,
+        gt=0,
+        le=MOST_PRICE,
+        description="What they may cost, at the slot_hour_price of their pools.",
+    )
     wall_time: Annotated[str, WithJsonSchema(DURATION)] | None = Field(
         default=None, description="How long it may be active, such as 12h; while it is paused this does not count."
     )
@@ -39,6 +46,7 @@ class Budget(Section):
         """As they are decided by."""
         return Limits(
             slot_hours=self.slot_hours,
+            price=self.price,
             wall_time_s=None if self.wall_time is None else seconds_of(self.wall_time),
             trials=self.trials,
             soft=self.soft,

@@ -337,8 +337,8 @@ def _budget(budget: Any) -> Iterator[Finding]:
     if not isinstance(budget, dict):
         return
     limits = cast(JsonMap, budget)
-    if all(limits.get(name) is None for name in ("slot_hours", "wall_time", "trials")):
-        yield Finding(("budget",), "must limit one or more of slot_hours, wall_time and trials", limits)
+    if all(limits.get(name) is None for name in ("slot_hours", "price", "wall_time", "trials")):
+        yield Finding(("budget",), "must limit one or more of slot_hours, price, wall_time and trials", limits)
     wall_time = limits.get("wall_time")
     if isinstance(wall_time, str) and not is_wall_time(wall_time):
         yield Finding(("budget", "wall_time"), WALL_TIME_MESSAGE, wall_time)

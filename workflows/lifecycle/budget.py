@@ -17,23 +17,30 @@ class What(StrEnum):
     """What a budget limits, as its configuration names it."""
 
     SLOT_HOURS = "slot_hours"
+    PRICE = "price"
     WALL_TIME = "wall_time"
     TRIALS = "trials"
 
 
 class Limits(BaseModel):
-    """The limits of a budget: hours, seconds, a number. None: no limit of this kind."""
+    """The limits of a budget: hours, the currency of pools, seconds, a number. None: no limit of this kind."""
 
     model_config = ConfigDict(frozen=True)
 
     slot_hours: float | None = None
+    price: float | None = None
     wall_time_s: float | None = None
     trials: int | None = None
     soft: float = 0.8  # the share of a limit at which it is warned of
 
     def known(self) -> dict[What, float]:
         """The limits that are set."""
-        found = {What.SLOT_HOURS: self.slot_hours, What.WALL_TIME: self.wall_time_s, What.TRIALS: self.trials}
+        found = {
+            What.SLOT_HOURS: self.slot_hours,
+            What.PRICE: self.price,
+            What.WALL_TIME: self.wall_time_s,
+            What.TRIALS: self.trials,
+        }
         return {what: limit for what, limit in found.items() if limit is not None}
 
 
@@ -44,11 +51,20 @@ class Meter(BaseModel):
     limits: Limits
     spent_slot_s: float = 0.0
     held_slots: int = 0  # from then on
+    spent_price: float = 0.0
+    price_an_hour: float = 0.0  # of the slots that are held, from then on
     counted_at: datetime
 
     def slot_s(self, now: datetime) -> float:
         """Seconds times slots until now."""
-        return self.spent_slot_s + self.held_slots * max(0.0, (now - self.counted_at).total_seconds())
+        return self.spent_slot_s + self.held_slots * self._since_s(now)
+
+    def price(self, now: datetime) -> float:
+        """What the slots cost until now."""
+        return self.spent_price + self.price_an_hour * self._since_s(now) / 3600
+
+    def _since_s(self, now: datetime) -> float:
+        return max(0.0, (now - self.counted_at).total_seconds())
 
 
 class Clock(BaseModel):
@@ -77,6 +93,7 @@ def used(meter: Meter, clock: Clock, now: datetime) -> dict[What, float]:
     """What was used of each kind until now, in the units of `Limits`."""
     return {
         What.SLOT_HOURS: meter.slot_s(now) / 3600,
+        What.PRICE: meter.price(now),
         What.WALL_TIME: clock.wall_s(now),
         What.TRIALS: float(clock.trials),
     }
@@ -86,7 +103,7 @@ def spent(meter: Meter, clock: Clock, now: datetime) -> What | None:
     """The first limit of time that is reached. That of trials is reached when another one is to start."""
     so_far = used(meter, clock, now)
     limits = meter.limits.known()
-    return next((w for w in (What.SLOT_HOURS, What.WALL_TIME) if w in limits and so_far[w] >= limits[w]), None)
+    return next((w for w in limits if w is not What.TRIALS and so_far[w] >= limits[w]), None)
 
 
 def to_warn_of(meter: Meter, clock: Clock, now: datetime) -> list[What]:
@@ -119,6 +136,9 @@ def next_look(meter: Meter, clock: Clock) -> datetime | None:
             if what is What.SLOT_HOURS and meter.held_slots:
                 left_s = (share * limit * 3600 - meter.spent_slot_s) / meter.held_slots
                 moments.append(meter.counted_at + _span(left_s))
+            elif what is What.PRICE and meter.price_an_hour:
+                left_s = (share * limit - meter.spent_price) / meter.price_an_hour * 3600
+                moments.append(meter.counted_at + _span(left_s))
             elif what is What.WALL_TIME and clock.active_since is not None:
                 moments.append(clock.active_since + _span(share * limit - clock.active_s))
     return min(moments, default=None)
@@ -139,11 +159,13 @@ def duration(seconds: float) -> str:
 
 
 def amount(what: What, value: float) -> str:
-    """10 slot-hours, 12h of wall time, 20 trials."""
+    """10 slot-hours, 250 at the prices of its pools, 12h of wall time, 20 trials."""
     if what is What.WALL_TIME:
         return f"{duration(value)} of wall time"
     if what is What.TRIALS:
         return f"{value:.0f} trial{'' if value == 1 else 's'}"
+    if what is What.PRICE:
+        return f"{_figure(value)} at the prices of its pools"
     return f"{_figure(value)} slot-hour{'' if value == 1 else 's'}"
 
 

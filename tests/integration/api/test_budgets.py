@@ -52,7 +52,7 @@ async def test_allocations_are_counted_once_each(api: Served) -> None:
     await api.end(second)
     assert meters(api, run.experiment_id) == [(0, 1), (1, 4), (5, 3), (5, 0)]
     shown = await owner.get(path(run.experiment_id))
-    assert shown["limits"] == {"slotHours": 10, "wallTime": "12h", "trials": None, "soft": 0.8}
+    assert shown["limits"] == {"slotHours": 10, "price": None, "wallTime": "12h", "trials": None, "soft": 0.8}
     assert round(shown["used"]["slotHours"], 2) == 5
     assert shown["spent"] == ""
     assert shown["lastsUntil"] is not None, "of the wall time"
@@ -70,23 +70,44 @@ async def test_budget_that_comes_later_counts_what_was(api: Served) -> None:
     assert meters(api, run.experiment_id) == [(2, 1), (3, 0)]
 
 
+async def test_price_is_that_of_the_pool_when_slots_were_given(api: Served) -> None:
+    owner, admin, settings = api.user(), api.user(is_admin=True), "/api/v1/undeterred/resource-pools/default/settings"
+    free = await api.trial(owner, budget={"price": 100})
+    await admin.patch(settings, {"settings": {"slot_hour_price": 2.5}})
+    try:
+        run = await api.trial(owner, budget={"price": 12})
+        await admin.patch(settings, {"settings": {"slot_hour_price": 1000}})
+    finally:
+        await admin.patch(settings, {"settings": {"slot_hour_price": 0}})
+    for _ in range(4):
+        an_hour_passes(api, run)
+    shown = await owner.get(path(run.experiment_id))
+    assert (round(shown["used"]["price"], 2), shown["spent"]) == (10, "")
+    an_hour_passes(api, run)
+    assert (await owner.get(path(run.experiment_id)))["spent"] == "price"
+    await api.end(run)
+    assert api.posted(f"experiment-{run.experiment_id}", "budget")[-1]["price_an_hour"] == 0
+    an_hour_passes(api, free)
+    assert (await owner.get(path(free.experiment_id)))["used"]["price"] == 0
+
+
 async def test_limits_change_one_by_one_and_end_with_0(api: Served) -> None:
     owner = api.user()
     experiment_id = await api.created(owner, activate=False)
     assert (await owner.get(path(experiment_id)))["used"] is None
     await owner.patch(path(experiment_id), {"slotHours": 5})
     changed = await owner.patch(path(experiment_id), {"trials": 3, "wallTime": "90m", "soft": 0.5})
-    assert changed["limits"] == {"slotHours": 5, "wallTime": "1h30m", "trials": 3, "soft": 0.5}
+    assert changed["limits"] == {"slotHours": 5, "price": None, "wallTime": "1h30m", "trials": 3, "soft": 0.5}
     config = (await owner.get(f"/api/v1/experiments/{experiment_id}"))["config"]
-    assert config["budget"] == {"slot_hours": 5, "wall_time": "90m", "trials": 3, "soft": 0.5}
+    assert config["budget"] == {"slot_hours": 5, "price": None, "wall_time": "90m", "trials": 3, "soft": 0.5}
     changed = await owner.patch(path(experiment_id), {"slotHours": 0, "trials": 0, "wallTime": "0s"})
-    assert changed["limits"] == {"slotHours": None, "wallTime": None, "trials": None, "soft": 0.8}
+    assert changed["limits"] == {"slotHours": None, "price": None, "wallTime": None, "trials": None, "soft": 0.8}
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({}, "expected one or more of slotHours, wallTime, trials and soft"),
+        ({}, "expected one or more of slotHours, price, wallTime, trials and soft"),
         ({"slotHours": -1}, "slotHours: -1.0: expected a number of 0 to 1000000000; 0 is no limit"),
         ({"slotHours": 1e300}, "slotHours: 1e+300: expected a number of 0 to 1000000000; 0 is no limit"),
         ({"trials": 10**15}, "trials: 1000000000000000: expected a number of 0 to 10000000; 0 is no limit"),

@@ -156,11 +156,12 @@ class TestPlan:
 
     def test_says_whether_the_search_fits_into_its_budget(self, det: Det, tmp_path: Path) -> None:
         searcher = {"name": "random", "max_trials": 6, "max_length": 3}
-        budget = {"trials": 4, "slot_hours": 12, "wall_time": "3h"}
+        budget = {"trials": 4, "slot_hours": 12, "price": 50, "wall_time": "3h"}
         path = written(tmp_path, searcher, budget=budget)
-        assert det("e", "plan", path, "--unit-seconds", "3600").out.splitlines()[-3:] == [
+        assert det("e", "plan", path, "--unit-seconds", "3600", "--cost", "2.5").out.splitlines()[-4:] == [
             "its budget has 4 trials: the search starts 6, so it is paused",
             "its budget has 12 slot-hours: the search takes 18, so it is paused",
+            "its budget has 50 at the prices of its pools: the search costs 45",
             "its budget has 3h of wall time, which depends on the slots that it gets",
         ]
         told = json.loads(det("e", "plan", path, "--json").out)

@@ -301,7 +301,7 @@ OTHERS = [
         {"retention_policy": {"log_retention_days": -2}},
         "<config>.retention_policy.log_retention_days: must be >= -1 but found -2",
     ),
-    ({"budget": {"soft": 0.5}}, "<config>.budget: must limit one or more of slot_hours, wall_time and trials"),
+    ({"budget": {"soft": 0.5}}, "<config>.budget: must limit one or more of slot_hours, price, wall_time and trials"),
     ({"budget": {"slot_hours": 0}}, "<config>.budget.slot_hours: must be > 0 but found 0"),
     ({"budget": {"trials": 0}}, "<config>.budget.trials: must be >= 1 but found 0"),
     (

@@ -22,19 +22,22 @@ def after(**span: float) -> datetime:
 
 
 def meter(**limits: Any) -> Meter:
-    """Two slots since the start, after an hour of a slot."""
-    return Meter(limits=Limits(**limits), spent_slot_s=3600, held_slots=2, counted_at=START)
+    """Two slots since the start, after an hour of a slot; each costs 5 for an hour."""
+    return Meter(
+        limits=Limits(**limits), spent_slot_s=3600, held_slots=2, spent_price=5, price_an_hour=10, counted_at=START
+    )
 
 
 def test_limits_are_those_of_the_configuration() -> None:
-    written = Budget(slot_hours=10, wall_time="1h30m", trials=4, soft=0.5)
-    assert written.limits == Limits(slot_hours=10, wall_time_s=5400, trials=4, soft=0.5)
-    assert written.limits.known() == {What.SLOT_HOURS: 10, What.WALL_TIME: 5400, What.TRIALS: 4}
+    written = Budget(slot_hours=10, price=250, wall_time="1h30m", trials=4, soft=0.5)
+    assert written.limits == Limits(slot_hours=10, price=250, wall_time_s=5400, trials=4, soft=0.5)
+    known = {What.SLOT_HOURS: 10, What.PRICE: 250, What.WALL_TIME: 5400, What.TRIALS: 4}
+    assert written.limits.known() == known
 
 
 def test_slots_that_are_held_count_from_moment_to_moment() -> None:
     used = budget.used(meter(slot_hours=10), Clock(trials=3), after(hours=1))
-    assert used == {What.SLOT_HOURS: 3, What.WALL_TIME: 0, What.TRIALS: 3}
+    assert used == {What.SLOT_HOURS: 3, What.PRICE: 15, What.WALL_TIME: 0, What.TRIALS: 3}
 
 
 def test_clock_stands_still_while_the_experiment_is_paused() -> None:
@@ -55,6 +58,8 @@ def test_clock_stands_still_while_the_experiment_is_paused() -> None:
         ({"slot_hours": 10}, 3.4, None, []),
         ({"slot_hours": 10}, 3.5, None, [What.SLOT_HOURS]),
         ({"slot_hours": 10}, 4.5, What.SLOT_HOURS, [What.SLOT_HOURS]),
+        ({"price": 50}, 3.5, None, [What.PRICE]),
+        ({"price": 50}, 4.5, What.PRICE, [What.PRICE]),
         ({"wall_time_s": 7200}, 1.6, None, [What.WALL_TIME]),
         ({"wall_time_s": 7200}, 2, What.WALL_TIME, [What.WALL_TIME]),
         ({"wall_time_s": 7200, "slot_hours": 5}, 2, What.SLOT_HOURS, [What.SLOT_HOURS, What.WALL_TIME]),
@@ -77,6 +82,8 @@ def test_next_look_is_at_the_first_limit_that_time_leads_to() -> None:
     assert budget.next_look(meter(slot_hours=10), clock) == after(hours=4.5)
     assert budget.next_look(meter(slot_hours=10, wall_time_s=3600), clock) == after(minutes=48)
     assert budget.lasts_until(meter(slot_hours=10, wall_time_s=3600), clock) == after(hours=1)
+    assert budget.next_look(meter(price=50), Clock()) == after(hours=3.5)
+    assert budget.next_look(meter(price=50).model_copy(update={"price_an_hour": 0.0}), Clock()) is None
     idle = meter(slot_hours=10).model_copy(update={"held_slots": 0})
     assert budget.next_look(idle, clock) is None, "nothing is used"
     assert budget.next_look(meter(trials=5), clock) is None
@@ -89,9 +96,9 @@ def test_raised_limit_is_warned_of_again() -> None:
 
 
 def test_words_say_what_is_spent_and_how_to_raise_it() -> None:
-    limits = Limits(slot_hours=1, wall_time_s=5400, trials=20)
+    limits = Limits(slot_hours=1, price=250, wall_time_s=5400, trials=20)
     assert [budget.amount(what, value) for what, value in limits.known().items()] == [
-        "1 slot-hour", "1h30m of wall time", "20 trials",
+        "1 slot-hour", "250 at the prices of its pools", "1h30m of wall time", "20 trials",
     ]  # fmt: skip
     assert budget.is_spent(limits, What.WALL_TIME) == "budget of 1h30m of wall time is spent"
     of = "experiment budget set 7"

@@ -7,7 +7,7 @@ import { count, duration } from "./format.js";
 import { Load, Progress, When } from "./ui.js";
 import { isAdmin, mayChange } from "./session.js";
 
-const KINDS = /** @type {const} */ ([["slotHours", "Slot-hours", "slotHours"], ["wallTime", "Wall time", "wallTimeSeconds"], ["trials", "Trials", "trials"]]);
+const KINDS = /** @type {const} */ ([["slotHours", "Slot-hours", "slotHours"], ["price", "Price", "price"], ["wallTime", "Wall time", "wallTimeSeconds"], ["trials", "Trials", "trials"]]);
 
 /** Of an experiment, as a card. @param {{e: any}} props */
 export function ExperimentBudget({ e }) {
@@ -50,6 +50,7 @@ function Used({ of: { limits, used, spent, lastsUntil, notices } }) {
 /** What is asked for a budget. @param {any} limits as they are; {}: not known @param {boolean} [isShared] */
 export const budgetFields = (limits, isShared) => [
   { key: "slotHours", label: "Slot-hours; 0: no limit", type: "number", min: 0, value: limits.slotHours, placeholder: "no limit" },
+  { key: "price", label: "Price, at the prices of its pools; 0: no limit", type: "number", min: 0, value: limits.price, placeholder: "no limit" },
   ...(isShared ? [] : [{ key: "wallTime", label: "Wall time, such as 12h; 0s: no limit", value: limits.wallTime, placeholder: "no limit" }]),
   { key: "trials", label: "Trials; 0: no limit", type: "number", min: 0, value: limits.trials, placeholder: "no limit" },
   { key: "soft", label: "Warned of at this share of a limit", type: "number", min: 0, value: limits.soft },
