@@ -31,7 +31,7 @@ def values(*words: str) -> list[str]:
 
 def test_commands(cluster: Cluster) -> None:
     assert values("") == [name for entry in ENTRIES for name in (entry.name, *entry.synonyms)]
-    assert values("exp") == ["experiment"]
+    assert values("exp") == ["experiment", "export"]
     assert {"list", "create", "label"} <= set(values("e", ""))
     assert values("e", "list-t") == ["list-trials"]
     assert values("experiment", "label", "") == ["add", "remove"]
