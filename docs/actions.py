@@ -29,6 +29,7 @@ class Action:
 
 _EXPERIMENT, _MORE = "an experiment, several in a project", "an experiment, menu ⋯"
 _EDIT = "an experiment, **Edit**"
+_STEER = "POST undeterred/experiments/{}/search/steer"
 _TASK, _LIMITS = "Tasks, a task", "Tasks, **Limits**"
 _PLACE = "Queue, **Change**"
 _POOLS, _USERS, _GROUPS, _ROLES = "Admin, Pools", "Admin, Users", "Admin, Groups", "Admin, Roles; a workspace, Members"
@@ -82,6 +83,10 @@ ACTIONS: dict[str, Action | str] = {
     ),
     "experiment delete": Action(_MORE, "Delete", "experimentmore.js", "DELETE experiments/{}"),
     "trial kill": Action("a trial", "Kill", "pages/trial.js", "POST trials/{}/kill"),
+    "trial add": Action("an experiment, Trials", "Add a trial", "steer.js", _STEER),
+    "trial stop": Action("a trial, **Steer**", "stop it", "steer.js", _STEER),
+    "trial promote": Action("a trial, **Steer**", "promote it", "steer.js", _STEER),
+    "trial boost": Action("a trial, **Steer**", "boost it", "steer.js", _STEER),
     "trial set log-retention": Action("a trial", "Log retention", "pages/trial.js", "PUT trials/{}/retain_logs"),
     "checkpoint delete": Action("Checkpoints", "Delete", "checkpoints.js", "DELETE checkpoints"),
     "checkpoint rm": Action("Checkpoints, **Files**", "Remove ", "checkpoints.js", "POST checkpoints/rm"),
@@ -228,9 +233,6 @@ ACTIONS: dict[str, Action | str] = {
          "deploy local cluster-down", "deploy local reset-password", "deploy local master-up",
          "deploy local master-down", "deploy local agent-up", "deploy local agent-down"),
         "it is about the processes of a cluster on this machine",
-    ),
-    **dict.fromkeys(
-        ("trial add", "trial stop", "trial promote", "trial boost"), "single trials are steered from a terminal"
     ),
     "import run": "it takes the address and the password of another database, which belong into an operator's terminal",
     **dict.fromkeys(

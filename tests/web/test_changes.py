@@ -259,6 +259,32 @@ def test_refusal_stands_at_the_field_that_it_is_about(admin: Visitor, cluster: E
     assert cluster.det("user", "list").stdout.count("fine") == 0
 
 
+def test_search_is_steered_by_hand(admin: Visitor, cluster: Embedded) -> None:
+    searcher = {"name": "random", "metric": "x", "max_length": 1000, "max_trials": 2, "max_concurrent_trials": 1}
+    config = {"name": "steered", "entrypoint": "sleep 600", "searcher": searcher,
+              "hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}}}  # fmt: skip
+    number = cluster.create(json.dumps(config), "")
+    page = admin.page
+    page.goto(f"/det/experiments/{number}/trials")
+    rows = page.get_by_role("table", name="trials").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    dialog = dialog_of(page, "Add a trial")
+    fill(dialog, {"A value for each": '{"rate": 1}'})
+    dialog.get_by_role("button", name="Add it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("lr is missing")
+    fill(dialog, {"A value for each": '{"lr": 0.25}'})
+    no_barrier(page)
+    done(dialog, "Add it")
+    added = rows.filter(has_text="0.25")
+    expect(added).to_have_count(1)
+    added.get_by_role("link").first.click()
+    dialog = dialog_of(page, "Steer")
+    fill(dialog, {"The search is to": "stop"})
+    done(dialog, "Do it")
+    expect(page.get_by_text(re.compile("a user stopped"))).to_be_visible()
+    cluster.det("experiment", "kill", str(number))
+
+
 def test_user_is_offered_nothing_that_would_be_refused(visit: Callable[..., Visitor], cluster: Embedded) -> None:
     assert cluster.det("user", "create", "vera", "--password", "V3ra-secret-pw").returncode == 0
     number = created(cluster.det("experiment", "create", str(DIGITS / "const.yaml"), str(DIGITS), "--paused").stdout)
@@ -268,7 +294,7 @@ def test_user_is_offered_nothing_that_would_be_refused(visit: Callable[..., Visi
     visitor.login("vera", "V3ra-secret-pw")
     page = visitor.page
     never = re.compile(
-        "^(Edit|Delete|Kill|Cancel|Activate|Archive|Settings|Disable|Remove|Log retention|Files|Test|Limits|Change|Move)$"
+        "^(Edit|Delete|Kill|Cancel|Activate|Archive|Settings|Disable|Remove|Log retention|Files|Test|Limits|Change|Move|Steer|Add a trial)$"
     )
     for address, there in {
         f"/det/experiments/{number}": "header .row", "/det/experiments/1/checkpoints": "table", "/det/trials/1": "figure",

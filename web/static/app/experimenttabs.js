@@ -5,11 +5,12 @@ import { useGet } from "./data.js";
 import { bytes, hparam, lasted, many, metric, stateOf } from "./format.js";
 import { setQuery, useLocation } from "./router.js";
 import { Do, Empty, Load, Pages, State, Table } from "./ui.js";
-import { TRIALS_LIMIT, trialsPath } from "./experiments.js";
+import { TRIALS_LIMIT, isOver, trialsPath } from "./experiments.js";
 import { lazy } from "./lazy.js";
 import { mayChange } from "./session.js";
 
 const CheckpointTable = lazy("CheckpointTable", () => import("./checkpoints.js"));
+const AddTrial = lazy("AddTrial", () => import("./steer.js"));
 const LogView = lazy("LogView", () => import("./logview.js"));
 const LIMIT = 100;
 
@@ -23,6 +24,7 @@ export function Trials({ e }) {
   const names = Object.keys(e.hyperparameters ?? {}).filter((name) => e.hyperparameters[name]?.type !== "const").slice(0, 8);
   return html`<${Load} of=${list}>${(/** @type {any} */ { trials, pagination }) => html`<div class="stack">
     ${chosen.size > 1 && html`<div class="row card"><strong>${many(chosen.size, "trial")} chosen</strong><a class="button" href="/det/compare?trials=${[...chosen].join(",")}">Compare</a><button class="quiet" onClick=${() => setChosen(new Set())}>Clear</button></div>`}
+    ${!isOver(e) && !e.unmanaged && mayChange(e) && html`<div class="row"><${AddTrial} e=${e} like=${trials[0]?.hparams} reload=${list.reload} /></div>`}
     <${Table} label="trials" rows=${trials} id=${(/** @type {any} */ t) => t.id} sort=${sort} onSort=${(/** @type {string} */ text) => setQuery({ sort: text, offset: "" })} chosen=${chosen} onChoose=${setChosen} columns=${[
       { key: "id", title: "Trial", num: true, sort: "SORT_BY_ID", cell: (/** @type {any} */ t) => html`<a href="/det/trials/${t.id}">${t.id}</a>${t.id === e.bestTrialId ? html` <span class="tag">best</span>` : ""}` },
       { key: "state", title: "State", sort: "SORT_BY_STATE", cell: (/** @type {any} */ t) => html`<${State} state=${t.state} />` },

@@ -12,6 +12,7 @@ import { mayChange } from "../session.js";
 const CheckpointTable = lazy("CheckpointTable", () => import("../checkpoints.js"));
 const SystemCharts = lazy("SystemCharts", () => import("../system.js"));
 const FormButton = lazy("FormButton", () => import("../form.js"));
+const Steer = lazy("Steer", () => import("../steer.js"));
 const LogView = lazy("LogView", () => import("../logview.js"));
 
 /** What a trial's page reads first. @param {{id: string, tab?: string, experiment?: string}} params */
@@ -32,7 +33,7 @@ export function Trial({ id, tab: named = "overview" }) {
   const parent = useGet(experimentId ? `experiments/${experimentId}` : null, experimentId ? [`experiment:${experimentId}`] : []);
   return html`<${Load} of=${one} height=${300} page>${(/** @type {any} */ { trial: t }) => html`<${Load} of=${parent}>${(/** @type {any} */ { experiment: e }) => html`<div>
     <${Head} title="Trial ${t.id}" crumbs=${[[e.projectName, `/det/projects/${e.projectId}`], [`${e.id} ${e.name}`, `/det/experiments/${e.id}`]]} below=${html`<${Line} t=${t} e=${e} />`}>
-      ${!t.endTime && mayChange(e) && html`<${Confirm} label="Kill" title="Kill trial ${t.id}?" confirm="Kill" run=${async () => { await post(`trials/${id}/kill`); one.reload(); }}><p>It ends at once, without a last checkpoint; the search goes on without it.</p></${Confirm}>`}${mayChange(e) && html`<${Retention} id=${id} />`}</${Head}>
+      ${!t.endTime && mayChange(e) && html`<${Confirm} label="Kill" title="Kill trial ${t.id}?" confirm="Kill" run=${async () => { await post(`trials/${id}/kill`); one.reload(); }}><p>It ends at once, without a last checkpoint; the search goes on without it.</p></${Confirm}><${Steer} t=${t} reload=${one.reload} />`}${mayChange(e) && html`<${Retention} id=${id} />`}</${Head}>
     <${Tabs} base="/det/trials/${id}" now=${tab} tabs=${[["overview", "Overview"], ["hyperparameters", "Hyperparameters"], ["checkpoints", "Checkpoints", t.checkpointCount], ["workloads", "Workloads"], ["system", "System"], ["logs", "Logs"]]} />
     ${tab === "hyperparameters" ? html`<${Hyperparameters} t=${t} />` : tab === "checkpoints" ? html`<${Checkpoints} id=${id} e=${e} />` : tab === "workloads" ? html`<${Workloads} id=${id} />`
       : tab === "system" ? html`<${SystemCharts} t=${t} />` : tab === "logs" ? html`<${LogView} of="trials/${id}" taskIds=${t.taskIds} />` : html`<${Overview} t=${t} e=${e} />`}</div>`}</${Load}>`}</${Load}>`;
