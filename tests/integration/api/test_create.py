@@ -160,8 +160,8 @@ async def test_storage_that_the_cluster_does_not_touch_is_said_at_creation(api: 
 
 async def test_repeated_create_makes_no_further_trials(api: Served) -> None:
     user = api.user()
-    key = {"Idempotency-Key": "twice"}
-    ids = {(await user.post(PATH, request(api), headers=key))["experiment"]["id"] for _ in range(2)}
+    key, wanted = {"Idempotency-Key": "twice"}, request(api)
+    ids = {(await user.post(PATH, wanted, headers=key))["experiment"]["id"] for _ in range(2)}
     [experiment_id] = ids
     assert len((await user.get(f"{PATH}/{experiment_id}/trials"))["trials"]) == 1
 
