@@ -101,6 +101,8 @@ class Records:
                 "continued_after": record.continued_after,
                 "revision": record.revision,
             }
+            if record.factors:
+                values["factors"] = record.factors
             # an experiment that continues has its trials run again after their end
             values["ended_at"] = func.coalesce(Trial.ended_at, now) if record.is_terminal else None
             session.execute(

@@ -18,6 +18,7 @@ from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.gates import GateState
 from workflows.lifecycle.imports import ImportMode, Kind
 from workflows.lifecycle.needs import Need
+from workflows.lifecycle.remedies import FailurePolicy
 from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.lifecycle.trial import TrialState
 from workflows.scheduling.autoscaler import Demand, Node
@@ -70,6 +71,7 @@ class TrialTemplate(BaseModel):
     is_single_node: bool = False
     closeness: Closeness | None = None
     heeds_logs: bool = False  # a log policy has an action: an end is judged when all output was read
+    failure_policies: list[FailurePolicy] = Field(default_factory=list[FailurePolicy])
     source_checkpoint: str | None = None  # every trial starts from it, unless the search says another one
     timing: Timing = Field(default_factory=Timing)
 
@@ -238,6 +240,8 @@ class TrialRun(BaseModel):
     continued_after: int = 0  # run id: what log policies said of runs up to it is over and done with
     last_failure: str = ""  # a failure that the same code will have again
     same_failures: int = 0  # how often in a row
+    attempts: dict[int, int] = Field(default_factory=dict[int, int])  # of failure policies, by their place
+    factors: dict[str, float] = Field(default_factory=dict[str, float])  # of hyperparameters, by these
     message: str = ""
     revision: int = 0
 
@@ -566,6 +570,7 @@ class RecordTrial(BaseModel):
     end: AllocationEnd | None = None
     next_run_at: datetime | None = None  # end of the back-off that it is in
     continued_after: int = 0  # as in TrialRun
+    factors: dict[str, float] = Field(default_factory=dict[str, float])  # as in TrialRun
 
 
 class RecordTask(BaseModel):

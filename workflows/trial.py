@@ -12,6 +12,7 @@ from workflows import calls, names
 from workflows.allocation import AllocationHolder, AllocationRun, Wish, wait
 from workflows.attributes import note_pool, note_state
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind, backoff_s, is_repeatable
+from workflows.lifecycle.remedies import remedy_of
 from workflows.lifecycle.trial import FINAL_STATE, NextStep, TrialState, Verdict, accepts, judge
 from workflows.messages import (
     AllocationFacts,
@@ -231,6 +232,7 @@ class Trial(AllocationHolder):
         run = self._run
         run.system_failures = run.system_failures + 1 if end.kind is ExitKind.SYSTEM else 0
         self._count_failure(end)
+        remedy = remedy_of(end, run.template.failure_policies, run.attempts, run.factors)
         verdict = judge(
             end,
             state=run.state,
@@ -242,6 +244,7 @@ class Trial(AllocationHolder):
             retries_canceled=self._retries_canceled,
             # before the patch it was restarted all the same
             same_failures=run.same_failures if run.same_failures < 2 or workflow.patched(_STOPS) else 1,
+            remedy=None if remedy is None else remedy.message,
         )
         run.message = verdict.message
         if verdict.step is NextStep.END:
@@ -251,6 +254,10 @@ class Trial(AllocationHolder):
         if verdict.step is NextStep.RESTART:
             run.restarts += 1
             pause = backoff_s(run.restarts, timing.restart_backoff_s, timing.restart_backoff_cap_s)
+        elif verdict.step is NextStep.ADJUST and remedy is not None:
+            run.attempts[remedy.policy] = run.attempts.get(remedy.policy, 0) + 1
+            run.factors, run.last_failure, run.same_failures = remedy.factors, "", 0
+            pause = timing.restart_backoff_s
         elif verdict.step is NextStep.RETRY:
             pause = backoff_s(run.system_failures, timing.restart_backoff_s, timing.restart_backoff_cap_s)
         await self._record(end, workflow.now() + timedelta(seconds=pause) if pause else None)
@@ -318,6 +325,7 @@ class Trial(AllocationHolder):
             end=end,
             next_run_at=next_run_at,
             continued_after=run.continued_after,
+            factors=run.factors,
         )
 
     async def _record(self, end: AllocationEnd | None = None, next_run_at: datetime | None = None) -> None:

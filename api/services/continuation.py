@@ -177,5 +177,5 @@ def _take_back(session: Session, row: Experiment, past: Past, same: int) -> None
     session.execute(delete(SearchDecision).where(SearchDecision.experiment_id == row.id, SearchDecision.number > same))
     again = select(Trial.id).where(Trial.experiment_id == row.id, Trial.request_id.in_(past.again))
     trial_ids = session.scalars(again).all()
-    session.execute(update(Trial).where(Trial.id.in_(trial_ids)).values(early_exit=None))
+    session.execute(update(Trial).where(Trial.id.in_(trial_ids)).values(early_exit=None, factors=None))
     give_further_tasks(session, trial_ids, row.continuations)

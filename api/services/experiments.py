@@ -330,6 +330,7 @@ def run_of(
             workspace=session.get_one(Workspace, project.workspace_id).name,
             is_single_node=bool(config.resources.is_single_node),
             closeness=config.resources.prefer_gpu_topology,
+            failure_policies=[policy.decided for policy in config.failure_policies],
             heeds_logs=any(policy.pattern and policy.action for policy in config.log_policies),
             timing=timing,
         ),

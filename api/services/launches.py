@@ -40,6 +40,7 @@ from database.upsert import insert
 from workflows import names
 from workflows.config.tasks import TaskConfig
 from workflows.lifecycle.ports import ports_of
+from workflows.lifecycle.remedies import multiplied
 from workflows.lifecycle.services import services_of
 from workflows.lifecycle.task import TaskKind
 from workflows.scheduling.model import Placement
@@ -142,7 +143,7 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
         "DET_TRIAL_SEED": str(trial.seed),
         "DET_STEPS_COMPLETED": str(_steps_completed(session, trial, latest)),
         "DET_EXPERIMENT_CONFIG": orjson.dumps(shown).decode(),
-        "DET_HPARAMS": orjson.dumps(plain(trial.hparams)).decode(),
+        "DET_HPARAMS": orjson.dumps(plain(multiplied(trial.hparams, trial.factors))).decode(),
         "DET_UNIQUE_PORT_OFFSET": str(min(_slot_ids(allocation, rank), default=0)),
     }
     return Work(

@@ -36,6 +36,7 @@ class Trial(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     restarts: Mapped[int] = mapped_column(default=0)
     next_run_at: Mapped[datetime | None] = mapped_column(UtcTime)  # end of the back-off that it is in
+    factors: Mapped[dict[str, float] | None] = mapped_column(Document)  # of hyperparameters, by failure policies
     continued_after: Mapped[int] = mapped_column(default=0)  # run id: log policies look at later runs only
     run_id: Mapped[int] = mapped_column(default=0)
     metrics_run_id: Mapped[int] = mapped_column(default=0)  # run of the newest report, to see a roll-back

@@ -108,6 +108,31 @@ async def test_trial_ends_in_error_when_its_restarts_are_spent(cluster: Platform
     assert any(said in line for line in await cluster.logs(trial["id"])), "the log says why"
 
 
+async def test_trial_whose_memory_does_not_suffice_tries_smaller_batches(cluster: Platform) -> None:
+    script = (
+        """
+import determined as det
+hparams = det.get_cluster_info().trial.hparams
+print("batch", hparams["batch"], "of", hparams["data"]["steps"], flush=True)
+if hparams["batch"] > 8:
+    raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+"""
+        + TRAIN
+    )
+    policy = {"on": "out_of_memory", "multiply": {"batch": 0.5, "data.steps": 2}, "attempts": 2}
+    space = {"batch": 32, "data": {"steps": 1}}
+    wanted = config({"max_length": 2}, max_restarts=0, failure_policies=[policy])
+    wanted["hyperparameters"] |= space
+    experiment_id = await cluster.create(wanted, {"train.py": script})
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    assert (trial["restarts"], trial["runId"]) == (0, 3)
+    assert trial["hparams"]["batch"] == 32, "what the search chose"
+    log = await cluster.logs(trial["id"])
+    assert [line for line in log if line.startswith("batch ")] == ["batch 32 of 1", "batch 16 of 2", "batch 8 of 4"]
+    assert any("its next run has batch x 0.25, data.steps x 4" in line for line in log)
+
+
 async def test_trial_fails_with_a_sentence_when_its_entrypoint_is_missing(cluster: Platform) -> None:
     experiment_id = await cluster.create(config(entrypoint=["./no_such_command"]), {"train.py": TRAIN})
     assert (await cluster.finish(experiment_id))["state"] == "STATE_ERROR"

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from workflows.config.base import INT64_MAX, Length, Period, Section
 from workflows.config.budget import Budget
+from workflows.config.failures import FailurePolicy
 from workflows.config.gates import Gate
 from workflows.config.hyperparameters import Hyperparameters
 from workflows.config.policies import (
@@ -62,6 +63,9 @@ class ExperimentConfig(Section):
     searcher: SearcherConfig = Field(description="How the search space is explored.")
     resources: Resources = Field(default=Resources(), description="Slots, pool, priority.")
     budget: Budget | None = Field(default=None, description="What it may use before it is paused.")
+    failure_policies: list[FailurePolicy] = Field(
+        default=[], description="What is tried after a failure, before it costs a restart."
+    )
     approve_before: list[Gate] = Field(default=[], description="What waits until it is approved.")
     environment: Environment = Field(default=Environment(), description="Container image, variables, ports.")
     bind_mounts: list[BindMount] = Field(default=[], description="Directories of the machine in the container.")

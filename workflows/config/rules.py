@@ -15,6 +15,7 @@ from workflows.config.base import INT64_MAX, JsonMap
 from workflows.config.budget import WALL_TIME_MESSAGE, is_wall_time
 from workflows.config.check import Finding, is_integer
 from workflows.config.errors import Path
+from workflows.config.failures import MOST_FACTORS, MOST_POLICIES
 from workflows.config.gates import MOST_GATES, MOST_NAMES
 from workflows.config.hyperparameters import LEAF_TYPES, Hyperparameters, grid_size
 from workflows.config.patterns import PatternRefused, PatternSet
@@ -59,6 +60,7 @@ def check_rules(config: JsonMap, *, managed: bool, known_bad: list[Path]) -> lis
         *_profiling(_map(config.get("profiling"))),
         *_budget(config.get("budget")),
         *_gates(config),
+        *_failure_policies(config),
     ]
     return [f for f in findings if not any(f.path[: len(bad)] == bad for bad in known_bad if bad)]
 
@@ -367,3 +369,35 @@ def _gates(config: JsonMap) -> Iterator[Finding]:
         for name in ("users", "webhooks"):
             if len(_items(gate.get(name))) > MOST_NAMES:
                 yield Finding((*path, name), f"must have at most {MOST_NAMES} entries", gate)
+
+
+def _failure_policies(config: JsonMap) -> Iterator[Finding]:
+    policies = _items(config.get("failure_policies"))
+    if len(policies) > MOST_POLICIES:
+        yield Finding(
+            ("failure_policies",), f"must have at most {MOST_POLICIES} entries, but has {len(policies)}", policies
+        )
+        return
+    for place, policy in enumerate(map(_map, policies)):
+        path, factors = ("failure_policies", place, "multiply"), _map(policy.get("multiply"))
+        if not 1 <= len(factors) <= MOST_FACTORS:
+            yield Finding(path, f"must name 1 to {MOST_FACTORS} hyperparameters", factors)
+        for name, factor in factors.items():
+            if not isinstance(factor, int | float) or isinstance(factor, bool):
+                continue  # the schema says so
+            if not 0.001 <= factor <= 1000:
+                yield Finding((*path, name), "must be a factor of 0.001 to 1000", factor)
+            elif not _is_numeric(config.get("hyperparameters"), name):
+                yield Finding((*path, name), "must be the name of a hyperparameter that is a number", name)
+
+
+def _is_numeric(space: Any, name: str) -> bool:
+    """Whether a hyperparameter, `name` or `group.name`, has numbers as values."""
+    for part in name.split("."):
+        space = _map(space).get(part)
+    found = _map(space)
+    values: list[Any] = _items(found.get("vals")) if found.get("type") == "categorical" else [found.get("val", space)]
+    is_range = found.get("type") in ("int", "double", "log")
+    return is_range or (
+        bool(values) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    )

@@ -72,6 +72,7 @@ class NextStep(StrEnum):
     RUN_AGAIN = "run_again"  # at once, or when it has work and is not paused
     RESTART = "restart"  # after a back-off; spends one of max_restarts
     RETRY = "retry"  # after a back-off; spends nothing
+    ADJUST = "adjust"  # after a back-off, with what a failure policy changes; spends nothing
 
 
 class Verdict(BaseModel):
@@ -100,6 +101,7 @@ def judge(
     system_failures: int,
     retries_canceled: str | None = None,
     same_failures: int = 1,
+    remedy: str | None = None,
 ) -> Verdict:
     """What a trial does with the end of its allocation; the first rule that matches decides (scheduling.md §8).
 
@@ -114,6 +116,7 @@ def judge(
         retries_canceled: which log policy says that a failure is final, and because of which line; None: none does.
         same_failures: how often in a row it failed in this very way, this end included; only for ends that the same
             code will have again (`is_repeatable`).
+        remedy: what a failure policy has its next run try, as a sentence; None: nothing.
     """
     bad = end.kind in (ExitKind.FAILED, ExitKind.FATAL)
     if state.is_stopping:
@@ -138,6 +141,8 @@ def judge(
         if retries_canceled is not None:
             message = f"not restarted, as {retries_canceled}: {message}"
             return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)
+        if remedy is not None:
+            return Verdict(step=NextStep.ADJUST, message=f"{message}; {remedy}")
         if restarts >= max_restarts:
             message = f"trial exceeded max restarts ({max_restarts}): {message}"
             return Verdict(step=NextStep.END, state=TrialState.ERROR, exit_reason="errored", message=message)

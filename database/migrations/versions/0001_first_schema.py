@@ -685,6 +685,7 @@ def upgrade() -> None:
     sa.Column('message', sa.Text(), nullable=False),
     sa.Column('restarts', sa.Integer(), nullable=False),
     sa.Column('next_run_at', UtcTime(), nullable=True),
+    sa.Column('factors', Document, nullable=True),
     sa.Column('continued_after', sa.Integer(), nullable=False),
     sa.Column('run_id', sa.Integer(), nullable=False),
     sa.Column('metrics_run_id', sa.Integer(), nullable=False),
