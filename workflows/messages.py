@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from workflows.config.resources import Closeness
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
@@ -100,6 +100,9 @@ class TrialEntry(BaseModel):
 
 class ExperimentRun(BaseModel):
     """Input and state of the Experiment workflow: all of it, so that it can continue as new."""
+
+    # a search holds NaN for trials that failed; pydantic takes what is said of that from the outermost model
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     experiment_id: int
     name: str

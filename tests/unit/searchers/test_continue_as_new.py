@@ -1,0 +1,42 @@
+"""A search whose trials failed continues as new: the state of its workflow has numbers that JSON has no words for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from workflows.config.parse import ClusterDefaults, parse_experiment_config
+from workflows.converter import CONVERTER
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.messages import ExperimentRun, TrialTemplate
+from workflows.searchers import Create, OperationCompleted, Search, Started, TrialExitedEarly
+from workflows.searchers.messages import ExitReason
+
+_HALVING = {"metric": "x", "max_trials": 4, "num_rungs": 2, "divisor": 2, "max_length": 8}
+_STORAGE = {"type": "directory", "container_path": "/tmp"}
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        {"name": "async_halving", **_HALVING},
+        {"name": "async_halving", **_HALVING, "stop_once": True},
+        {"name": "random", "metric": "x", "max_trials": 2, "max_length": 8},
+    ],
+)
+@pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf])
+async def test_state_with_failed_trials_is_read_as_it_was_written(searcher: dict[str, Any], metric: float) -> None:
+    config = {"entrypoint": "x", "searcher": searcher, "hyperparameters": {"a": 1}, "checkpoint_storage": _STORAGE}
+    search = Search.new(parse_experiment_config(config, cluster=ClusterDefaults(), seed=1))
+    first, *others = [a.request_id for a in search.decide(Started()).actions if isinstance(a, Create)]
+    search.decide(TrialExitedEarly(request_id=first, reason=ExitReason.ERRORED))
+    if others and (length := search.trial(others[0]).length) is not None:
+        search.decide(OperationCompleted(request_id=others[0], length=length, metric=metric))
+    template = TrialTemplate(pool="p", slots=1, max_restarts=0)
+    run = ExperimentRun(
+        experiment_id=1, name="a", owner="b", state=ExperimentState.ACTIVE, search=search, template=template
+    )
+    [read] = await CONVERTER.decode(await CONVERTER.encode([run]), [ExperimentRun])
+    assert read.search.model_dump_json() == search.model_dump_json()
