@@ -10,7 +10,7 @@ import pytest
 import yaml
 from sqlalchemy import func, select, update
 
-from database.models import Experiment, Submission, Task
+from database.models import Agent, Experiment, Submission, Task
 from tests.integration.api.served import Caller, Served, a_file
 
 SUBMISSIONS = "/api/v1/submissions"
@@ -92,6 +92,8 @@ async def test_requests_at_once_make_one_job(api: Served, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_dry_run_makes_nothing_and_says_what_would_be(api: Served, kind: str) -> None:
     user = api.user()
+    with api.database.write() as session:  # those of other tests
+        session.execute(update(Agent).where(Agent.pool == "default").values(is_connected=False))
     path, body = request_of(api, kind, idempotency_key=key())
     name = body["submit"]["idempotency_key"]
     dry = (await user.post(path, body | {"submit": {"idempotency_key": name, "dry_run": True}}))["submission"]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from sqlalchemy import text, update
+from sqlalchemy import delete, text, update
 from sqlalchemy.exc import OperationalError
 
 from api.settings import ApiSettings
@@ -222,6 +222,7 @@ async def test_pool_and_agent_are_shown_with_their_slots_when_an_agent_is_record
     api.an_agent(RecordAgent(agent_id="agent-a", revision=1, pool="default", slots=slots, is_connected=True))
     with api.database.write() as session:  # other tests take it out of service
         session.execute(update(Agent).where(Agent.id == "agent-a").values(is_enabled=True, disabled_slots=[]))
+        session.execute(delete(Agent).where(Agent.pool == "default", Agent.id != "agent-a"))
     [agent] = [found for found in (await user.get("/api/v1/agents"))["agents"] if found["id"] == "agent-a"]
     assert (agent["id"], agent["enabled"], agent["resourcePools"], sorted(agent["slots"])) == (
         "agent-a",
