@@ -119,7 +119,7 @@ if hparams["batch"] > 8:
 """
         + TRAIN
     )
-    policy = {"on": "out_of_memory", "multiply": {"batch": 0.5, "data.steps": 2}, "attempts": 2}
+    policy = {"failure": "out_of_memory", "multiply": {"batch": 0.5, "data.steps": 2}, "attempts": 2}
     space = {"batch": 32, "data": {"steps": 1}}
     wanted = config({"max_length": 2}, max_restarts=0, failure_policies=[policy])
     wanted["hyperparameters"] |= space

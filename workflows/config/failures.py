@@ -15,7 +15,7 @@ MOST_POLICIES, MOST_FACTORS, MOST_ATTEMPTS = 10, 20, 100
 class FailurePolicy(Section):
     """What the next run of a trial has instead, after a failure that it would have again."""
 
-    on: Failure = Field(description="out_of_memory, of a device or the host; crash: by a signal such as SIGSEGV.")
+    failure: Failure = Field(description="out_of_memory, of a device or the host; crash: by a signal such as SIGSEGV.")
     multiply: dict[str, float] = Field(
         description="Factors of hyperparameters, such as batch_size: 0.5; those of a map as group.name."
     )
@@ -26,4 +26,4 @@ class FailurePolicy(Section):
     @property
     def decided(self) -> Decided:
         """As it is decided by."""
-        return Decided(on=self.on, multiply=self.multiply, attempts=self.attempts)
+        return Decided(failure=self.failure, multiply=self.multiply, attempts=self.attempts)

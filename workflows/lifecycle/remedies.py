@@ -23,7 +23,7 @@ class FailurePolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    on: Failure
+    failure: Failure
     multiply: dict[str, float]
     attempts: int
 
@@ -61,7 +61,7 @@ def remedy_of(
     failure = failure_of(end)
     for place, policy in enumerate(policies):
         made = attempts.get(place, 0)
-        if policy.on == failure and made < policy.attempts:
+        if policy.failure == failure and made < policy.attempts:
             after = {**factors, **{name: factors.get(name, 1.0) * by for name, by in policy.multiply.items()}}
             has = ", ".join(f"{name} x {factor:g}" for name, factor in after.items())
             said = f"attempt {made + 1} of {policy.attempts} of its policy for {failure}: its next run has {has}"

@@ -304,19 +304,19 @@ OTHERS = [
     ({"budget": {"soft": 0.5}}, "<config>.budget: must limit one or more of slot_hours, price, wall_time and trials"),
     ({"budget": {"slot_hours": 0}}, "<config>.budget.slot_hours: must be > 0 but found 0"),
     (
-        {"failure_policies": [{"on": "hunger", "multiply": {"n": 2}}], "hyperparameters": {"n": 2}},
-        '<config>.failure_policies[0].on: value must be one of "out_of_memory", "crash"',
+        {"failure_policies": [{"failure": "hunger", "multiply": {"n": 2}}], "hyperparameters": {"n": 2}},
+        '<config>.failure_policies[0].failure: value must be one of "out_of_memory", "crash"',
     ),
     (
-        {"failure_policies": [{"on": "crash", "multiply": {}}]},
+        {"failure_policies": [{"failure": "crash", "multiply": {}}]},
         "<config>.failure_policies[0].multiply: must name 1 to 20 hyperparameters",
     ),
     (
-        {"failure_policies": [{"on": "crash", "multiply": {"nothing": 0.5}}]},
+        {"failure_policies": [{"failure": "crash", "multiply": {"nothing": 0.5}}]},
         "<config>.failure_policies[0].multiply.nothing: must be the name of a hyperparameter that is a number",
     ),
     (
-        {"failure_policies": [{"on": "crash", "multiply": {"n": 0}}], "hyperparameters": {"n": 2}},
+        {"failure_policies": [{"failure": "crash", "multiply": {"n": 0}}], "hyperparameters": {"n": 2}},
         "<config>.failure_policies[0].multiply.n: must be a factor of 0.001 to 1000",
     ),
     ({"budget": {"trials": 0}}, "<config>.budget.trials: must be >= 1 but found 0"),

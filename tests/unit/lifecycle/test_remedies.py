@@ -10,7 +10,7 @@ from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.remedies import FailurePolicy, failure_of, multiplied, remedy_of
 from workflows.lifecycle.trial import NextStep, TrialState, judge
 
-HALVE = FailurePolicy(on="out_of_memory", multiply={"batch_size": 0.5, "accumulation": 2}, attempts=2)
+HALVE = FailurePolicy(failure="out_of_memory", multiply={"batch_size": 0.5, "accumulation": 2}, attempts=2)
 TORCH = "exited with code 1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
