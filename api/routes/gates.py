@@ -8,7 +8,9 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
+from api.parts import Parts
 from api.routing import Route, as_sent
 from api.schemas import gates as wire
 from api.schemas.base import answer
@@ -34,23 +36,19 @@ def list_gates(
 @router.post("/api/v1/undeterred/gates/{gate_id}/approve", response_model=wire.GateResponse)
 async def approve_gate(gate_id: GateId, parts: PartsDep, user: UserDep) -> Response:
     """Have what waits done: trials go on, or the request may be sent again."""
-
-    def write() -> wire.Gate:
-        with parts.database.write() as session:
-            return service.decide(session, gate_id, user, approve=True)
-
-    decided = await run_in_threadpool(write)
-    parts.dispatcher.poke()
-    return answer(wire.GateResponse(gate=decided))
+    return await _decided(parts, gate_id, user, approve=True)
 
 
 @router.post("/api/v1/undeterred/gates/{gate_id}/deny", response_model=wire.GateResponse)
 async def deny_gate(gate_id: GateId, parts: PartsDep, user: UserDep) -> Response:
     """Refuse what waits: trials that came to the gate end."""
+    return await _decided(parts, gate_id, user, approve=False)
 
+
+async def _decided(parts: Parts, gate_id: int, user: UserPrincipal, *, approve: bool) -> Response:
     def write() -> wire.Gate:
         with parts.database.write() as session:
-            return service.decide(session, gate_id, user, approve=False)
+            return service.decide(session, gate_id, user, approve=approve)
 
     decided = await run_in_threadpool(write)
     parts.dispatcher.poke()

@@ -80,7 +80,7 @@ def _bring(session: Session, brought: Brought, run: Run) -> None:
     if was.get("import") == {"digest": digest}:
         brought.unchanged += 1
         return
-    # a further run of the trial: what an earlier import told, whole or in part, gives way to what is told now
+    # a further run of the trial: what an earlier import reported, whole or in part, is replaced
     path = api_path("trials", str(trial_id))
     started = session.post(f"{path}/start", {"resume": True}, idempotency_key=new_key()).json()
     reports = [report | {"trialRunId": started["trialRunId"]} for report in run.reports()]
