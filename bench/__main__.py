@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -57,6 +57,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "lifecycle": lifecycle.figures,
     "proxy": proxy.figures,
     "interactive": interactive.figures,
+    "interactive_docker": interactive.figures_in_docker,
     "web": web.figures,
     "pages": pages.figures,
     "pages_sqlite": pages.figures_on_sqlite,

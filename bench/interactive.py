@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ import httpx
 from bench.cluster import token_of
 from bench.measure import Figure, p95
 from tests.kit.embedded import Embedded
-from tests.kit.servers import ssh_server_program
+from tests.kit.servers import REPOSITORY, docker_engine, ssh_server_program, trial_image
 
 _RUNS = 10
 _LONGEST_S = 60.0
@@ -32,11 +34,25 @@ searcher: {name: single, metric: x, max_length: 1}
 """
 
 
-def figures() -> Iterator[Figure]:
+def figures_in_docker() -> Iterator[Figure]:
+    """The same in containers, whose image is on the host: JupyterLab, TensorBoard and OpenSSH's server are in it."""
+    ssh_server_program()
+    with docker_engine(), tempfile.TemporaryDirectory() as folder:
+        python = Path(folder, "bin", "python")
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+        harness = ["-c", "constraints.txt", "-e", "./harness[notebook,tensorboard]"]
+        install = [*uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *harness]
+        subprocess.run(install, cwd=REPOSITORY, check=True)
+        trial_image(Path(folder))
+        yield from figures("docker")
+
+
+def figures(launcher: str = "process") -> Iterator[Figure]:
     """Each kind on one cluster, with slots free: what the pool, the container and the program take."""
     ssh_server_program()
     with tempfile.TemporaryDirectory() as folder:
-        cluster = Embedded(Path(folder), slots=2)
+        cluster = Embedded(Path(folder), launcher=launcher, slots=2)
         with cluster.started():
             base = cluster.environment["DET_MASTER"].replace("localhost", "127.0.0.1")
             with httpx.Client(
@@ -45,10 +61,10 @@ def figures() -> Iterator[Figure]:
                 experiment_id = cluster.create(_CONFIG, _TRAIN)
                 ended = f"SELECT count(*) FROM experiments WHERE id = {experiment_id} AND ended_at IS NOT NULL"
                 cluster.until(lambda: cluster.rows(ended) == [(1,)], 60, "the experiment is over")
-                yield from _kinds(http, experiment_id)
+                yield from _kinds(http, experiment_id, launcher)
 
 
-def _kinds(http: httpx.Client, experiment_id: int) -> Iterator[Figure]:
+def _kinds(http: httpx.Client, experiment_id: int, launcher: str) -> Iterator[Figure]:
     slots = {"resources": {"slots": 1}}
     command = {"entrypoint": ["true"], **slots}
     kinds: dict[str, tuple[str, dict[str, Any], Callable[[str], bool], float | None]] = {
@@ -61,11 +77,11 @@ def _kinds(http: httpx.Client, experiment_id: int) -> Iterator[Figure]:
     for name, (kind, body, is_usable, goal) in kinds.items():
         values = [_until_usable(http, kind, body, is_usable) for _ in range(_RUNS + 1)][1:]
         yield Figure(
-            f"{name}: request until usable",
+            f"{name}: request until usable" + (", Docker" if launcher == "docker" else ""),
             values,
             "s",
             goal,
-            note=f"process launcher, a free slot; p95 {p95(values):.2f} s",
+            note=f"{launcher} launcher, a free slot; p95 {p95(values):.2f} s",
         )
 
 

@@ -209,7 +209,7 @@ def _found(page: Page, of: str, filled: Filled) -> Iterator[Figure]:
     yield Figure(f"{of}: search for a line in its middle, until it is shown", shown, "s")
 
 
-def _streams(api: Api, cookie: str, count: int = 50) -> Iterator[Figure]:
+def _streams(api: Api, cookie: str, count: int = 90) -> Iterator[Figure]:
     """Open streams of changes: what one browser more costs the API."""
 
     async def opened() -> asyncio.StreamWriter:

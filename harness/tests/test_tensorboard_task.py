@@ -1,4 +1,4 @@
-"""A TensorBoard's container, on folders and on an S3."""
+"""A TensorBoard's container, on folders, S3, GCS and Azure."""
 
 from __future__ import annotations
 
@@ -120,6 +120,24 @@ def test_scalars_of_an_s3_are_fetched_as_they_come_and_its_keys_stay_inside(
             assert not [line for line in lines if "testing-secret" in line]
             assert not [each for each in ours.children() if "testing-secret" in str(each.environ())]
         assert "testing-secret" not in board.log.read_text()
+
+
+@pytest.mark.parametrize("store", [storages.gcs_section, storages.azure_section], ids=["gcs", "azure"])
+def test_scalars_of_other_stores_are_fetched_as_they_come(
+    board: Board, store: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store() as (section, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        run = Run(board.root, section, 7)
+        run.write(1, 0.5)
+        board.show(section, 3, 7)
+        board.env |= environment
+        with board.running():
+            board.wait_for(lambda: board.points("experiment/3/trial/7") == [(1, 0.5)])
+            run.write(2, 0.75)
+            board.wait_for(lambda: board.points("experiment/3/trial/7") == [(1, 0.5), (2, 0.75)])
+        assert storages.AZURE_KEY not in board.log.read_text()
 
 
 def test_board_does_not_import_tensorflow(board: Board) -> None:

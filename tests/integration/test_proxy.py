@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import grpc
 import httpx
 import pytest
 
@@ -105,6 +106,27 @@ async def main():
     await asyncio.Event().wait()
 
 asyncio.run(main())
+"""
+
+
+#: A service of gRPC, as users' programs would offer one.
+GREETER = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+
+def count(request, context):
+    for number in range(int(request)):
+        yield str(number).encode()
+
+server = grpc.server(ThreadPoolExecutor(4))
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Greeter", {
+    "Greet": grpc.unary_unary_rpc_method_handler(lambda request, context: b"hello " + request),
+    "Count": grpc.unary_stream_rpc_method_handler(count),
+}),))
+server.add_insecure_port("127.0.0.1:" + sys.argv[1])
+server.start()
+server.wait_for_termination()
 """
 
 
@@ -581,6 +603,25 @@ async def test_a_listener_takes_many_connections(served: Served) -> None:
     finally:
         process.kill()
         await process.communicate()
+
+
+async def test_a_client_of_grpc_calls_a_service_through_a_listener(running: Platform) -> None:
+    port, local = free_port(), free_port()
+    ports = [{"proxy_port": port, "proxy_tcp": True}]
+    config = {"entrypoint": ["python3", "-c", GREETER, str(port)], "resources": {"slots": 0},
+              "environment": {"proxy_ports": ports}}  # fmt: skip
+    task_id = (await running.post("/api/v1/commands", {"config": config}))["command"]["id"]
+    process = await tunnel(running, f"{task_id}:{port}", "--auth", "--listener", str(local))
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{local}") as channel:
+            greet, count = channel.unary_unary("/Greeter/Greet"), channel.unary_stream("/Greeter/Count")
+            assert await greet(b"ada", wait_for_ready=True, timeout=60) == b"hello ada"
+            assert [int(number) async for number in count(b"1000", timeout=60)] == list(range(1000))
+            assert await asyncio.gather(*(greet(b"x" * 10_000) for _ in range(20))) == [b"hello " + b"x" * 10_000] * 20
+    finally:
+        process.kill()
+        await process.communicate()
+        await running.post(f"/api/v1/commands/{task_id}/kill")
 
 
 @pytest.mark.parametrize(

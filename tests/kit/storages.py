@@ -66,12 +66,36 @@ def gcs_server() -> Generator[str]:
 
 
 @contextlib.contextmanager
+def gcs_section() -> Generator[tuple[dict[str, Any], dict[str, str]]]:
+    """A `checkpoint_storage` in a bucket of a GCS of its own, and the environment in which it is found."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    with gcs_server() as url:
+        client = Client("test", AnonymousCredentials(), client_options={"api_endpoint": url})
+        client.create_bucket("bucket")
+        client.close()
+        yield {"type": "gcs", "bucket": "bucket", "prefix": "p"}, {"STORAGE_EMULATOR_HOST": url}
+
+
+@contextlib.contextmanager
 def azure_server() -> Generator[str]:
     """An Azure Blob Storage. Yields its URL, which `azure_connection` completes."""
     port = free_port()
     options = ["--blobPort", str(port), "--inMemoryPersistence", "--silent", "--disableTelemetry"]
     with _running([str(azurite()), *options, "--skipApiVersionCheck"], port):
         yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def azure_section() -> Generator[tuple[dict[str, Any], dict[str, str]]]:
+    """A `checkpoint_storage` in a container of an Azure of its own, and the environment in which it is found."""
+    from azure.storage.blob import ContainerClient
+
+    with azure_server() as url:
+        with ContainerClient.from_connection_string(azure_connection(url), "container") as client:
+            client.create_container()
+        yield {"type": "azure", "container": "container", "connection_string": azure_connection(url)}, {}
 
 
 def azure_connection(url: str) -> str:
