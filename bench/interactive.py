@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,10 +16,11 @@ import httpx
 
 from bench.cluster import token_of
 from bench.measure import Figure, p95
-from tests.kit.embedded import Embedded
+from tests.kit.embedded import PARTS, Embedded
+from tests.kit.notebooks import Notebook, started
 from tests.kit.servers import REPOSITORY, docker_engine, ssh_server_program, trial_image
 
-_RUNS = 10
+_RUNS, _KILLS = 10, 5
 _LONGEST_S = 60.0
 _TRAIN = """
 from determined import core
@@ -62,6 +65,8 @@ def figures(launcher: str = "process") -> Iterator[Figure]:
                 ended = f"SELECT count(*) FROM experiments WHERE id = {experiment_id} AND ended_at IS NOT NULL"
                 cluster.until(lambda: cluster.rows(ended) == [(1,)], 60, "the experiment is over")
                 yield from _kinds(http, experiment_id, launcher)
+            if launcher == "process":
+                yield from _reconnects(cluster)
 
 
 def _kinds(http: httpx.Client, experiment_id: int, launcher: str) -> Iterator[Figure]:
@@ -83,6 +88,29 @@ def _kinds(http: httpx.Client, experiment_id: int, launcher: str) -> Iterator[Fi
             goal,
             note=f"{launcher} launcher, a free slot; p95 {p95(values):.2f} s",
         )
+
+
+def _reconnects(cluster: Embedded) -> Iterator[Figure]:
+    """Each part killed under an open notebook, and started again: then until its kernel answers to its page."""
+    notebook = Notebook(cluster, started(cluster))
+    notebook.kernel = notebook.call("POST", "/kernels", json={"name": "python3"})["id"]
+    socket = notebook.connected()
+    notebook.asked(socket, "known = 42; print(known)", "42\n")
+    for part in PARTS:
+        values: list[float] = []
+        for _ in range(_KILLS):
+            os.kill(cluster.pid(part), signal.SIGKILL)
+            cluster.up()
+            began = time.perf_counter()
+            if part == "api":  # through the others it stays open
+                socket, _ = notebook.reconnected()
+            notebook.asked(socket, "print(known)", "42\n")
+            values.append(time.perf_counter() - began)
+        note = "its variables are still there"
+        yield Figure(
+            f"{part} killed, from its restart until an open notebook's kernel answers", values, "s", 2, note=note
+        )
+    socket.close()
 
 
 def _until_usable(http: httpx.Client, kind: str, body: dict[str, Any], is_usable: Callable[[str], bool]) -> float:
