@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|storage|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|storage|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from bench import (
     clients,
     cluster,
+    creating,
     hosts,
     importing,
     interactive,
@@ -50,6 +51,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "reports": reports.figures,
     "rolling": rolling.figures,
     "wire": wire.figures,
+    "creating": creating.figures,
     "storage": storage.figures,
     "searchers": searchers.figures,
     "scheduling": scheduling.figures,

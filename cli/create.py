@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from determined.common.context import FILE_TYPE, IGNORE_FILE
 _CREATE_TIMEOUT_S = 300.0
 _MOST_NAMED = 5
 _LARGE = 1_000_000
+_SEPARATOR = re.compile(r"---\s*(#.*)?$")
 
 
-def read_config(path: Path, overrides: Sequence[str], test_mode: bool = False) -> str:
+def read_config(path: Path, overrides: Sequence[str]) -> str:
     """The text of a configuration with `a.b=c` overrides in it.
 
     Without overrides it is sent as it is, so that what the cluster says of it fits the file, line by line.
@@ -26,14 +28,34 @@ def read_config(path: Path, overrides: Sequence[str], test_mode: bool = False) -
     Raises:
         InvalidExperimentException: The file can't be read, or an override can't be applied.
     """
+    return override_config(_read(path), overrides, str(path))
+
+
+def read_configs(path: Path, overrides: Sequence[str], test_mode: bool = False) -> list[str]:
+    """As `read_config`, of each document that the file has. Raises: InvalidExperimentException."""
+    return [override_config(each, overrides, str(path), test_mode) for each in _documents(_read(path))]
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise errors.InvalidExperimentException(
             f"the configuration {str(path)!r} can't be read: {reason}; give the path of a YAML file."
         ) from None
-    return override_config(text, overrides, str(path), test_mode)
+
+
+def _documents(text: str) -> list[str]:
+    """The documents of a YAML text, each at the lines that it has there. `---` at the margin always separates them."""
+    found: list[str] = []
+    lines = text.splitlines(keepends=True)
+    marks = [n for n, line in enumerate(lines) if _SEPARATOR.match(line)]
+    for begin, end in zip([0, *(n + 1 for n in marks)], [*marks, len(lines)], strict=True):
+        part = lines[begin:end]
+        if any(line.strip() and not line.lstrip().startswith(("#", "%")) for line in part):
+            found.append("\n" * begin + "".join(part))
+    return found if len(found) > 1 else [text]
 
 
 def override_config(text: str, overrides: Sequence[str], origin: str, test_mode: bool = False) -> str:
@@ -134,24 +156,43 @@ def send(
         InvalidRequestException: The cluster refuses the configuration.
         MasterNotFoundException: There was no answer.
     """
-    from determined.common.experimental._wire import new_key, warnings_of
-
     body: dict[str, Any] = {"config": config, "modelDefinition": files, "activate": activate}
     body |= {"projectId": project_id} if project_id is not None else {}
     body |= {"template": template} if template is not None else {}
     body |= {"validateOnly": True} if validate_only else {}
+    return _sent("/api/v1/experiments", body, validate_only=validate_only)
+
+
+def send_many(
+    configs: Sequence[str],
+    files: Sequence[Mapping[str, Any]],
+    *,
+    project_id: int | None = None,
+    template: str | None = None,
+    activate: bool = True,
+) -> list[dict[str, Any]]:
+    """Create experiments with the same files, all or none: see `send`. What the cluster says of each of them."""
+    same: dict[str, Any] = {"activate": activate}
+    same |= {"projectId": project_id} if project_id is not None else {}
+    same |= {"template": template} if template is not None else {}
+    body = {"experiments": [{"config": config, **same} for config in configs], "modelDefinition": files}
+    return _sent("/api/v1/undeterred/experiments", body)["experiments"]
+
+
+def _sent(path: str, body: Mapping[str, Any], *, validate_only: bool = False) -> dict[str, Any]:
+    from determined.common.experimental._wire import new_key, warnings_of
+
     try:
         with progress("checking" if validate_only else "sending"):
-            answer = session.get().post(
-                "/api/v1/experiments", body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S
-            )
+            answer = session.get().post(path, body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S)
     except errors.MasterNotFoundException as error:
         if error.maybe_applied and not validate_only:
             error.message += "; it may have been created: look with `det experiment list` before you try again"
         raise
     created: dict[str, Any] = answer.json()
-    for warning in warnings_of(created):
-        render.note(f"warning: {warning}")
+    for each in created.get("experiments") or [created]:
+        for warning in warnings_of(each):
+            render.note(f"warning: {warning}")
     return created
 
 

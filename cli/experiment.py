@@ -96,7 +96,10 @@ def create(
         bool, typer.Option("--local", help="Run one trial of length 1 on this machine, without a cluster.")
     ] = False,
 ) -> None:
-    """Create an experiment. Prints `Created experiment N`."""
+    """Create an experiment. Prints `Created experiment N`.
+
+    A file with several YAML documents, `---` between them, creates one of each, all or none.
+    """
     from cli import create as creation
     from cli.check import check_config
 
@@ -104,8 +107,20 @@ def create(
         raise ValueError("only one of --paused, --follow, --follow-first-trial and --test-mode can be given.")
     if local and any((paused, follow, follow_first_trial, template, project_id is not None)):
         raise ValueError("--local needs no cluster; of the other options only --config, --include and --test-mode fit.")
-    text = creation.read_config(config_file, config or [], test_mode and not local)
+    texts = creation.read_configs(config_file, config or [], test_mode and not local)
+    if len(texts) > 1 and any((follow, follow_first_trial, test_mode, local)):
+        raise ValueError(
+            f"{config_file} has {len(texts)} documents: --follow, -f, --test-mode and --local take one."
+        )
     files = creation.pack(model_def, include or [])
+    if len(texts) > 1:
+        for text in texts:
+            check_config(text, str(config_file), template=template, has_positions=not config)
+        creation.show(files, model_def)
+        for made in creation.send_many(texts, files, project_id=project_id, template=template, activate=not paused):
+            render.say(f"Created experiment {made['id']}")
+        return
+    [text] = texts
     if local:
         from cli.local import run_local
 

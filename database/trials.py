@@ -31,7 +31,7 @@ def record_decisions(session: Session, experiment_id: int, decisions: Sequence[D
             }
             for decision in decisions
         ]
-        session.execute(insert(session, SearchDecision).values(rows).on_conflict_do_nothing())
+        session.execute(insert(session, SearchDecision).on_conflict_do_nothing(), rows)
 
 
 def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTrial]) -> CreatedTrials:
@@ -43,8 +43,8 @@ def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTria
     new = [trial for trial in trials if trial.request_id not in known]
     if new:
         rows = [_row(session, experiment_id, trial) for trial in new]
-        added = insert(session, Trial).values(rows).on_conflict_do_nothing().returning(Trial.id)
-        count_trials(session, experiment_id, len(session.scalars(added).all()))
+        added = insert(session, Trial).on_conflict_do_nothing().returning(Trial.id)
+        count_trials(session, experiment_id, len(session.scalars(added, rows).all()))
         made = _ids(session, experiment_id, [trial.request_id for trial in new])
         create_trial_tasks(session, made.values())
         known |= made

@@ -51,6 +51,7 @@ LOGS = Bound(4 * MIB, values=None, at_once=1)
 #: By method and declared path of a route.
 TABLE: dict[str, Bound] = {
     "POST /api/v1/experiments": CONTEXT,
+    "POST /api/v1/undeterred/experiments": CONTEXT,
     "POST /api/v1/commands": CONTEXT,
     "POST /api/v1/undeterred/experiments/plan": DOCUMENT,
     "POST /api/v1/generic-tasks": CONTEXT,

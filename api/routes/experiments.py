@@ -67,6 +67,16 @@ async def create(request: Request, parts: PartsDep, user: ActorDep, wanted: wire
     return await start_created(parts, created, wanted, user)
 
 
+@router.post("/api/v1/undeterred/experiments", response_model=wire.NewExperimentsResponse)
+async def create_many(
+    request: Request, parts: PartsDep, user: ActorDep, wanted: wire.CreateExperimentsRequest
+) -> Response:
+    """Create up to 100 experiments with the same files, all or none; they start soon, in their order."""
+    made = await run_in_threadpool(parts.creator.create_many, wanted, user, Once(request, user))
+    parts.dispatcher.poke()
+    return answer(made)
+
+
 @router.post("/api/v1/experiments/continue", response_model=wire.NewExperimentResponse)
 async def continue_experiment(
     request: Request, parts: PartsDep, user: UserDep, wanted: wire.ContinueExperimentRequest

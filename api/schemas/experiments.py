@@ -35,6 +35,32 @@ class CreateExperimentRequest(
     submit: Submit | None = None
 
 
+class OneOfMany(Wire):
+    """An experiment of a list that is created together; its fields are those of `CreateExperimentRequest`."""
+
+    config: str
+    activate: bool = False
+    project_id: int | None = None
+    template: str | None = None
+
+
+class CreateExperimentsRequest(
+    Wire,
+    json_schema_extra=example(
+        {
+            "experiments": [
+                {"config": f"name: seed {n}\nentrypoint: python3 train.py\nsearcher: {{name: single, metric: loss}}\n"}
+                for n in (1, 2)
+            ]
+        }
+    ),
+):
+    """Experiments that are created together, all or none, with the same files."""
+
+    experiments: list[OneOfMany] = Field(min_length=1, max_length=100)
+    model_definition: list[File] | None = Field(default=None, max_length=100_000)
+
+
 class ContinueExperimentRequest(Wire, json_schema_extra=example({"id": 7})):
     """v1ContinueExperimentRequest."""
 
@@ -128,6 +154,21 @@ class NewExperimentResponse(Wire):
     warnings: list[str]
     notices: list[str]
     submission: Submitted | None = None
+
+
+class CreatedOfMany(Wire):
+    """One of the experiments that were created together, and what its user should know about it."""
+
+    id: int
+    name: str
+    warnings: list[str]
+    notices: list[str]
+
+
+class NewExperimentsResponse(Wire):
+    """The new experiments, in the order in which they were asked for."""
+
+    experiments: list[CreatedOfMany]
 
 
 class ExperimentResponse(Wire):

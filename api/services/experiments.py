@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -14,13 +15,13 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, may_see, readable, readable_checkpoint, readable_trial
-from api.errors import BadRequest, NotFound
-from api.schemas.experiments import CreateExperimentRequest
+from api.errors import ApiError, BadRequest, NotFound, TooLarge
+from api.schemas.experiments import CreateExperimentRequest, CreateExperimentsRequest
 from api.schemas.validation import checked_external_id
 from api.services import budgets, config_policies
 from api.services.contexts import pack
 from api.services.forks import Origin
-from api.services.idempotency import Key
+from api.services.idempotency import Key, Once
 from api.services.jobs import claim_of
 from api.services.pools import capacity_warnings, check_available, defaults_of
 from api.services.templates import usable_template
@@ -57,7 +58,7 @@ from workflows.config.served import notices
 from workflows.config.yamltext import Document
 from workflows.lifecycle.budget import Clock
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import ExperimentRun, Timing, TrialTemplate
+from workflows.messages import ExperimentRun, Inheritance, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
 from workflows.searchers import Create, Decision, Search, SearchError, Started
 
@@ -89,6 +90,47 @@ class _Site:
     compute_pool: str | None
     aux_pool: str | None
     policy: ConfigPolicy
+    said_twice: tuple[str, ...]  # the key of the configuration whose project the request says by its id too
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What the transaction that records an experiment looks up for it."""
+
+    token_id: int | None
+    bounds: list[str]
+    pool: str
+    launchers: frozenset[str]
+    warnings: list[str]
+
+
+#: Bytes of code that experiments which are created together may have: each has a copy.
+_MOST_CONTENT = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A request that can be recorded, as far as that is known without its transaction."""
+
+    request: CreateExperimentRequest
+    document: Document
+    site: _Site
+    config: ExperimentConfig
+    search: Search
+    decision: Decision
+    content: bytes
+    origin: Origin | None
+    inheritance: Inheritance | None
+
+
+@contextmanager
+def _at(number: int) -> Generator[None]:
+    """What is refused in the block says which experiment of a list it is about."""
+    try:
+        yield
+    except ApiError as error:
+        error.message = f"experiments[{number}]: {error.message}"
+        raise
 
 
 def _earlier(session: Session, key: Key) -> Created | None:
@@ -128,7 +170,83 @@ class Creator:
         """
         if request.unmanaged:
             return self.create_unmanaged(request, user, None)
-        document, site = self._site(request, user, origin)
+        checked = self._checked(request, user, origin)
+        try:
+            with self.database.write() as session:
+                earlier = None if key is None else _earlier(session, key)
+                return earlier or self._record(session, checked, user, {}, key, note)
+        except IntegrityError:
+            if key is None:
+                raise
+            with self.database.read() as session:  # the same request came twice at once, and the other was first
+                earlier = _earlier(session, key)
+                if earlier is None:
+                    raise
+                return earlier
+
+    def create_many(self, request: CreateExperimentsRequest, user: UserPrincipal, once: Once) -> Any:
+        """Check and record experiments, all or none, and post their starts. Returns a `NewExperimentsResponse`.
+
+        Args:
+            request: As the client sent it.
+            user: Becomes their owner.
+            once: A repeat gets the answer of the first request.
+
+        Raises: BadRequest, NotFound, TooLarge, Conflict; the message names the place in the list.
+        """
+        content = pack(request.model_definition or [])
+        size = len(content) * len(request.experiments)
+        if size > _MOST_CONTENT:
+            raise TooLarge(
+                f"modelDefinition: {len(request.experiments)} experiments with {len(content)} bytes each:"
+                f" expected at most {_MOST_CONTENT} bytes together"
+            )
+        checked: list[_Checked] = []
+        sites: dict[Any, _Site] = {}
+        for number, each in enumerate(request.experiments):
+            one = CreateExperimentRequest(
+                config=each.config, activate=each.activate, project_id=each.project_id, template=each.template
+            )
+            with _at(number):
+                checked.append(self._checked(one, user, None, content, sites))
+        with self.database.write() as session:
+
+            def record() -> dict[str, Any]:
+                made: list[dict[str, Any]] = []
+                places: dict[Any, _Place] = {}
+                for number, each in enumerate(checked):
+                    with _at(number):
+                        created = self._record(session, each, user, places)
+                    made.append(
+                        {
+                            "id": created.experiment_id,
+                            "name": each.config.name,
+                            "warnings": created.warnings,
+                            "notices": created.notices,
+                        }
+                    )
+                return {"experiments": made}
+
+            return once(session, record)
+
+    def _checked(
+        self,
+        request: CreateExperimentRequest,
+        user: UserPrincipal,
+        origin: Origin | None,
+        content: bytes | None = None,
+        sites: dict[Any, _Site] | None = None,
+    ) -> _Checked:
+        """What can be known of a request before its transaction. Raises: BadRequest, NotFound, TooLarge.
+
+        Args:
+            request: As for `create`, as are `user` and `origin`.
+            user: See there.
+            origin: See there.
+            content: Its files as they are packed already, where none come with the request.
+            sites: Those that were looked up for this request.
+        """
+        document, site = self._site(request, user, origin, {} if sites is None else sites)
         config = self._parse(document, site, None if origin is None else origin.seed)
         if config.entrypoint is None:
             raise BadRequest(
@@ -140,56 +258,78 @@ class Creator:
             decision = search.decide(Started())
         except SearchError as error:
             raise BadRequest(f"{_PREFIX}<config>.searcher: {error}") from None
-        content = pack(request.model_definition or [])
-        wire = config.to_wire()
-        try:
-            with self.database.write() as session:
-                earlier = None if key is None else _earlier(session, key)
-                if earlier is not None:
-                    return earlier
-                project_id = target_project(session, site.project_id, user, is_locked=True).id
-                token_id = budgets.token_of(session, user)
-                bounds = budgets.check_open(session, site.workspace_id, token_id) if request.activate else []
-                pool = self._pool(session, config, site.workspace_id, user)
-                wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], pool)
-                warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
-                launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
-                said = notices(merge_configs(document.value, site.template), set(launchers)) + loose_numbers(document)
-                said += _storage_notices(wire, self.settings.roots) + bounds
-                said += budgets.unpriced(session, config.budget, pool)
-                source = _source_checkpoint(session, config, user)
-                if request.parent_id:
-                    content = _parent_content(session, request.parent_id, user)
-                if request.validate_only:
-                    return Created(0, wire, warnings, notices=said, pool=pool)
-                experiment = _row(config, wire, request, user, search)
-                if origin is not None and inheritance is not None:
-                    experiment.forked_at, experiment.inherited = origin.at, origin.records(inheritance)
-                experiment.project_id, experiment.resource_pool = project_id, pool
-                if key is not None:
-                    experiment.idempotency_key, experiment.request_digest = key.name, key.digest
-                experiment.source_checkpoint, experiment.token_id = source, token_id
-                session.add(experiment)
-                session.flush()
-                if note is not None:
-                    note(session, experiment)
-                session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
-                budgets.give(session, experiment, config.budget)
-                run = run_of(session, experiment, config, search, self.settings.timing)
-                run.inheritance, run.template.source_checkpoint = inheritance, source
-                _begin(session, experiment, run, decision)
-                if run.trials and run.state is ExperimentState.PAUSED and inheritance is None:
-                    outbox.hold_start(session, run)
-                    return Created(experiment.id, wire, warnings, notices=said)
-                return Created(experiment.id, wire, warnings, run, outbox.post_start(session, run), said)
-        except IntegrityError:
-            if key is None:
-                raise
-            with self.database.read() as session:  # the same request came twice at once, and the other was first
-                earlier = _earlier(session, key)
-                if earlier is None:
-                    raise
-                return earlier
+        if content is None:
+            content = pack(request.model_definition or [])
+        return _Checked(request, document, site, config, search, decision, content, origin, inheritance)
+
+    def _record(
+        self,
+        session: Session,
+        checked: _Checked,
+        user: UserPrincipal,
+        places: dict[Any, _Place],
+        key: Key | None = None,
+        note: Callable[[Session, Experiment], None] | None = None,
+    ) -> Created:
+        """Record an experiment, and post its start unless it is paused. Raises: BadRequest, NotFound, Conflict.
+
+        Args:
+            session: Of the transaction.
+            checked: What it is.
+            user: Becomes the owner.
+            places: Those that were looked up in this transaction.
+            key: As for `create`.
+            note: See there.
+        """
+        request, site, config = checked.request, checked.site, checked.config
+        wire, content = config.to_wire(), checked.content
+        where = (site.project_id, config.resources.resource_pool, config.resources.slots_per_trial, request.activate)
+        place = places.get(where)
+        if place is None:
+            place = places[where] = self._place(session, site, config, user, is_active=request.activate)
+        wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], place.pool)
+        said = notices(merge_configs(checked.document.value, site.template), place.launchers)
+        said += loose_numbers(checked.document)
+        said += _storage_notices(wire, self.settings.roots) + place.bounds
+        said += budgets.unpriced(session, config.budget, place.pool)
+        source = _source_checkpoint(session, config, user)
+        if request.parent_id:
+            content = _parent_content(session, request.parent_id, user)
+        if request.validate_only:
+            return Created(0, wire, place.warnings, notices=said, pool=place.pool)
+        experiment = _row(config, wire, request, user, checked.search)
+        if checked.origin is not None and checked.inheritance is not None:
+            experiment.forked_at = checked.origin.at
+            experiment.inherited = checked.origin.records(checked.inheritance)
+        experiment.project_id, experiment.resource_pool = site.project_id, place.pool
+        if key is not None:
+            experiment.idempotency_key, experiment.request_digest = key.name, key.digest
+        experiment.source_checkpoint, experiment.token_id = source, place.token_id
+        session.add(experiment)
+        session.flush()
+        if note is not None:
+            note(session, experiment)
+        session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
+        budgets.give(session, experiment, config.budget)
+        run = run_of(session, experiment, config, checked.search, self.settings.timing)
+        run.inheritance, run.template.source_checkpoint = checked.inheritance, source
+        _begin(session, experiment, run, checked.decision)
+        if run.trials and run.state is ExperimentState.PAUSED and checked.inheritance is None:
+            outbox.hold_start(session, run)
+            return Created(experiment.id, wire, place.warnings, notices=said)
+        return Created(experiment.id, wire, place.warnings, run, outbox.post_start(session, run), said)
+
+    def _place(
+        self, session: Session, site: _Site, config: ExperimentConfig, user: UserPrincipal, *, is_active: bool
+    ) -> _Place:
+        """Where an experiment goes, looked up in the transaction that records it. Raises: BadRequest, NotFound."""
+        target_project(session, site.project_id, user, is_locked=True)
+        token_id = budgets.token_of(session, user)
+        bounds = budgets.check_open(session, site.workspace_id, token_id) if is_active else []
+        pool = self._pool(session, config, site.workspace_id, user)
+        launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
+        warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
+        return _Place(token_id, bounds, pool, frozenset(launchers), warnings)
 
     def create_unmanaged(
         self, request: CreateExperimentRequest, user: UserPrincipal, external_id: str | None
@@ -207,7 +347,7 @@ class Creator:
             checked_external_id("externalExperimentId", external_id)
         if request.parent_id:
             raise BadRequest(f"parentId: {request.parent_id}: an unmanaged experiment can't be a fork")
-        document, site = self._site(request, user, None)
+        document, site = self._site(request, user, None, {})
         template = merge_configs(site.template, {"searcher": _NO_SEARCH, "entrypoint": "true"})
         config = self._parse(document, replace(site, template=template), None)
         known = select(Experiment.id).where(Experiment.external_id == external_id)
@@ -235,7 +375,7 @@ class Creator:
                 return Created(row.id, row.config, [])
 
     def _site(
-        self, request: CreateExperimentRequest, user: UserPrincipal, origin: Origin | None
+        self, request: CreateExperimentRequest, user: UserPrincipal, origin: Origin | None, sites: dict[Any, _Site]
     ) -> tuple[Document, _Site]:
         """The text as read, and where the experiment goes: that decides about what its config does not say."""
         if not request.config.strip():
@@ -244,28 +384,44 @@ class Creator:
             document = read_config(request.config)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
-        with self.database.read() as session:
-            template = usable_template(session, request.template, user) if request.template else {}
-            named = _names(template) | _names(document.value)
-            project_id = _project(session, request.project_id, named, user)
-            if project_id is not None and len(named) == 1:  # the id says both
-                document.value.pop(*named, None)
-                template = {name: value for name, value in template.items() if name not in named}
-            if project_id is None:
-                project_id = 1 if origin is None else readable(session, origin.parent_id, user).project_id
-            project = target_project(session, project_id, user)
-            workspace = session.get_one(Workspace, project.workspace_id)
-            return document, _Site(
-                project_id=project.id,
-                workspace_id=workspace.id,
-                template=template,
-                storage=workspace.checkpoint_storage,
-                compute_pool=workspace.default_compute_pool,
-                aux_pool=workspace.default_aux_pool,
-                policy=NO_POLICY
-                if request.unmanaged
-                else config_policies.governing(session, workspace.id, Workload.EXPERIMENT),
-            )
+        wanted = (request.template, request.project_id, repr(_names(document.value)))
+        site = sites.get(wanted)
+        if site is None:
+            with self.database.read() as session:
+                site = sites[wanted] = self._site_of(session, request, document, user, origin)
+        for name in site.said_twice:
+            document.value.pop(name, None)
+        return document, site
+
+    def _site_of(
+        self,
+        session: Session,
+        request: CreateExperimentRequest,
+        document: Document,
+        user: UserPrincipal,
+        origin: Origin | None,
+    ) -> _Site:
+        template = usable_template(session, request.template, user) if request.template else {}
+        named = _names(template) | _names(document.value)
+        project_id = _project(session, request.project_id, named, user)
+        said_twice = tuple(named) if project_id is not None and len(named) == 1 else ()
+        if project_id is None:
+            project_id = 1 if origin is None else readable(session, origin.parent_id, user).project_id
+        project = target_project(session, project_id, user)
+        workspace = session.get_one(Workspace, project.workspace_id)
+        policy = NO_POLICY
+        if not request.unmanaged:
+            policy = config_policies.governing(session, workspace.id, Workload.EXPERIMENT)
+        return _Site(
+            project_id=project.id,
+            workspace_id=workspace.id,
+            template={name: value for name, value in template.items() if name not in said_twice},
+            storage=workspace.checkpoint_storage,
+            compute_pool=workspace.default_compute_pool,
+            aux_pool=workspace.default_aux_pool,
+            policy=policy,
+            said_twice=said_twice,
+        )
 
     def _parse(self, document: Document, site: _Site, seed: int | None) -> ExperimentConfig:
         storage = None

@@ -130,6 +130,22 @@ def test_an_experiment_is_created_from_a_file_or_a_dictionary(
         det.create_experiment({}, None, [extra])
 
 
+def test_experiments_are_created_in_one_request(det: client.Determined, master: Master, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    made = [
+        {"id": 3, "name": "a", "warnings": [], "notices": []},
+        {"id": 4, "name": "b", "warnings": [], "notices": []},
+    ]
+    master.answer("POST /api/v1/undeterred/experiments", {"experiments": made})
+    master.lose = lambda call: len(master.calls) == 1
+    found = det.create_experiments(({"name": name} for name in "ab"), tmp_path, project_id=5)
+    assert [each.id for each in found] == [3, 4]
+    assert len({call.headers["Idempotency-Key"] for call in master.calls}) == 1
+    assert [each["config"] for each in master.calls[1].body["experiments"]] == ["name: a\n", "name: b\n"]
+    assert {(each["activate"], each["projectId"]) for each in master.calls[1].body["experiments"]} == {(True, 5)}
+    assert [each["path"] for each in master.calls[1].body["modelDefinition"]] == ["train.py"]
+
+
 def test_creating_is_safe_to_repeat_when_the_answer_is_lost(det: client.Determined, master: Master) -> None:
     master.answer("POST /api/v1/experiments", {"experiment": experiment(), "config": {}})
     master.lose = lambda call: len(master.calls) == 1

@@ -83,6 +83,7 @@ __all__ = [
     "Workspace",
     "add_oauth_client",
     "create_experiment",
+    "create_experiments",
     "create_model",
     "create_user",
     "create_workspace",
@@ -154,6 +155,17 @@ def create_experiment(
 ) -> Experiment:
     """See `Determined.create_experiment`."""
     return _client().create_experiment(config, model_dir, includes, project_id, template)
+
+
+def create_experiments(
+    configs: Iterable[str | os.PathLike[str] | dict[str, Any]],
+    model_dir: str | os.PathLike[str] | None = None,
+    includes: Iterable[str | os.PathLike[str]] | None = None,
+    project_id: int | None = None,
+    template: str | None = None,
+) -> list[Experiment]:
+    """See `Determined.create_experiments`."""
+    return _client().create_experiments(configs, model_dir, includes, project_id, template)
 
 
 def get_experiment(experiment_id: int) -> Experiment:

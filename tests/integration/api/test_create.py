@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -15,11 +16,11 @@ from sqlalchemy import func, select, update
 
 from api.app import create_app
 from api.errors import Unavailable
-from api.services import contexts
+from api.services import contexts, experiments
 from api.settings import ApiSettings, TemporalSettings
 from api.temporal.commands import Commands, StillClosing
 from api.temporal.connection import Connection
-from api.temporal.outbox import post, release_start
+from api.temporal.outbox import START_EXPERIMENT, post, release_start
 from database.models import (
     Agent,
     Experiment,
@@ -36,6 +37,7 @@ from workflows.lifecycle.experiment import Command, ExperimentState
 from workflows.messages import CommandResult, ExperimentRun, Timing
 
 PATH = "/api/v1/experiments"
+MANY = "/api/v1/undeterred/experiments"
 CORPUS = sorted((Path(__file__).parents[2] / "unit" / "config" / "corpus").glob("*.yaml"))
 
 
@@ -75,6 +77,77 @@ async def test_experiment_is_started_once_and_after_its_record_when_temporal_ans
 
     await until(is_noted)
     assert started.count(made["experiment"]["id"]) == 1
+
+
+# -- several in one request ------------------------------------------------------------------------------------------
+
+
+def many(api: Served, *changes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A request for experiments that differ by these changes."""
+    return {"experiments": [{"config": yaml.safe_dump(api.config(**change)), **more} for change in changes]}
+
+
+async def code_of(user: Caller, experiment_id: int) -> bytes:
+    """The files of an experiment, without the time at which they were packed."""
+    return gzip.decompress(base64.b64decode((await user.get(f"{PATH}/{experiment_id}/model_def"))["b64Tgz"]))
+
+
+async def test_experiments_of_one_request_are_like_those_of_single_ones(api: Served) -> None:
+    user, file = api.user(), a_file("train.py")
+    await user.post("/api/v1/templates/of-many", {"config": {"description": "from the template"}})
+    made = await user.post(
+        MANY,
+        {
+            **many(api, {"name": "a"}, {"name": "b"}, activate=True, template="of-many"),
+            "modelDefinition": [file],
+        },
+    )
+    ids = [each["id"] for each in made["experiments"]]
+    assert [each["name"] for each in made["experiments"]] == ["a", "b"]
+    assert ids == sorted(set(ids))
+    alone = await user.post(PATH, {**request(api, file, config={"name": "c"}, activate=True), "template": "of-many"})
+    for number in ids:
+        shown = (await user.get(f"{PATH}/{number}"))["experiment"]
+        differs = {key for key, value in alone["experiment"].items() if shown[key] != value}
+        assert differs <= {"id", "jobId", "name", "config", "originalConfig", "trialIds", "startTime", "duration"}, (
+            differs
+        )
+        assert (shown["state"], shown["description"], shown["numTrials"]) == ("STATE_QUEUED", "from the template", 1)
+        [start] = api.posted(f"experiment-{number}", START_EXPERIMENT)
+        assert start["experiment_id"] == number
+        assert await code_of(user, number) == await code_of(user, alone["experiment"]["id"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"searcher": {"name": "single"}}, "searcher: metric is a required property"),
+        ({"resources": {"resource_pool": "nowhere"}}, "nowhere"),
+        ({"project": "nowhere", "workspace": "nowhere"}, "nowhere"),
+        ({"entrypoint": None}, "entrypoint"),
+    ],
+)
+async def test_one_that_is_wrong_is_named_and_none_is_created(api: Served, change: dict[str, Any], said: str) -> None:
+    user, before = api.user(), counts(api)
+    body = many(api, {}, {}, change, {}, activate=True)
+    status = 404 if "project" in change else 400
+    message = await user.refused(status, "POST", MANY, body)
+    assert message.startswith("experiments[2]: ")
+    assert said in message
+    assert counts(api) == before
+
+
+async def test_lists_of_experiments_are_bounded(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    user, before = api.user(), counts(api)
+    assert "experiments" in await user.refused(400, "POST", MANY, {"experiments": []})
+    assert "100" in await user.refused(400, "POST", MANY, many(api, *[{}] * 101))
+    monkeypatch.setattr(experiments, "_MOST_CONTENT", 1000)
+    body = {**many(api, *[{}] * 20), "modelDefinition": [a_file("train.py")]}
+    assert "modelDefinition: 20 experiments" in await user.refused(413, "POST", MANY, body)
+    assert counts(api) == before
+
+
+# -- one in a request ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("activate", [True, False])

@@ -50,6 +50,10 @@ async def creations(api: Served, user: Caller) -> dict[str, tuple[str, dict[str,
         "notebook": ("/api/v1/notebooks", {"config": {"resources": {"slots": 0}}}),
         "tensorboard": ("/api/v1/tensorboards", {"experimentIds": [run.experiment_id]}),
         "experiment": ("/api/v1/experiments", {"config": yaml.safe_dump(api.config())}),
+        "experiments": (
+            "/api/v1/undeterred/experiments",
+            {"experiments": [{"config": yaml.safe_dump(api.config())}] * 3},
+        ),
         "fork": (f"/api/v1/experiments/{await api.created(user)}/fork", {"config": yaml.safe_dump(api.config())}),
         "trial": ("/api/v1/trials", {"experimentId": await unmanaged(api, user), "hparams": {}, "unmanaged": True}),
     }
@@ -74,10 +78,21 @@ def keyed(key: str) -> dict[str, str]:
 
 KINDS = (
     "workspace", "project", "note", "model", "version", "user", "group", "template", "webhook", "pool", "command", "notebook",
-    "tensorboard", "experiment", "fork", "trial",
+    "tensorboard", "experiment", "experiments", "fork", "trial",
 )  # fmt: skip
 #: Of these there may be more than one that says the same.
-MANY = ("note", "version", "webhook", "command", "notebook", "tensorboard", "experiment", "fork", "trial")
+MANY = (
+    "note",
+    "version",
+    "webhook",
+    "command",
+    "notebook",
+    "tensorboard",
+    "experiment",
+    "experiments",
+    "fork",
+    "trial",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

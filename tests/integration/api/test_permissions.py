@@ -242,6 +242,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     # a container acts for the owner of its experiment: the program of a custom search may run in a trial
     ("POST", "/api/v1/experiments", {"config": "{config}", "validateOnly": True},
      row("viewer", foreign="200", containers="200 200")),
+    ("POST", "/api/v1/undeterred/experiments", {"experiments": [{"config": "{config}"}]},
+     row("viewer", foreign="200", containers="200 200")),
     ("GET", "/api/v1/experiments/{experiment_id}", None, SEEN_BY_ALL),
     ("PATCH", "/api/v1/experiments/{experiment_id}", {"notes": "x"}, EDITORS),
     ("PATCH", "/experiments/{experiment_id}", {}, EDITORS),

@@ -147,3 +147,51 @@ def test_it_says_so_if_it_may_have_been_created(cluster: Cluster, det: Det, fold
     result = det("e", "create", folder / "config.yaml")
     assert result.code == 1
     assert "it may have been created: look with `det experiment list`" in result.err
+
+
+# -- several documents -------------------------------------------------------------------------------------------------
+
+MANY = "POST /api/v1/undeterred/experiments"
+SEVERAL = f"# two seeds\n---\n{CONFIG.strip()}\n--- # the other one\n{CONFIG.strip()}\nreproducibility: {{experiment_seed: 2}}\n---\n"
+
+
+def test_a_file_with_several_documents_creates_one_of_each(det: Det, folder: Path, cluster: Cluster) -> None:
+    made = [{"id": 7, "name": "digits", "warnings": [], "notices": ["a notice"]}, {"id": 8, "name": "digits"}]
+    cluster.routes[MANY] = {"experiments": made}
+    (folder / "config.yaml").write_text(SEVERAL)
+    result = det("e", "create", folder / "config.yaml", folder / "model", "--project_id", "3", "--paused")
+    assert (result.code, result.out) == (0, "Created experiment 7\nCreated experiment 8\n"), result.err
+    assert "warning: a notice" in result.err
+    [(_, _, body)] = [request for request in cluster.requests if request[0] == MANY]
+    texts = [each["config"] for each in body["experiments"]]
+    assert [text.strip().splitlines()[-1][:15] for text in texts] == ["searcher: {name", "reproducibility"]
+    assert [(each["activate"], each["projectId"]) for each in body["experiments"]] == [(False, 3)] * 2
+    assert len(body["modelDefinition"]) == 4
+
+
+def test_what_is_wrong_with_a_later_document_is_said_with_its_line_of_the_file(
+    det: Det, folder: Path, cluster: Cluster
+) -> None:
+    (folder / "config.yaml").write_text(SEVERAL.replace("experiment_seed: 2", "experiment_sed: 2"))
+    result = det("e", "create", folder / "config.yaml", folder / "model")
+    assert result.code == 1
+    line = SEVERAL[: SEVERAL.index("reproducibility")].count("\n") + 1
+    assert f"config.yaml:{line}:" in result.err
+    assert not any(name == MANY for name, _, _ in cluster.requests)
+
+
+@pytest.mark.parametrize("option", ["--follow", "-f", "--test-mode", "--local"])
+def test_what_is_for_one_experiment_takes_one_document(det: Det, folder: Path, cluster: Cluster, option: str) -> None:
+    (folder / "config.yaml").write_text(SEVERAL)
+    result = det("e", "create", folder / "config.yaml", folder / "model", option)
+    assert result.code == 1
+    assert "has 2 documents: --follow, -f, --test-mode and --local take one" in result.err
+    assert not cluster.requests
+
+
+def test_one_document_is_sent_as_it_is(det: Det, folder: Path, cluster: Cluster) -> None:
+    text = f"# seed 1\n---\n{CONFIG}"
+    (folder / "config.yaml").write_text(text)
+    assert det("e", "create", folder / "config.yaml", folder / "model").code == 0
+    [(_, _, body)] = [request for request in cluster.requests if request[0] == CREATE]
+    assert body["config"] == text

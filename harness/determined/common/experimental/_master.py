@@ -70,13 +70,11 @@ class Master:
         """
         import logging
 
-        body: dict[str, Any] = {"config": config_text(config), "modelDefinition": [], "activate": activate}
-        if model_dir is not None or includes:
-            from determined.common.context import pack_context
-
-            if model_dir is None:
-                raise errors.InvalidContextException("create_experiment: includes need a model_dir to be put beside")
-            body["modelDefinition"] = _io.run(pack_context, model_dir, includes or ())
+        body: dict[str, Any] = {
+            "config": config_text(config),
+            "modelDefinition": _packed("create_experiment", model_dir, includes),
+            "activate": activate,
+        }
         if project_id is not None:
             body["projectId"] = project_id
         if template is not None:
@@ -87,6 +85,52 @@ class Master:
         for warning in warnings_of(answer):
             logging.getLogger("determined").warning(f"creating the experiment: {warning}")
         return Experiment.from_wire(self._session, answer["experiment"], answer.get("config"))
+
+    def create_experiments(
+        self,
+        configs: Iterable[str | os.PathLike[str] | dict[str, Any]],
+        model_dir: str | os.PathLike[str] | None = None,
+        includes: Iterable[str | os.PathLike[str]] | None = None,
+        project_id: int | None = None,
+        template: str | None = None,
+        *,
+        activate: bool = True,
+    ) -> list[Experiment]:
+        """Create up to 100 experiments with the same code in one request, all or none.
+
+        Args:
+            configs: Their configurations, each as for `create_experiment`.
+            model_dir: As for `create_experiment`, as is all that follows.
+            includes: See there.
+            project_id: See there.
+            template: See there.
+            activate: See there.
+
+        Returns: The experiments, in the order of their configurations.
+
+        Raises:
+            InvalidExperimentException: A configuration can't be read.
+            InvalidContextException: The directory can't be packed.
+            InvalidRequestException: The master refuses a configuration. None was created.
+        """
+        import logging
+
+        same: dict[str, Any] = {"activate": activate}
+        same |= {"projectId": project_id} if project_id is not None else {}
+        same |= {"template": template} if template is not None else {}
+        body = {
+            "experiments": [{"config": config_text(config), **same} for config in configs],
+            "modelDefinition": _packed("create_experiments", model_dir, includes),
+        }
+        answer = (
+            self._session.post(
+                api_path("undeterred/experiments"), body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S
+            )
+        ).json()
+        for made in answer["experiments"]:
+            for warning in warnings_of(made):
+                logging.getLogger("determined").warning(f"creating experiment {made['id']}: {warning}")
+        return [Experiment(int(made["id"]), self._session) for made in answer["experiments"]]
 
     def get_experiment(self, experiment_id: int) -> Experiment:
         """An experiment by its id.
@@ -367,3 +411,20 @@ class Master:
     def logout(self) -> None:
         """End this session, and forget its token."""
         logout(self._session)
+
+
+def _packed(
+    called: str, model_dir: str | os.PathLike[str] | None, includes: Iterable[str | os.PathLike[str]] | None
+) -> list[dict[str, Any]]:
+    """The code of an experiment as it is sent. `called`: the method, for what it says.
+
+    Raises:
+        InvalidContextException: It can't be packed.
+    """
+    if model_dir is None:
+        if includes:
+            raise errors.InvalidContextException(f"{called}: includes need a model_dir to be put beside")
+        return []
+    from determined.common.context import pack_context
+
+    return _io.run(pack_context, model_dir, includes or ())
