@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import history, render, session
+from cli.flat import flat
 
 _TRIALS_A_REQUEST = 100
 
@@ -36,7 +37,7 @@ def draw(experiment_id: int, output: Path) -> None:
             f"no trial of experiment {experiment_id} has reported a finite {metric!r} yet: there is nothing to draw."
         )
     rung_of = _rungs(experiment_id)
-    parameters = _parameters({trial["id"]: _flat(trial.get("hparams") or {}) for trial in trials})
+    parameters = _parameters({trial["id"]: flat(trial.get("hparams") or {}) for trial in trials})
     top = max([*rung_of.values(), 1])
 
     def colour(trial_id: int) -> Any:
@@ -111,14 +112,6 @@ def _rungs(experiment_id: int) -> dict[int, int]:
             if trial_id is not None and verdict.rung is not None:
                 found[trial_id] = max(found.get(trial_id, 0), verdict.rung)
     return found
-
-
-def _flat(hparams: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in hparams.items():
-        path = f"{prefix}{name}"
-        flat |= _flat(value, f"{path}.") if isinstance(value, Mapping) else {path: value}  # pyright: ignore[reportUnknownArgumentType]
-    return flat
 
 
 def _parameters(points: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, Any]]:

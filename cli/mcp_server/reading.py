@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import anyio
 from mcp.server import MCPServer
@@ -13,6 +13,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
+from cli.flat import flat
 from cli.mcp_server.cluster import Cluster, only, state, tail, told
 from cli.search import ENDED
 
@@ -179,12 +180,12 @@ def _add_details(server: MCPServer, cluster: Cluster) -> None:
     ) -> str:
         """What differs between the configurations of experiments, and how each of them went."""
         rows = [(await cluster.get(ctx, f"experiments/{each}"))["experiment"] for each in experiment_ids]
-        flat = [_flat(row["config"]) for row in rows]
-        keys = sorted({key for each in flat for key in each if any(other.get(key) != each[key] for other in flat)})
+        configs = [flat(row["config"]) for row in rows]
+        keys = sorted({key for one in configs for key in one if any(each.get(key) != one[key] for each in configs)})
         return told(
             {
                 "experiments": [_shown(row) for row in rows],
-                "differs": {key: [each.get(key) for each in flat] for key in keys},
+                "differs": {key: [each.get(key) for each in configs] for key in keys},
             }
         )
 
@@ -193,14 +194,6 @@ def _add_details(server: MCPServer, cluster: Cluster) -> None:
         """What a configuration would do: checked as at a launch, trials and their lengths, warnings. Nothing starts."""
         found = await cluster.send(ctx, "POST", "undeterred/experiments/plan", {"config": config})
         return told(only(found, ("unit", "trials", "warnings", "notices")))
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A document as one level: `searcher.name`."""
-    if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    parts = cast("dict[str, Any]", value).items()
-    return {key: each for name, part in parts for key, each in _flat(part, f"{prefix}.{name}".lstrip(".")).items()}
 
 
 def _add_watch(server: MCPServer, cluster: Cluster) -> None:

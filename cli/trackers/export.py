@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
+from cli.flat import flat
 from cli.trackers.mlflow import Server
 from cli.trackers.runs import Point, Run, Source, Unreadable, group_of, plain
 from determined.common.api import Session
@@ -68,17 +69,6 @@ def _run(session: Session, cluster: str, experiment: dict[str, Any], trial: dict
                 full = name if group_of(name) == report.group else f"{report.group}/{name}"
                 run.points.append(Point(full, report.steps_completed, at, float(value)))
     return run
-
-
-def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested values by their paths: `model.depth`."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            found |= flat(cast("dict[str, Any]", value), f"{before}{name}.")
-        else:
-            found[f"{before}{name}"] = value
-    return found
 
 
 def _time(text: Any) -> datetime | None:
