@@ -62,7 +62,7 @@ def _submitted(
     facts = wanted.model_dump(exclude={"config", "context_directory", "submit"}) | {"config": _read(wanted.config)}
     plan = submissions.plan("GENERIC", submit, user, facts, wanted.context_directory)
     if (earlier := plan.earlier(session)) is not None:
-        replayed = plan.submitted(earlier.job_id, replayed=True)
+        replayed = plan.replayed(earlier)
         return wire.GenericTaskResponse(task_id=earlier.entity_id, warnings=[], submission=replayed)
     if submit.dry_run:
         config = service.preview(session, _wanted(session, wanted, user), user, parts.settings)

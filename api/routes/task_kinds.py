@@ -120,7 +120,7 @@ class Resource:
         # of a dry run, and on a replay, the rest is there for its shape
         about: dict[str, Any] = {self.name: query.nothing(self.message), "config": {}, "warnings": []}
         if earlier is not None:
-            return self.launched(**about, submission=plan.submitted(earlier.job_id, replayed=True))
+            return self.launched(**about, submission=plan.replayed(earlier))
         config = service.preview(session, wanted(session), user, asking.parts.settings)
         return self.launched(**about | {"config": config_secrets.shown(config)}, submission=plan.tried(session, config))
 

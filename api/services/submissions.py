@@ -110,10 +110,17 @@ class Plan:
         if session.scalar(row.on_conflict_do_nothing().returning(Submission.job_id)) is None:
             raise Taken
 
-    def submitted(self, job_id: str, *, replayed: bool = False) -> Submitted:
+    def submitted(self, job_id: str) -> Submitted:
         """What the answer says."""
         outcome = "ADMISSION_OUTCOME_QUEUED"
-        return Submitted(job_id=job_id, replayed=replayed, request_digest=self.digest, outcome=outcome)
+        return Submitted(job_id=job_id, replayed=False, request_digest=self.digest, outcome=outcome)
+
+    def replayed(self, row: Submission) -> Submitted:
+        """The same of a request that made its job before: with the digest by which it was recorded, as it was expected.
+
+        A template may have changed since, and with it what the request comes to now.
+        """
+        return self.submitted(row.job_id).model_copy(update={"replayed": True, "request_digest": row.request_digest})
 
     def tried(self, session: Session, config: dict[str, Any], pool: str = "") -> Submitted:
         """The same of a dry run, with the configuration that the work would have, and what it would come to."""

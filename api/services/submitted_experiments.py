@@ -64,7 +64,7 @@ def _looked_up(
         earlier = plan.earlier(session)
         if earlier is None:
             return plan, None
-        return plan, (_created(session, earlier, user), plan.submitted(earlier.job_id, replayed=True))
+        return plan, (_created(session, earlier, user), plan.replayed(earlier))
 
 
 def _created(session: Session, earlier: Submission, user: UserPrincipal) -> Created:

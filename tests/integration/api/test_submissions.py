@@ -124,13 +124,17 @@ async def test_key_is_bound_to_its_request(api: Served, kind: str) -> None:
     user = api.user()
     path, body = request_of(api, kind, idempotency_key=key())
     files = "model_definition" if kind == "experiments" else "context_directory" if kind == "generic-tasks" else "files"
-    job = (await user.post(path, body))["submission"]["jobId"]
+    made = (await user.post(path, body))["submission"]
+    job = made["jobId"]
     for change in ({files: [a_file("a.py", b"2")]}, {files: [a_file("b.py", b"1")]}):
         message = await user.refused(409, "POST", path, body | change)
         name = body["submit"]["idempotency_key"]
         assert message == f'idempotency key "{name}" is already used by job {job} for a different request'
     same = a_file("a.py", b"1") | {"mtime": "77", "uid": 5, "gid": 6}
     assert (await user.post(path, body | {files: [same]}))["submission"]["jobId"] == job
+    expected = {"submit": body["submit"] | {"expected_digest": made["requestDigest"]}, files: [a_file("a.py", b"2")]}
+    again = (await user.post(path, body | expected))["submission"]
+    assert again == made | {"replayed": True}, "what is expected is what was recorded, whatever it comes to now"
     assert jobs(api, user) == 1
 
 
