@@ -12,7 +12,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from api.services import tasks
-from api.services.rounds import rounds
+from api.services.rounds import posting_rounds
 from api.temporal import outbox
 from api.temporal.outbox import Dispatcher
 from database import budgets
@@ -35,14 +35,7 @@ _AGAIN = timedelta(seconds=30)
 
 async def watch(database: Database, dispatcher: Dispatcher) -> None:
     """Look at budgets when they are due, until cancelled."""
-
-    def work() -> int:
-        looked = look(database)
-        if looked:
-            dispatcher.poke()
-        return looked
-
-    await rounds(_EVERY, work, failed="budgets wait to be looked at")
+    await posting_rounds(_EVERY, lambda: look(database), dispatcher, failed="budgets wait to be looked at")
 
 
 def look(database: Database) -> int:

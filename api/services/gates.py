@@ -15,7 +15,7 @@ from api.auth.authorization import Role, changeable, may_see, readable_experimen
 from api.errors import FailedPrecondition, Forbidden, NotFound
 from api.schemas import gates as wire
 from api.services import budgets
-from api.services.rounds import rounds
+from api.services.rounds import posting_rounds
 from api.temporal import outbox
 from api.temporal.outbox import Dispatcher
 from database import gates
@@ -101,14 +101,8 @@ def ask_before(database: Database, what: str, experiment_ids: Sequence[int], use
 
 async def watch(database: Database, dispatcher: Dispatcher) -> None:
     """Decide what is due by its default, until cancelled."""
-
-    def work() -> int:
-        decided = decide_due(database)
-        if decided:
-            dispatcher.poke()
-        return decided
-
-    await rounds(_EVERY, work, failed="gates wait for their deadlines to be decided")
+    failed = "gates wait for their deadlines to be decided"
+    await posting_rounds(_EVERY, lambda: decide_due(database), dispatcher, failed=failed)
 
 
 def decide_due(database: Database) -> int:
