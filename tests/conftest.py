@@ -125,3 +125,12 @@ async def cluster(temporal_address: str, database_url: str, tmp_path: Path) -> A
     ) as running:
         await running.start_agent()
         yield running
+
+
+@pytest.fixture
+async def unattended(temporal_address: str, database_url: str, tmp_path: Path) -> AsyncIterator[Platform]:
+    """A platform with the pool `a`, and neither agent nor orchestrator: see `Platform.orchestrator`."""
+    async with platform(
+        temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a", has_orchestrator=False
+    ) as running:
+        yield running

@@ -114,6 +114,7 @@ def new_worker(
     *,
     workflows: Sequence[type] = WORKFLOWS,
     takes_over: bool = True,
+    build: str = "",
     max_cached_workflows: int = 1000,
     roots: Sequence[str] = (),
     outgoing: Outgoing | None = None,
@@ -123,7 +124,8 @@ def new_worker(
     """The worker that an orchestrator is.
 
     `threads` write its records; `roots`: folders that the operator named for checkpoints; `takes_over`: see
-    `workers/versioning.py`; `runner`: how workflow code is kept from what would not be the same again.
+    `workers/versioning.py`; `build`: the version, if it is not this code's; `runner`: how workflow code is kept from
+    what would not be the same again.
     """
     return Worker(
         client,
@@ -142,7 +144,7 @@ def new_worker(
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         # what was sent to a worker that died waits for so long until another one takes it
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
-        deployment_config=deployment(build_id(), takes_over=takes_over),
+        deployment_config=deployment(build or build_id(), takes_over=takes_over),
     )
 
 

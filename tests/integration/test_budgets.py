@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from tests.kit.platform import Platform, platform
+from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
-from workers.orchestrator import new_worker
-from workers.versioning import build_id, take_over
 
 
 async def why(cluster: Platform, experiment_id: int) -> list[str]:
@@ -96,27 +91,23 @@ async def test_workspace_pauses_what_trains_in_it_when_its_budget_is_spent(clust
 
 
 async def test_budget_that_was_spent_while_all_orchestrators_were_away_holds_when_one_is_back(
-    temporal_address: str, database_url: str, tmp_path: Path
+    unattended: Platform,
 ) -> None:
-    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a",
-                       has_orchestrator=False)  # fmt: skip
-    async with running as cluster:
-        with ThreadPoolExecutor(8) as threads:
-            async with new_worker(cluster.temporal, cluster.database, threads):
-                await take_over(cluster.temporal, build_id(), asyncio.Event())
-                await cluster.start_agent("a", pool="a")
-                slow = config({"max_length": 1000}, hyperparameters={"sleep": 0.1})
-                limits = {"slot_hours": 3 / 3600}
-                experiment_id = await cluster.create({**slow, "budget": limits}, {"train.py": TRAIN})
-                trial_id = await cluster.until_reported(experiment_id)
+    cluster = unattended
+    async with cluster.orchestrator():
+        await cluster.start_agent("a", pool="a")
+        slow = config({"max_length": 1000}, hyperparameters={"sleep": 0.1})
+        limits = {"slot_hours": 3 / 3600}
+        experiment_id = await cluster.create({**slow, "budget": limits}, {"train.py": TRAIN})
+        trial_id = await cluster.until_reported(experiment_id)
 
-            async def is_over() -> bool:
-                return (await budget(cluster, experiment_id))["used"]["slotHours"] > 4 / 3600
+    async def is_over() -> bool:
+        return (await budget(cluster, experiment_id))["used"]["slotHours"] > 4 / 3600
 
-            await cluster.until(is_over, what="the trial has used more than it may")
-            assert (await cluster.experiment(experiment_id))["state"] == "STATE_RUNNING"
-            async with new_worker(cluster.temporal, cluster.database, threads):
-                await cluster.until_state(experiment_id, "PAUSED")
-                used = await until_released(cluster, experiment_id)
-            assert used < 20
-            assert any("preempted at" in line for line in await cluster.logs(trial_id))
+    await cluster.until(is_over, what="the trial has used more than it may")
+    assert (await cluster.experiment(experiment_id))["state"] == "STATE_RUNNING"
+    async with cluster.orchestrator():
+        await cluster.until_state(experiment_id, "PAUSED")
+        used = await until_released(cluster, experiment_id)
+    assert used < 20
+    assert any("preempted at" in line for line in await cluster.logs(trial_id))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from tests.kit.platform import Platform, platform
+from tests.kit.platform import Platform
 from tests.kit.scripts import EPOCHS, TRAIN, config
-from workers.orchestrator import new_worker
-from workers.versioning import build_id, take_over
+from workers.versioning import build_id
 
 _GATE = {"what": "promotion", "rung": 1}
 _SPACE = {"quality": {"type": "double", "minval": 0.1, "maxval": 1.0}}
@@ -39,35 +35,32 @@ async def until_all_wait(cluster: Platform, experiment_id: int) -> None:
     await cluster.until(is_so, what="no trial holds slots")
 
 
-async def test_promotion_waits_for_approval_across_orchestrators(
-    temporal_address: str, database_url: str, tmp_path: Path
-) -> None:
-    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a",
-                       has_orchestrator=False)  # fmt: skip
+async def test_promotion_waits_for_approval_across_an_upgrade(unattended: Platform) -> None:
+    cluster = unattended
     searcher = {"name": "async_halving", "max_trials": 4, "num_rungs": 2, "divisor": 2, "max_length": 4,
                 "max_concurrent_trials": 2}  # fmt: skip
-    async with running as cluster:
-        with ThreadPoolExecutor(8) as threads:
-            async with new_worker(cluster.temporal, cluster.database, threads):
-                await take_over(cluster.temporal, build_id(), asyncio.Event())
-                await cluster.start_agent("a", pool="a")
-                experiment_id = await cluster.create(
-                    {**config(searcher), "approve_before": [_GATE]}, {"train.py": TRAIN}
-                )
-                gate = await until_gate(cluster, experiment_id)
-                await until_all_wait(cluster, experiment_id)
-            for trial in await cluster.trials(experiment_id):
-                assert len(await cluster.metrics(trial["id"])) <= 2, "none trains for rung 1"
-            said = (await cluster.get(f"/api/v1/undeterred/experiments/{experiment_id}/why"))["sentences"]
-            assert any(f"`det gate approve {gate['id']}`" in sentence for sentence in said)
-            held = [trial["id"] for trial in await cluster.trials(experiment_id) if trial["state"] == "STATE_PAUSED"]
-            said = (await cluster.get(f"/api/v1/undeterred/trials/{held[0]}/why"))["sentences"]
-            assert f"waits at gate {gate['id']} for approval" in said[0]
-            await cluster.post(f"/api/v1/undeterred/gates/{gate['id']}/approve")
-            async with new_worker(cluster.temporal, cluster.database, threads):
-                assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
-        steps = [len(await cluster.metrics(trial["id"])) for trial in await cluster.trials(experiment_id)]
-        assert sorted(steps) == [2, 2, 4, 4], "those that were promoted trained on, once"
+    async with cluster.orchestrator():
+        await cluster.start_agent("a", pool="a")
+        experiment_id = await cluster.create({**config(searcher), "approve_before": [_GATE]}, {"train.py": TRAIN})
+        gate = await until_gate(cluster, experiment_id)
+        await until_all_wait(cluster, experiment_id)
+    for trial in await cluster.trials(experiment_id):
+        assert len(await cluster.metrics(trial["id"])) <= 2, "none trains for rung 1"
+    said = (await cluster.get(f"/api/v1/undeterred/experiments/{experiment_id}/why"))["sentences"]
+    assert any(f"`det gate approve {gate['id']}`" in sentence for sentence in said)
+    held = [trial["id"] for trial in await cluster.trials(experiment_id) if trial["state"] == "STATE_PAUSED"]
+    said = (await cluster.get(f"/api/v1/undeterred/trials/{held[0]}/why"))["sentences"]
+    assert f"waits at gate {gate['id']} for approval" in said[0]
+    async with cluster.orchestrator("newer"):
+        assert (await until_gate(cluster, experiment_id))["id"] == gate["id"], "it still waits, and once"
+        await cluster.post(f"/api/v1/undeterred/gates/{gate['id']}/approve")
+        assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    steps = [len(await cluster.metrics(trial["id"])) for trial in await cluster.trials(experiment_id)]
+    assert sorted(steps) == [2, 2, 4, 4], "those that were promoted trained on, once"
+    history = await cluster.temporal.get_workflow_handle(f"experiment-{experiment_id}").fetch_history()
+    tasks = [event.workflow_task_completed_event_attributes for event in history.events]
+    builds = [task.deployment_version.build_id for task in tasks if task.deployment_version.build_id]
+    assert list(dict.fromkeys(builds)) == [build_id(), "newer"]
 
 
 async def test_trials_end_at_a_gate_that_is_denied_and_the_search_goes_on_without_them(cluster: Platform) -> None:

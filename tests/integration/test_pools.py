@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
-from tests.kit.platform import Platform, platform
+from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
-from workers.orchestrator import new_worker
-from workers.versioning import build_id, take_over
 
 OURS = "/api/v1/undeterred/resource-pools"
 
@@ -122,25 +117,19 @@ async def test_paused_experiment_moves_and_goes_on_there(cluster: Platform) -> N
         assert runs[-1]["agents"] == [f"{cluster.pool}-b"]
 
 
-async def test_move_is_carried_out_when_all_orchestrators_were_away(
-    temporal_address: str, database_url: str, tmp_path: Path
-) -> None:
+async def test_move_is_carried_out_when_all_orchestrators_were_away(unattended: Platform) -> None:
     """The move is recorded with its message; the orchestrator that comes next knows nothing but the histories."""
-    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a",
-                       has_orchestrator=False)  # fmt: skip
-    async with running as cluster:
-        with ThreadPoolExecutor(8) as threads:
-            async with new_worker(cluster.temporal, cluster.database, threads):
-                await take_over(cluster.temporal, build_id(), asyncio.Event())
-                await new_pool(cluster, "b")
-                for name in "ab":
-                    await cluster.start_agent(name, slots=1, pool=name)
-                experiment_id = await start_two(cluster, 100)
-                runs = await cluster.until_reported(experiment_id)
-            await move(cluster, experiment_id, "b")
-            async with new_worker(cluster.temporal, cluster.database, threads):
-                ended = await cluster.finish(experiment_id)
-                assert (ended["state"], ended["resourcePool"]) == ("STATE_COMPLETED", "b")
-                told = (await cluster.get(f"/api/v1/undeterred/trials/{runs}/why"))["facts"]["runs"]
-                assert [run["agents"] for run in told] == [["a-a"], ["a-b"]]
-                assert steps_of(await cluster.logs(runs)) == list(range(1, 101))
+    cluster = unattended
+    async with cluster.orchestrator():
+        await new_pool(cluster, "b")
+        for name in "ab":
+            await cluster.start_agent(name, slots=1, pool=name)
+        experiment_id = await start_two(cluster, 100)
+        runs = await cluster.until_reported(experiment_id)
+    await move(cluster, experiment_id, "b")
+    async with cluster.orchestrator():
+        ended = await cluster.finish(experiment_id)
+        assert (ended["state"], ended["resourcePool"]) == ("STATE_COMPLETED", "b")
+        told = (await cluster.get(f"/api/v1/undeterred/trials/{runs}/why"))["facts"]["runs"]
+        assert [run["agents"] for run in told] == [["a-a"], ["a-b"]]
+        assert steps_of(await cluster.logs(runs)) == list(range(1, 101))

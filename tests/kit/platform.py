@@ -95,6 +95,14 @@ class Platform:
         stop.set()
         await task
 
+    @contextlib.asynccontextmanager
+    async def orchestrator(self, build: str = "") -> AsyncIterator[None]:
+        """One that decides during the block, where the platform was started without. `build`: another version's."""
+        with ThreadPoolExecutor(8) as threads:
+            async with new_worker(self.temporal, self.database, threads, build=build):
+                await take_over(self.temporal, build or build_id(), asyncio.Event())
+                yield
+
     async def _is_connected(self, agent_id: str) -> bool:
         agents = await self.get("/api/v1/agents")
         return any(agent["id"] == agent_id and agent["enabled"] for agent in agents["agents"])
@@ -238,7 +246,8 @@ async def platform(
 ) -> AsyncIterator[Platform]:
     """Start API and orchestrator; agents are started by the tests. All ends with the block.
 
-    `connection` has further settings of all processes towards Temporal. Without an orchestrator the test runs its own, in processes that can be killed.
+    `connection` has further settings of all processes towards Temporal. Without an orchestrator the test runs its own: `Platform.orchestrator`, or
+    processes that can be killed.
     """
     configure_logging()
     port, gateway_port, proxy_port = free_port(), free_port(), free_port()
