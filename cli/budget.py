@@ -27,14 +27,21 @@ _USED = {"slotHours": "slotHours", "price": "price", "wallTime": "wallTimeSecond
 
 
 @dataclass(frozen=True)
-class SharedLimits(Bundle):
-    """The limits of a budget of several."""
+class Limits(Bundle):
+    """The limits of a budget."""
 
     slot_hours: Annotated[
         float | None, typer.Option("--slot-hours", min=0, help="Hours of slots that all trials may hold; 0: no limit.")
     ] = None
     price: Annotated[
         float | None, typer.Option("--price", min=0, help="What these may cost at their pools' prices; 0: no limit.")
+    ] = None
+    wall_time: Annotated[
+        str | None,
+        typer.Option(
+            "--wall-time",
+            help="How long an experiment may be active, or others hold slots, such as 12h; 0s: no limit.",
+        ),
     ] = None
     trials: Annotated[int | None, typer.Option("--trials", min=0, help="Trials that may start; 0: no limit.")] = None
     soft: Annotated[
@@ -49,15 +56,6 @@ class SharedLimits(Bundle):
             options = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(self))
             raise typer.BadParameter(f"expected one or more of {options}.")
         return given
-
-
-@dataclass(frozen=True)
-class Limits(SharedLimits):
-    """The limits of an experiment's budget."""
-
-    wall_time: Annotated[
-        str | None, typer.Option("--wall-time", help="How long it may be active, such as 12h; 0s: no limit.")
-    ] = None
 
 
 @experiment_app.command("show")
@@ -87,7 +85,7 @@ def show_of_workspace(form: Form, workspace_name: WorkspaceName) -> None:
 
 @workspace_app.command("set")
 @bundled
-def set_of_workspace(workspace_name: WorkspaceName, limits: SharedLimits, reset: Reset = False) -> None:
+def set_of_workspace(workspace_name: WorkspaceName, limits: Limits, reset: Reset = False) -> None:
     """Change the budget of a workspace; limits that are not given stay.
 
     What it paused goes on after `det experiment activate`.
@@ -105,7 +103,7 @@ def show_of_token(form: Form, token_id: TokenId) -> None:
 
 @token_app.command("set")
 @bundled
-def set_of_token(token_id: TokenId, limits: SharedLimits, reset: Reset = False) -> None:
+def set_of_token(token_id: TokenId, limits: Limits, reset: Reset = False) -> None:
     """Change the budget of an access token; limits that are not given stay."""
     session.get().patch(f"/api/v1/undeterred/tokens/{token_id}/budget", limits.given(reset=reset))
     render.say(f"Set the budget of access token {token_id}")

@@ -55,11 +55,14 @@ def count(
         return
     statement = select(Budget).where(Budget.id.in_(budget_ids)).order_by(Budget.id)
     for row in session.scalars(statement.with_for_update()):
-        settle(row, utc_now())
+        now = utc_now()
+        settle(row, now)
         row.held_slots = max(0, row.held_slots + slots)
         row.price_an_hour = max(0.0, row.price_an_hour + price_an_hour) if row.held_slots else 0.0
-        if row.experiment_id is None and is_new_trial:  # an experiment's are counted by its workflow
-            row.clock = row.clock | {"trials": row.clock.get("trials", 0) + 1}
+        if row.experiment_id is None:  # an experiment's trials and time are counted by its workflow
+            clock = clock_of(row)
+            clock.trials += is_new_trial
+            tick(row, clock, now)
         if row.experiment_id is None and slots < 0 and clock_of(row).paused_by is not None:
             continue  # what is left of it is looked at when that is due
         post(session, row)
@@ -78,6 +81,12 @@ def named(session: Session, row: Budget) -> tuple[str, str]:
 def clock_of(row: Budget) -> Clock:
     """What was said of a budget, and what its slots do not tell."""
     return Clock.model_validate(row.clock)
+
+
+def tick(row: Budget, clock: Clock, now: datetime) -> None:
+    """Keep the clock of a workspace or an access token, whose time counts from now on while something holds slots."""
+    clock.tick(now, is_active=row.held_slots > 0)
+    row.clock = clock.model_dump(mode="json")
 
 
 def settle(row: Budget, now: datetime) -> None:
@@ -127,8 +136,11 @@ def meter_of(row: Budget) -> Meter:
 def release_all(session: Session, until: datetime) -> None:
     """Nothing is held any more, since a time: no allocation of before goes on."""
     for row in session.scalars(select(Budget).where(Budget.held_slots > 0)):
-        settle(row, max(until, row.counted_at))
+        then = max(until, row.counted_at)
+        settle(row, then)
         row.held_slots, row.price_an_hour = 0, 0.0
+        if row.experiment_id is None:
+            tick(row, clock_of(row), then)
 
 
 def note_clock(session: Session, experiment_id: int, clock: Clock, notices: Collection[str]) -> bool:

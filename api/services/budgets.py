@@ -158,10 +158,10 @@ def check_activation(session: Session, row: Experiment) -> None:
 def _change(
     session: Session, row: Budget, wanted: wire.PatchBudget, *allocations: Select[Allocation]
 ) -> wire.BudgetResponse:
-    if wanted.wall_time is not None:
-        raise BadRequest("wallTime: only experiments have one: expected slotHours, price, trials or soft")
     known = Limits.model_validate(row.limits)
-    before = {"slot_hours": known.slot_hours, "price": known.price, "trials": known.trials, "soft": known.soft}
+    before = known.model_dump(exclude={"wall_time_s"}) | {
+        "wall_time": None if known.wall_time_s is None else budget.duration(known.wall_time_s)
+    }
     written = _changed(before, wanted)
     if row.number == 0:
         for statement in allocations:
@@ -198,7 +198,7 @@ def _limit(session: Session, row: Budget, limits: Limits) -> None:
         now, clock = utc_now(), clock_of(row)
         clock.warned = budget.still_warned_of(meter_of(row), clock, now)
         clock.paused_by = clock.paused_by and database_budgets.is_over(row, now)
-        row.clock = clock.model_dump(mode="json")
+        database_budgets.tick(row, clock, now)
     post(session, row)
     session.flush()
 

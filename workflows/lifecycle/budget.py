@@ -68,7 +68,7 @@ class Meter(BaseModel):
 
 
 class Clock(BaseModel):
-    """How long an experiment was active, and what was said of its budget."""
+    """How long an experiment was active, or others held slots, and what was said of the budget."""
 
     active_s: float = 0.0
     active_since: datetime | None = None  # None: it is not active
@@ -82,9 +82,15 @@ class Clock(BaseModel):
         return self.active_s + max(0.0, since)
 
     def run_on(self, now: datetime, *, is_active: bool) -> None:
-        """Note whether it is active from now on."""
+        """Note whether an experiment is active from now on. One that is activated is not paused by its budget."""
         if is_active and self.active_since is None:
-            self.active_since, self.paused_by = now, None
+            self.paused_by = None
+        self.tick(now, is_active=is_active)
+
+    def tick(self, now: datetime, *, is_active: bool) -> None:
+        """Note whether time counts from now on."""
+        if is_active and self.active_since is None:
+            self.active_since = now
         elif not is_active and self.active_since is not None:
             self.active_s, self.active_since = self.wall_s(now), None
 

@@ -204,6 +204,46 @@ async def test_budget_of_a_workspace_pauses_all_that_is_in_it_and_opens_when_it_
     assert (await owner.get(of_workspace(workspace_id)))["used"]["slotHours"] < 0.1
 
 
+async def test_wall_time_of_a_workspace_counts_while_something_in_it_holds_slots(api: Served) -> None:
+    owner, admin = api.user(), api.user(is_admin=True)
+    workspace_id, _ = await a_workspace(api, owner)
+    where = {"workspace": (await owner.get(f"/api/v1/workspaces/{workspace_id}"))["workspace"]["name"], "project": "p"}
+    before = await api.trial(owner, **where)
+    changed = await admin.patch(of_workspace(workspace_id), {"wallTime": "150m"})
+    assert changed["limits"]["wallTime"] == "2h30m"
+
+    def an_hour_on() -> None:
+        with api.database.write() as session:
+            row = session.scalars(select(Budget).where(Budget.workspace_id == workspace_id)).one()
+            clock = budgets.clock_of(row)
+            assert clock.active_since is not None
+            row.clock = (clock.model_copy(update={"active_since": clock.active_since - timedelta(hours=1)})
+                         .model_dump(mode="json"))  # fmt: skip
+
+    async def hours() -> float:
+        return round((await owner.get(of_workspace(workspace_id)))["used"]["wallTimeSeconds"] / 3600, 2)
+
+    an_hour_on()
+    together = await api.trial(owner, **where)
+    an_hour_on()
+    assert await hours() == 2, "two at once count once"
+    for run in (before, together):
+        await asyncio.to_thread(api.records.close_allocation, CloseAllocation(allocation_id=run.allocation_id))
+    with api.database.read() as session:
+        row = session.scalars(select(Budget).where(Budget.workspace_id == workspace_id)).one()
+        assert budgets.clock_of(row).active_since is None, "nothing holds slots"
+    later = await api.next_run(together)
+    an_hour_on()
+    make_due(api, workspace_id)
+    assert budget_rounds.look(api.database) == 1
+    assert api.posted(f"experiment-{later.experiment_id}", "hold")
+    said = await owner.refused(400, "POST", "/api/v1/experiments", an_experiment(api) | {
+        "config": yaml.safe_dump(api.config(**where))})  # fmt: skip
+    assert "its workspace's budget of 2h30m of wall time is spent" in said
+    await admin.patch(of_workspace(workspace_id), {"reset": True})
+    assert await hours() == 0
+
+
 async def test_budget_of_a_token_bounds_what_it_starts_and_not_what_its_user_starts(api: Served) -> None:
     owner = api.user()
     made = await owner.post("/api/v1/tokens", {"description": "of an agent"})

@@ -51,7 +51,7 @@ function Used({ of: { limits, used, spent, lastsUntil, notices } }) {
 export const budgetFields = (limits, isShared) => [
   { key: "slotHours", label: "Slot-hours; 0: no limit", type: "number", min: 0, value: limits.slotHours, placeholder: "no limit" },
   { key: "price", label: "Price, at the prices of its pools; 0: no limit", type: "number", min: 0, value: limits.price, placeholder: "no limit" },
-  ...(isShared ? [] : [{ key: "wallTime", label: "Wall time, such as 12h; 0s: no limit", value: limits.wallTime, placeholder: "no limit" }]),
+  { key: "wallTime", label: "Wall time, such as 12h; 0s: no limit", value: limits.wallTime, placeholder: "no limit" },
   { key: "trials", label: "Trials; 0: no limit", type: "number", min: 0, value: limits.trials, placeholder: "no limit" },
   { key: "soft", label: "Warned of at this share of a limit", type: "number", min: 0, value: limits.soft },
   ...(isShared ? [{ key: "reset", label: "Count what is used from 0 again", type: "check" }] : [])];
