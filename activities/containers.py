@@ -180,7 +180,7 @@ class Containers:
         is_drained = await self._drain.drained(order.container_id, timeout_s=min(5.0, beat * 3))
         labels: Mapping[str, str] = await self._labels(order) if exit_.code else {}
         if exit_.cause is ExitCause.EXITED and exit_.code and (problem := await self._device_problem(labels)):
-            exit_ = ContainerExit(ExitCause.EVICTED, exit_.code, exit_.ended_at, problem)
+            exit_ = ContainerExit(ExitCause.BAD_GPU, exit_.code, exit_.ended_at, problem)
         return self._ended(order, exit_, is_drained, labels.get(RUNS_IN, ""))
 
     @activity.defn
@@ -203,7 +203,8 @@ class Containers:
     async def kill_container(self, order: KillContainer) -> None:
         """SIGTERM, then SIGKILL after the grace. Idempotent; returns when the container is gone.
 
-        One that is only being started is ended when it has started, or not started at all.
+        One that is only being started is ended when it has started, or not started at all. One that hangs shows before
+        what its threads are doing.
         """
         self._unwanted.add(order.container_id)
         if preparation := self._preparations.get(order.container_id):
@@ -211,6 +212,8 @@ class Containers:
         if not self._launcher.runs_here:
             # a pod can't tell a kill from an eviction, upon which it saves: the API answers it which of them it is
             await self._orders.killed(order.container_id)
+        if order.shows_stacks:
+            await self._launcher.show_stacks(order.container_id)
         await self._launcher.kill(order.container_id, order.grace_s)
 
     async def _launched(self, order: RunContainer, beat_s: float) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypedDict
 
 import orjson
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from database.models import TaskLog
@@ -15,7 +15,7 @@ from database.types import utc_now
 from database.upsert import insert
 
 #: Places of the lines about one allocation of a task; that of its end is the first. Those of its workflow come behind.
-READY, ASSIGNED, STARTED, FURTHER = 1, 2, 3, 10
+READY, ASSIGNED, STARTED, HANGS, FURTHER = 1, 2, 3, 4, 10
 #: Places of the lines about a task itself; that of its start is the first.
 AWAITS, ENDED = 1, 2
 
@@ -74,7 +74,7 @@ def note_line(
         task_id=task_id,
         allocation_id=allocation_id,
         agent_id=None,
-        container_id=f"master {allocation_id or task_id}",
+        container_id=_ours(allocation_id or task_id),
         line_offset=place,
         rank_id=None,
         timestamp=utc_now(),
@@ -84,3 +84,13 @@ def note_line(
         log=line,
     )
     insert_lines(session, [written])
+
+
+def is_noted(session: Session, allocation_id: str, place: int) -> bool:
+    """Whether `note_line` has written the line of this place about an allocation."""
+    line = select(TaskLog.id).where(TaskLog.container_id == _ours(allocation_id), TaskLog.line_offset == place)
+    return session.scalar(line) is not None
+
+
+def _ours(about: str) -> str:
+    return f"master {about}"

@@ -245,6 +245,8 @@ class TrialRun(BaseModel):
     same_failures: int = 0  # how often in a row
     attempts: dict[int, int] = Field(default_factory=dict[int, int])  # of failure policies, by their place
     factors: dict[str, float] = Field(default_factory=dict[str, float])  # of hyperparameters, by these
+    pool: str = ""  # where these have it go on; empty: its experiment's
+    slots: int = 0  # that these have it ask for; 0: its experiment's
     message: str = ""
     revision: int = 0
 
@@ -325,7 +327,7 @@ class AllocationNotice(BaseModel):
 
     allocation_id: str
     agent_id: str = ""
-    reason: str = ""  # of a refusal, or why it has to leave
+    reason: str = ""  # of a refusal, why it has to leave, or for how long it has been silent
 
 
 # -- pool and agent ------------------------------------------------------------------------------------------------
@@ -643,6 +645,7 @@ class KillContainer(BaseModel):
 
     container_id: str
     grace_s: float = 5.0
+    shows_stacks: bool = False  # first, what its threads are doing goes into its log
 
 
 class ContainerRef(BaseModel):

@@ -47,6 +47,7 @@ class ExitCause(StrEnum):
     KILLED = "killed"  # ended by `Launcher.kill`
     OUT_OF_MEMORY = "out_of_memory"  # the kernel or the engine ended it for memory
     NO_PROGRAM = "no_program"  # the image has no such first program, or none for this architecture
+    BAD_GPU = "bad_gpu"  # it failed, and a GPU that it had is in error
     EVICTED = "evicted"  # its cluster ended it: for others, or with its node
     LOST = "lost"  # gone without a trace: the host rebooted, or it was removed from outside
 
@@ -200,6 +201,9 @@ class RunFiles:
         self._held.close()
 
 
+STACKS_S = 3.0
+"""How long programs get to write their stacks; a launch module asks its workers every half second."""
+
 RUN_FILES_LIMIT = 4 << 30
 """Bytes in all that `Launcher.run_files` reads or copies: a container may leave a sparse file of any size."""
 
@@ -305,6 +309,14 @@ class Launcher(abc.ABC):
 
         Returns when the container is gone; `wait` then reports KILLED.
         """
+
+    async def show_stacks(self, container_id: str) -> None:
+        """Have its Python programs write what their threads do, before a `kill`, and give them `STACKS_S` for it.
+
+        They get SIGUSR1, upon which the harness does so. A program without a handler may end by it. Nothing is said of
+        one that does not answer, has ended or is unknown. Clusters have their own way, see `kubernetes/first.py`.
+        """
+        return
 
     @abc.abstractmethod
     async def logs(self, container_id: str, after: int, limit: int = 1000) -> Sequence[LogLine]:

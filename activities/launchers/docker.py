@@ -27,6 +27,7 @@ from typing import IO, Any
 from activities.launchers import supervisor
 from activities.launchers.base import (
     RUN_FILES_LIMIT,
+    STACKS_S,
     ContainerExit,
     ContainerPaths,
     ContainerSpec,
@@ -201,6 +202,16 @@ class DockerLauncher(Launcher):
             if await self.wait(container_id, seconds):
                 return
         raise LaunchError("engine_unavailable", f"container {container_id}: the engine did not end it within 30 s.")
+
+    async def show_stacks(self, container_id: str) -> None:
+        """SIGUSR1 to the main process, or to what the engine's init has started."""
+        if await self._look(container_id):
+            return
+        with contextlib.suppress(EngineError):  # it ended meanwhile
+            await self._engine.call(
+                "POST", f"/containers/{self._name(container_id)}/kill", params={"signal": "SIGUSR1"}
+            )
+        await self.wait(container_id, STACKS_S)
 
     async def logs(self, container_id: str, after: int, limit: int = 1000) -> Sequence[LogLine]:
         """Lines after `after`; offsets are the engine's nanoseconds since 1970, made strictly increasing."""

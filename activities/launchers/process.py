@@ -29,6 +29,7 @@ from typing import IO, Any
 from activities.launchers import supervisor
 from activities.launchers.base import (
     RUN_FILES_LIMIT,
+    STACKS_S,
     ContainerExit,
     ContainerPaths,
     ContainerSpec,
@@ -40,6 +41,7 @@ from activities.launchers.base import (
     RunFiles,
     check_spec,
 )
+from determined.launch._stacks import catches
 
 DEFAULT_LOG_LIMIT = 1 << 30
 _STREAMS = {b"o": "stdout", b"e": "stderr"}
@@ -126,6 +128,17 @@ class ProcessLauncher(Launcher):
             await asyncio.to_thread(_kill_everything, folder, state)
             if await self.wait(container_id, 0.5) is not None:
                 return
+
+    async def show_stacks(self, container_id: str) -> None:
+        """SIGUSR1 to its outermost programs that have a handler for it: a launch module asks its workers itself."""
+        folder = self._root / container_id
+        state = _read_json(folder / "state.json")
+        if state is None or isinstance(await asyncio.to_thread(self._look, folder), ContainerExit):
+            return
+        for pid in await asyncio.to_thread(_outermost_catching, folder, state, signal.SIGUSR1):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        await self.wait(container_id, STACKS_S)
 
     async def logs(self, container_id: str, after: int, limit: int = 1000) -> Sequence[LogLine]:
         """Lines after the byte offset `after` of the log file. See `Launcher.logs`."""
@@ -329,6 +342,20 @@ def _signal_group(state: dict[str, Any], number: signal.Signals) -> None:
     except ProcessLookupError:  # it has not made its group yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(state["pid"], number)
+
+
+def _outermost_catching(folder: Path, state: dict[str, Any], number: signal.Signals) -> list[int]:
+    """The processes of a container that handle a signal, without those that others of them have started."""
+    parent = state["supervisor"] if _is_alive(state["supervisor"], state["supervisor_ticks"]) else 0
+    pids = supervisor.find_processes(str(folder), (state["pid"], state["ticks"]), parent)
+    stats = {pid: stat for pid in pids if (stat := supervisor.process_stat(pid)) is not None}
+    catching = {pid for pid in stats if catches(pid, number)}
+
+    def is_below(pid: int) -> bool:
+        above = stats[pid][0]
+        return above in catching or (above in stats and is_below(above))
+
+    return sorted(pid for pid in catching if not is_below(pid))
 
 
 def _kill_everything(folder: Path, state: dict[str, Any]) -> None:

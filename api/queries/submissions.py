@@ -28,6 +28,7 @@ _INFRASTRUCTURE = (
     EndCause.NODE_LOST,
     EndCause.NODE_SHUTDOWN,
     EndCause.EVICTED,
+    EndCause.BAD_GPU,
     EndCause.NEVER_STARTED,
 )
 

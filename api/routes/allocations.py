@@ -22,7 +22,7 @@ from api.schemas.checkpoints import STORAGE_ID
 from api.schemas.parameters import AllocationId
 from api.schemas.streaming import while_there
 from api.services import rendezvous as meeting
-from database.log_lines import READY, note_line
+from database.log_lines import HANGS, READY, is_noted, note_line
 from database.models import Allocation, AllocationContainer, Task
 from database.types import utc_now
 from workflows.lifecycle.task import INTERACTIVE
@@ -62,16 +62,19 @@ async def pending_preemption(allocation_id: AllocationId, parts: PartsDep, calle
     """The container's host notified it that it has to stop soon; it requests to be preempted.
 
     Answers with `isKilled` if it is its own workflow that ends it: then there is nothing to save, and it is not asked.
+    `hangs`: it is killed for that, and is to show before what its threads are doing.
     """
     allocation = own_allocation(caller, allocation_id)
 
-    def is_killed() -> bool:
+    def killed() -> dict[str, bool] | None:
         with parts.database.read() as session:
             row = session.get(AllocationContainer, (allocation_id, allocation.rank))
-            return row is not None and row.killed_at is not None
+            if row is None or row.killed_at is None:
+                return None
+            return {"isKilled": True, "hangs": is_noted(session, allocation_id, HANGS)}
 
-    if await run_in_threadpool(is_killed):
-        return answer({"isKilled": True})
+    if (found := await run_in_threadpool(killed)) is not None:
+        return answer(found)
     notice = AllocationNotice(allocation_id=allocation_id, reason="the cluster ends its pod")
     await parts.commands.signal(allocation.workflow_id, "preempted", notice)
     return answer({"isKilled": False})

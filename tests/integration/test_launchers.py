@@ -486,7 +486,30 @@ asyncio.run(main())
         assert caught.value.reason == "bad_spec"
 
 
-class TestProcessLauncher(LauncherContract):
+class ShowsStacks:
+    """Of launchers that reach their programs themselves: a pod's first process does it otherwise."""
+
+    async def test_stacks_of_a_program_that_hangs_are_in_its_log(self, world: World, launcher: Launcher) -> None:
+        text = """
+        import faulthandler, signal, threading
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        def stands_still(): threading.Event().wait(60)
+        threading.Thread(target=stands_still, daemon=True).start()
+        print("ready", flush=True)
+        stands_still()
+        """
+        spec = world.code(text)
+        await launcher.start(spec)
+        await line_from(launcher, spec.container_id, "ready")
+        await launcher.show_stacks(spec.container_id)
+        await launcher.kill(spec.container_id, 0.3)
+        assert (await end_of(launcher, spec.container_id)).cause is ExitCause.KILLED
+        lines = [line.text for line in await read_all(launcher, spec.container_id)]
+        assert sum(line.endswith(" in stands_still") for line in lines) == 2, lines
+        await launcher.show_stacks(spec.container_id)  # of one that has ended, nothing
+
+
+class TestProcessLauncher(ShowsStacks, LauncherContract):
     @pytest.fixture
     async def world(self, tmp_path: Path) -> AsyncIterator[ProcessWorld]:
         (tmp_path / "shared").mkdir()
@@ -625,7 +648,7 @@ def image() -> Generator[str]:
 
 
 @pytest.mark.docker
-class TestDockerLauncher(LauncherContract):
+class TestDockerLauncher(ShowsStacks, LauncherContract):
     @pytest.fixture
     async def world(self, tmp_path: Path, image: str) -> AsyncIterator[DockerWorld]:
         async with cleaned(DockerWorld(tmp_path, image)) as world:

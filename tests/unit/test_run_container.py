@@ -122,6 +122,9 @@ class Host:
     async def kill(self, container_id: str, grace_s: float) -> None:
         self.said.append("kill")
 
+    async def show_stacks(self, container_id: str) -> None:
+        self.said.append("stacks")
+
     async def killed(self, container_id: str) -> bool:
         self.said.append("kill reported")
         return False
@@ -151,7 +154,7 @@ async def test_end_is_told_after_the_reports_and_the_output() -> None:
 
 @pytest.mark.parametrize(
     ("broken", "code", "cause"),
-    [({2: "Xid 79"}, 1, "evicted"), ({1: "Xid 79"}, 1, "exited"), ({2: "Xid 79"}, 0, "exited")],
+    [({2: "Xid 79"}, 1, "bad_gpu"), ({1: "Xid 79"}, 1, "exited"), ({2: "Xid 79"}, 0, "exited")],
     ids=["its own", "another's", "it succeeded"],
 )
 async def test_failure_on_a_gpu_in_error_is_not_the_programs(broken: dict[int, str], code: int, cause: str) -> None:
@@ -159,7 +162,13 @@ async def test_failure_on_a_gpu_in_error_is_not_the_programs(broken: dict[int, s
     host.broken, host.exit = broken, dataclasses.replace(EXIT, code=code)
     result = (await host.run()).result
     assert (result.cause, result.code) == (cause, code)
-    assert (cause == "evicted") == ("the GPU of slot 2 is in error: Xid 79" in result.message)
+    assert (cause == "bad_gpu") == ("the GPU of slot 2 is in error: Xid 79" in result.message)
+
+
+async def test_one_that_hangs_shows_its_stacks_before_it_is_killed() -> None:
+    host = Host()
+    await host.activity.run(host.containers().kill_container, KillContainer(container_id="c", shows_stacks=True))
+    assert host.said == ["stacks", "kill"]
 
 
 async def test_what_a_cluster_waits_for_is_told_and_then_where_it_runs() -> None:

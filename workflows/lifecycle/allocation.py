@@ -62,6 +62,8 @@ class EndCause(StrEnum):
     TERMINATED = "terminated"  # a signal that asks to end, sent by neither a user nor us
     SIGNAL = "signal"  # any other signal
     OUT_OF_MEMORY = "out_of_memory"
+    HANG = "hang"  # it reported and wrote nothing for as long as its failure policy says, and was killed
+    BAD_GPU = "bad_gpu"  # a GPU that it had is in error: its agent says so, or its last error
     IMAGE = "image"
     LAUNCH = "launch"
     NODE_LOST = "node_lost"
@@ -104,6 +106,7 @@ def classify(
     preemption_sent: bool = False,
     node_lost: bool = False,
     left_too_late: bool = False,
+    hung: str = "",
     has_reported: bool = True,
     import_failure: str | None = None,
     last_error: str | None = None,
@@ -117,10 +120,14 @@ def classify(
         preemption_sent: it had been asked to leave.
         node_lost: an agent of this allocation did not come back.
         left_too_late: the kill was sent because it had been asked to leave, and did not in time.
+        hung: the kill was sent because it was silent; for how long.
         has_reported: the trial has reported metrics, in this or an earlier run.
         import_failure: the line with which its output ended, if that is Python's word for a failed import.
         last_error: the last line of the exception that ended it, or of the last error in its output.
     """
+    if killed_by_us and hung:
+        message = f"it reported and wrote nothing for {hung}, and was killed; its log shows what its threads were doing"
+        return AllocationEnd(kind=ExitKind.FAILED, cause=EndCause.HANG, message=message)
     if killed_by_us and left_too_late:
         message = "killed, as it did not leave in time when asked to"
         return AllocationEnd(kind=ExitKind.CLEAN, cause=EndCause.UNRESPONSIVE, message=message)
@@ -156,10 +163,10 @@ def classify(
             message=f"{where}stopped with its host",
             code=failed.code,
         )
-    if failed.cause == "evicted":
+    if failed.cause in ("evicted", "bad_gpu"):
         return AllocationEnd(
             kind=ExitKind.SYSTEM,
-            cause=EndCause.EVICTED,
+            cause=EndCause(failed.cause),
             message=f"{where}{failed.message or 'its cluster ended it'}",
             code=failed.code,
         )
@@ -193,6 +200,15 @@ _REQUESTS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 15: "SIGTERM"}
 _NO_COMMAND = {126: "the entrypoint's command can't be executed", 127: "the entrypoint's command was not found"}
 
 
+#: What CUDA, its libraries and the driver say of an error of the GPU itself, not of the program on it.
+#: Source: CUDA Runtime API, "Error handling" (214, 220); NVIDIA, "Xid Errors".
+BAD_GPU = re.compile(
+    r"uncorrectable (ECC|NVLink) error|(ECC|NVLINK)_UNCORRECTABLE|EccUncorrectable|NvlinkUncorrectable"
+    r"|GPU is lost|fallen off the bus|\bXid\b[^\n]*\b(48|61|62|63|64|74|79|92|94|95|119|120|140)\b",
+    re.IGNORECASE,
+)
+
+
 def _failure(failed: ContainerResult, where: str, import_failure: str | None, last_error: str | None) -> AllocationEnd:
     """The user's code ended by itself, with an exit code that is not 0."""
     code = failed.code or 0
@@ -211,6 +227,8 @@ def _failure(failed: ContainerResult, where: str, import_failure: str | None, la
             what += " (SIGKILL), which the cluster did not send: had its host no memory left?"
     elif code in _NO_COMMAND:
         cause, what = EndCause.ENTRYPOINT, f"{what}: {last_error or _NO_COMMAND[code]}"
+    elif last_error and BAD_GPU.search(last_error):
+        cause, what = EndCause.BAD_GPU, f"{what}: an error of its GPU: {last_error}"
     elif code == 1 and import_failure:
         cause, what = EndCause.IMPORT, f"{what}: {import_failure}{how_to_install(import_failure, failed.runs_in)}"
     elif last_error:

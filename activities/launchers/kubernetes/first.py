@@ -5,9 +5,9 @@ mounted Secret: `common` has what all containers of the allocation have in commo
 the pod in its Job has the rest. It is here, and not in the Job, because there are tokens in it.
 
 SIGTERM comes from our own agent, from a node that is drained, or from a queue that wants the room. The master says
-which it is. For all but the agent the program is asked to leave first, as if it were preempted by its pool, and has
-`leave_s` for a checkpoint. Then SIGTERM is passed on, and after `grace_s` all that still runs in the container is
-killed.
+which it is. One that hangs gets SIGUSR1 before, upon which the harness shows what its threads are doing. For all but
+the agent the program is asked to leave first, as if it were preempted by its pool, and has `leave_s` for a checkpoint.
+Then SIGTERM is passed on, and after `grace_s` all that still runs in the container is killed.
 
 What the harness could not deliver before its end waits on the pod's disk, which goes with the pod. So it is delivered
 from here, however long the API is away; only a pod that is to end waits no longer than `grace_s`.
@@ -27,8 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: The longest that the master may take to answer.
-_ASK_S = 3.0
+#: The longest that the master may take to answer, and how long a program gets to show its stacks.
+_ASK_S, _STACKS_S = 3.0, 3.0
 _SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
@@ -88,14 +88,19 @@ def _follow(pid: int, order: Any, env: dict[str, str]) -> tuple[int, bool]:
         got = signal.sigtimedwait(_SIGNALS, max(0.0, min(times) - now) if times else 3600.0)
         if got is not None and got.si_signo == signal.SIGTERM and not is_leaving:
             is_leaving = True
-            end_at = time.monotonic() + (order["leave_s"] if _is_asked_to_leave(env) else 0.0)
+            answer = _ask(env)
+            wait_s = order["leave_s"] if answer.get("isKilled") is False else 0.0
+            if answer.get("hangs") and _catches(pid, signal.SIGUSR1):
+                os.kill(pid, signal.SIGUSR1)
+                wait_s = _STACKS_S
+            end_at = time.monotonic() + wait_s
 
 
-def _is_asked_to_leave(env: dict[str, str]) -> bool:
-    """Have the master ask the program to leave. False: it is killed, or the master can't be reached."""
+def _ask(env: dict[str, str]) -> Any:
+    """Have the master ask the program to leave, unless it is killed. Empty: the master can't be reached."""
     master, allocation = env.get("DET_MASTER", ""), env.get("DET_ALLOCATION_ID", "")
     if not master or env.get("DET_TASK_TYPE") != "TRIAL":
-        return False
+        return {}
     request = urllib.request.Request(
         f"{master}/api/v1/allocations/{allocation}/signals/pending_preemption",
         data=b"{}",
@@ -107,14 +112,25 @@ def _is_asked_to_leave(env: dict[str, str]) -> bool:
     )
     try:
         with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
-            is_asked = json.load(answer).get("isKilled") is False
-    except (OSError, ValueError) as error:
+            found = json.load(answer)
+            is_asked = found.get("isKilled") is False
+    except (OSError, ValueError, AttributeError) as error:
         sys.stderr.write(f"WARNING: undeterred: this pod has to leave, and the master does not answer: {error}\n")
-        return False
+        return {}
     if is_asked:
         sys.stderr.write("INFO: undeterred: the cluster ends this pod; its program is asked to leave\n")
         sys.stderr.flush()
-    return is_asked
+    return found
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether the program has a handler for a signal: without one it would end by it."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+    except OSError:
+        return False
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _reap(pid: int) -> int | None:

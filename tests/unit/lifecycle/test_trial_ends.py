@@ -95,6 +95,31 @@ def test_cause_says_that_it_did_not_leave_in_time_when_killed_for_that() -> None
     assert "did not leave in time" in end.message
 
 
+def test_hang_is_a_failure_though_we_killed_it() -> None:
+    end = end_of([result(137, cause="killed")], killed_by_us=True, hung="30m")
+    assert (end.kind, end.cause) == (ExitKind.FAILED, EndCause.HANG)
+    assert end.message.startswith("it reported and wrote nothing for 30m, and was killed")
+    assert end_of([FAILURE], hung="30m").cause is EndCause.USER_CODE, "it failed by itself before it was killed"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", EndCause.BAD_GPU),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", EndCause.BAD_GPU),
+        ("pynvml.NVMLError_GpuIsLost: GPU is lost", EndCause.BAD_GPU),
+        ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorECCUncorrectable: ", EndCause.BAD_GPU),
+        ("RuntimeError: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", EndCause.BAD_GPU),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", EndCause.USER_CODE),
+        ("RuntimeError: CUDA error: device-side assert triggered (Xid 13)", EndCause.USER_CODE),
+    ],
+)
+def test_error_of_the_gpu_itself_is_not_one_of_the_code(line: str, cause: EndCause) -> None:
+    end = end_of([FAILURE], last_error=line)
+    assert (end.kind, end.cause) == (ExitKind.FAILED, cause)
+    assert line in end.message
+
+
 def test_end_is_clean_when_it_never_got_its_slots() -> None:
     end = end_of([])
     assert (end.kind, end.cause) == (ExitKind.CLEAN, EndCause.NEVER_STARTED)
