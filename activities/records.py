@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from temporalio import activity
 
 from database import budgets, gates, webhooks
-from database.log_facts import actions_of_log_policies, failure_of
+from database.log_facts import actions_of_log_policies, failure_of, note_bad_gpu
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
 from database.models import (
     Agent,
@@ -33,7 +33,7 @@ from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
-from workflows.lifecycle.allocation import AllocationEnd, AllocationState, ExitKind
+from workflows.lifecycle.allocation import BAD_GPU, AllocationEnd, AllocationState, ExitKind
 from workflows.lifecycle.experiment import TERMINAL
 from workflows.lifecycle.needs import NeedEnded
 from workflows.lifecycle.task import TaskKind, TaskState
@@ -240,10 +240,13 @@ class Records:
             allocation = session.get_one(Allocation, order.allocation_id)
             failed = next((result for result in order.results if result.code), None)
             failure = failure_of(session, allocation, failed.container_id) if failed else None
+            line = failure["last_error"] if failure else None
+            if failed is not None and line and allocation.trial_id is not None and BAD_GPU.search(line):
+                note_bad_gpu(session, allocation, failed.rank, line)
             return AllocationFacts(
                 preemption_acked=allocation.preempt_acked_at is not None,
                 is_ready=allocation.ready_at is not None,
-                last_error=failure["last_error"] if failure else None,
+                last_error=line,
                 import_failure=failure["import_failure"] if failure else None,
                 **(_facts_of_trial(session, allocation.trial_id) if allocation.trial_id is not None else {}),
             )

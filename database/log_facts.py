@@ -9,7 +9,9 @@ from typing import TypedDict, cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.models import Allocation, AllocationContainer, LogPolicyMatch, TaskLog, Trial
+from database.models import Allocation, AllocationContainer, Experiment, LogPolicyMatch, TaskLog, Trial
+from database.upsert import insert
+from workflows.lifecycle.allocation import BAD_GPU
 
 #: How Python's traceback begins, and its last line: a class, and mostly words (not so of a bare `MemoryError`).
 _TRACEBACK = "Traceback (most recent call last):"
@@ -30,6 +32,8 @@ _LOOKED_AT, _LAST_LINES, _LAST_OF_IMPORT = 2000, 30, 5
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f]")
 #: How much of a line is quoted.
 _QUOTED_CHARS = 200
+#: In the place of a log policy's: no configuration has so many.
+_OF_BAD_GPU = 1_000_000
 
 
 class Failure(TypedDict):
@@ -117,6 +121,29 @@ def actions_of_log_policies(session: Session, trial_id: int) -> LogActions:
     return {"retries_canceled": canceled, "excluded": excluded}
 
 
+def note_bad_gpu(session: Session, allocation: Allocation, rank: int, line: str) -> None:
+    """Exclude the machine of a container that its GPU failed, if its experiment has a failure policy for that."""
+    config = session.scalar(
+        select(Experiment.config)
+        .join(Trial, Trial.experiment_id == Experiment.id)
+        .where(Trial.id == allocation.trial_id)
+    )
+    if all(policy["failure"] != "bad_gpu" for policy in (config or {}).get("failure_policies") or ()):
+        return
+    agent_id = next((place["agent_id"] for place in allocation.placements if place["rank"] == rank), "")
+    match = {
+        "allocation_id": allocation.id,
+        "policy": _OF_BAD_GPU,
+        "agent_id": agent_id,
+        "trial_id": allocation.trial_id,
+        "name": "bad GPU",
+        "pattern": BAD_GPU.pattern,
+        "action": "exclude_node",
+        "line": line,
+    }
+    session.execute(insert(session, LogPolicyMatch).values(match).on_conflict_do_nothing())
+
+
 def _nodes(session: Session, allocation_id: str, placements: Sequence[dict[str, object]], agent_id: str) -> list[str]:
     ranks = [place["rank"] for place in placements if place["agent_id"] == agent_id]
     container = AllocationContainer
@@ -126,6 +153,8 @@ def _nodes(session: Session, allocation_id: str, placements: Sequence[dict[str, 
 
 def describe_match(match: LogPolicyMatch) -> str:
     """Which policy matched which line, in words."""
+    if match.policy == _OF_BAD_GPU:
+        return f"the failure policy for `bad_gpu` matched the line `{_quoted(match.line)}`"
     policy = f"`{_quoted(match.name)}`" if match.name else f"with the pattern `{_quoted(match.pattern)}`"
     return f"the log policy {policy} matched the line `{_quoted(match.line)}`"
 

@@ -122,6 +122,7 @@ class AllocationRun:
         self._preempt_sent = False
         self._killed_by_us = False
         self._left_too_late = False
+        self._silent_for = ""  # if it hangs: for how long
         self._kill_wanted = False
         self._kill_deadline: datetime | None = None
         self._next_kill: datetime | None = None
@@ -174,6 +175,12 @@ class AllocationRun:
         self._kill_deadline = workflow.now() + grace
         self._changes += 1
 
+    def hang(self, silent_for: str) -> None:
+        """It goes on no more: it is killed, unless something else was wanted of it already."""
+        if self._workload.wish() is Wish.RUN and not self._preempt_sent and not self._kill_wanted:
+            self._silent_for = silent_for
+            self._changes += 1
+
     def steer_again(self) -> None:
         """What its workload wants may have changed."""
         self._changes += 1
@@ -217,6 +224,7 @@ class AllocationRun:
             preemption_sent=self._preempt_sent,
             node_lost=self._node_lost,
             left_too_late=self._left_too_late,
+            hung=self._silent_for if self._workload.wish() is Wish.RUN else "",
             has_reported=facts.has_reported,
             import_failure=facts.import_failure,
             last_error=facts.last_error,
@@ -308,7 +316,8 @@ class AllocationRun:
         wish = self._workload.wish()
         if (wish is Wish.LEAVE or self._is_preempted_by_pool) and wish is not Wish.KILL and not self._preempt_sent:
             await self._ask_to_leave(clock)
-        if wish is Wish.KILL or (self._kill_deadline is not None and clock >= self._kill_deadline):
+        is_late = self._kill_deadline is not None and clock >= self._kill_deadline
+        if wish is Wish.KILL or is_late or self._silent_for:
             self._left_too_late |= wish is not Wish.KILL and self._preempt_sent and not self._kill_wanted
             self._kill_wanted = True
         gang_broke = bool(self._results) and any(each.cause != "exited" or each.code != 0 for each in self._results)
@@ -336,17 +345,20 @@ class AllocationRun:
         """Kill those that have not ended; again after a while, if they don't end."""
         if self._kill_wanted and not self._results:
             self._killed_by_us = True
+        shows_stacks = bool(self._silent_for) and self._next_kill is None
         self._next_kill = clock + timedelta(seconds=self._workload.timing.kill_repeat_s)
         ended = {result.container_id for result in self._results}
         for container_id, place in self._containers.items():
             if container_id not in ended:
-                self._runs[f"kill {container_id} {clock}"] = asyncio.create_task(self._kill(container_id, place))
+                self._runs[f"kill {container_id} {clock}"] = asyncio.create_task(
+                    self._kill(container_id, place, shows_stacks)
+                )
 
-    async def _kill(self, container_id: str, place: Placement) -> None:
+    async def _kill(self, container_id: str, place: Placement, shows_stacks: bool) -> None:
         try:
             await on_agent(
                 calls.kill_container,
-                KillContainer(container_id=container_id),
+                KillContainer(container_id=container_id, shows_stacks=shows_stacks),
                 task_queue=names.agent_queue(place.agent_id),
                 start_to_close_timeout=timedelta(seconds=60),
                 retry_policy=RetryPolicy(maximum_interval=timedelta(seconds=5)),

@@ -58,7 +58,7 @@ class TrialWorkload:
         return Request(
             allocation_id=allocation_id,
             holder=workflow.info().workflow_id,
-            slots=run.template.slots,
+            slots=run.slots or run.template.slots,
             job_id=run.job_id,
             name=f"trial {run.trial_id} of experiment {run.experiment_id}",
             is_single_node=run.template.is_single_node,
@@ -78,7 +78,7 @@ class TrialWorkload:
             task_id=run.task_id,
             run_id=run.run_id,
             pool=pool,
-            slots=run.template.slots,
+            slots=run.slots or run.template.slots,
             placements=placements,
         )
 
@@ -114,7 +114,7 @@ class Trial(AllocationHolder):
     """Id `trial-<id>`. Closes when its terminal state is recorded and its experiment knows.
 
     Messages: `orders` (signal) from its experiment; `assigned`, `refused`, `preempted`, `agent_silent`, `agent_back`,
-    `agent_lost` (signals) from its pool; `left_early` (signal) from the API; `kill` (update) from the API.
+    `agent_lost` (signals) from its pool; `left_early`, `fell_silent` (signals) and `kill` (update) from the API.
     """
 
     @workflow.init
@@ -196,9 +196,15 @@ class Trial(AllocationHolder):
         if now := self._is_about(notice.allocation_id):
             now.kill_within(timedelta(seconds=self._run.template.timing.invalid_hp_grace_s))
 
+    @workflow.signal
+    def fell_silent(self, notice: AllocationNotice) -> None:
+        """It has reported and written nothing for as long as its failure policy says: it hangs. Repeats do nothing."""
+        if now := self._is_about(notice.allocation_id):
+            now.hang(notice.reason)
+
     def _move(self, pool: str, reason: str) -> None:
         """Go on in another pool. What waits for slots asks there instead; what runs leaves at its next checkpoint."""
-        self._run.template.pool = pool
+        self._run.template.pool, self._run.pool = pool, ""  # what a user wants goes before a failure policy
         note_pool(pool)
         if self._allocation is not None:
             self._allocation.move(reason)
@@ -257,6 +263,10 @@ class Trial(AllocationHolder):
         elif verdict.step is NextStep.ADJUST and remedy is not None:
             run.attempts[remedy.policy] = run.attempts.get(remedy.policy, 0) + 1
             run.factors, run.last_failure, run.same_failures = remedy.factors, "", 0
+            run.slots = remedy.slots or run.slots
+            if remedy.pool:
+                run.pool = remedy.pool
+                note_pool(remedy.pool)
             pause = timing.restart_backoff_s
         elif verdict.step is NextStep.RETRY:
             pause = backoff_s(run.system_failures, timing.restart_backoff_s, timing.restart_backoff_cap_s)
@@ -283,7 +293,7 @@ class Trial(AllocationHolder):
         run = self._run
         run.run_id += 1
         allocation_id = names.allocation_id(run.task_id, run.run_id)
-        now = self._allocation = AllocationRun(allocation_id, run.template.pool, self._workload)
+        now = self._allocation = AllocationRun(allocation_id, run.pool or run.template.pool, self._workload)
         end = await now.run()
         self._allocation = None
         self._release = now.release

@@ -53,8 +53,8 @@ _TERMINAL = [state.value for state in TrialState if state.is_terminal]
 _OPEN = [TrialState.ACTIVE.value, TrialState.PAUSED.value, *(state.value for state in FINAL_STATE)]
 
 
-def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFacts, str]:
-    """All facts of one trial but its place in the queue, and the name of its pool. Raises: NotFound."""
+def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFacts, list[str]]:
+    """All facts of one trial but its place in the queue, and the pools that may have it. Raises: NotFound."""
     trial = trials.find(session, trial_id)
     experiment = session.get_one(Experiment, trial.experiment_id)
     [facts] = _facts(session, experiment, [trial], timing)
@@ -68,11 +68,11 @@ def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFact
         written = (TaskLog.task_id == trial.task_id, TaskLog.allocation_id == facts.runs[-1].allocation_id)
         newest = select(TaskLog.timestamp).where(*written).order_by(TaskLog.id.desc()).limit(1)
         facts.last_line_at = session.scalar(newest)
-    return facts, experiment.resource_pool
+    return facts, _pools(experiment)
 
 
-def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple[ExperimentFacts, str]:
-    """All facts of an experiment but its trials' places in the queue, and the name of its pool. Raises: NotFound."""
+def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple[ExperimentFacts, list[str]]:
+    """All facts of an experiment but its trials' places in the queue, and their pools. Raises: NotFound."""
     experiment = experiments.find(session, experiment_id)
     is_ours = Trial.experiment_id == experiment_id
     counted = session.execute(select(Trial.state, func.count()).where(is_ours).group_by(Trial.state)).tuples()
@@ -99,7 +99,15 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
         open_count=sum(count for state, count in counts.items() if state not in _TERMINAL),
         open=_facts(session, experiment, session.scalars(statement).all(), timing),
     )
-    return facts, experiment.resource_pool
+    return facts, _pools(experiment)
+
+
+def _pools(experiment: Experiment) -> list[str]:
+    """Pools whose queues may have its trials: those of failure policies, and last its own."""
+    policies: list[dict[str, Any]] = experiment.config.get("failure_policies") or []
+    resources: list[dict[str, Any]] = [each.get("resources") or {} for each in policies]
+    named = [str(each["resource_pool"]) for each in resources if each.get("resource_pool")]
+    return list(dict.fromkeys([*named, experiment.resource_pool]))
 
 
 def of_task(session: Session, task: Task) -> TaskFacts:

@@ -31,13 +31,13 @@ router = APIRouter(route_class=Route, tags=["why"])
 async def why_trial(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Response:
     """What a trial waits for, how its runs ended, what is left of its budget and what comes next."""
 
-    def gather() -> tuple[TrialFacts, str]:
+    def gather() -> tuple[TrialFacts, list[str]]:
         with parts.database.read() as session:
             readable_trial(session, trial_id, user)
             return why.of_trial(session, trial_id, parts.settings.timing)
 
-    facts, pool = await run_in_threadpool(gather)
-    await _ask_pool(parts, pool, [facts])
+    facts, pools = await run_in_threadpool(gather)
+    await _ask_pools(parts, pools, [facts])
     return answer({"sentences": explain_trial(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)})
 
 
@@ -45,13 +45,13 @@ async def why_trial(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Respon
 async def why_experiment(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """How an experiment stands, and what those of its trials wait for that do not run."""
 
-    def gather() -> tuple[ExperimentFacts, str]:
+    def gather() -> tuple[ExperimentFacts, list[str]]:
         with parts.database.read() as session:
             readable(session, experiment_id, user)
             return why.of_experiment(session, experiment_id, parts.settings.timing)
 
-    facts, pool = await run_in_threadpool(gather)
-    await _ask_pool(parts, pool, facts.open)
+    facts, pools = await run_in_threadpool(gather)
+    await _ask_pools(parts, pools, facts.open)
     return answer(
         {"sentences": explain_experiment(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)}
     )
@@ -76,12 +76,16 @@ async def why_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     return answer({"sentences": explain_task(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)})
 
 
-async def _ask_pool(parts: Parts, pool: str, trials: Sequence[TrialFacts]) -> None:
+async def _ask_pools(parts: Parts, pools: Sequence[str], trials: Sequence[TrialFacts]) -> None:
     """Where those stand in the queue that wait for slots. While Temporal is away, the facts say that instead."""
     now = utc_now()
     waiting = [trial for trial in trials if phase(trial, now) is Phase.WAITS_FOR_SLOTS]
-    if waiting:
-        await _ask(parts, pool, {names.trial_workflow(trial.trial_id): trial for trial in waiting})
+    for pool in pools:  # the last one says it of those that none has
+        if waiting:
+            await _ask(parts, pool, {names.trial_workflow(trial.trial_id): trial for trial in waiting})
+        waiting = [
+            each for each in waiting if each.queue is None or not (each.queue.is_queued or each.queue.is_granted)
+        ]
 
 
 async def _ask(parts: Parts, pool: str, waiting: Mapping[str, TrialFacts | TaskFacts]) -> None:

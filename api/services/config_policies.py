@@ -83,11 +83,18 @@ def fitted(session: Session, policy: ConfigPolicy, resources: dict[str, Any], po
 def check_change(session: Session, row: Experiment | Task, changes: dict[str, Any]) -> None:
     """Refuse to change resources of what exists to what a policy forbids, or sets itself. Raises: BadRequest."""
     policy, workload = _of(session, row)
+    check_wanted(policy, changes, workload)
+
+
+def check_wanted(policy: ConfigPolicy, wanted: dict[str, Any], workload: Workload, prefix: str = "") -> None:
+    """Refuse resources that a policy forbids, or sets itself; what is absent is no problem. Raises: BadRequest."""
     fixed: dict[str, Any] = policy.invariant_config.get("resources") or {}
-    for name, value in changes.items():
+    for name, value in wanted.items():
         if name in fixed and fixed[name] != value:
-            raise BadRequest(f"resources.{name}: {value}: a config policy sets it to {fixed[name]}")
-    check(policy, changes, workload)
+            raise BadRequest(f"{prefix}resources.{name}: {value}: a config policy sets it to {fixed[name]}")
+    problem = policy.constraints.problem(wanted, workload)
+    if problem is not None:
+        raise BadRequest(f"{prefix}{_REFUSED}{problem}")
 
 
 def check_limits(session: Session, row: Task, changes: Mapping[str, str]) -> None:

@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable
 from api.errors import BadRequest, FailedPrecondition, Forbidden
-from api.services import budgets
-from api.services.experiments import Created, Creator, run_of
+from api.services import budgets, config_policies
+from api.services.experiments import Created, Creator, check_next_resources, run_of
 from api.services.forks import origin_of
 from api.services.idempotency import Once
 from api.services.jobs import claim_of
 from api.services.pools import check_pool
 from api.temporal import outbox
-from database.models import Experiment, SearchDecision, Trial
+from database.models import Experiment, Project, SearchDecision, Trial
 from database.session import Database
 from database.tasks import give_further_tasks
 from database.types import utc_now
@@ -75,6 +75,7 @@ class Continuer:
         config = before if not override.strip() else _overridden(row, before, override)
         if row.owner_id != user.user_id:
             _check_harmless(before, config)
+        _check_resources(session, row, before, config, user)
         is_single = config.searcher.name == "single"
         decisions = _decisions(session, experiment_id)
         past = past_of(decisions, is_single=is_single)
@@ -114,6 +115,8 @@ _HARMLESS = frozenset(
         "budget",
     }
 )  # fmt: skip
+#: What config policies bound.
+_BOUNDED = {"slots_per_trial", "max_slots", "priority"}
 _HARMLESS_RESOURCES = frozenset({"slots_per_trial", "max_slots", "priority", "weight", "resource_pool"})
 
 
@@ -130,6 +133,17 @@ def _check_harmless(before: ExperimentConfig, config: ExperimentConfig) -> None:
             f"only its owner may continue an experiment with another {', '.join(sorted(changed))}: it runs with the"
             " owner's rights; fork it to have a copy of your own"
         )
+
+
+def _check_resources(
+    session: Session, row: Experiment, before: ExperimentConfig, config: ExperimentConfig, user: UserPrincipal
+) -> None:
+    """Refuse other resources than before, if a config policy forbids them or the user may not ask for them."""
+    old, new = (each.resources.model_dump(include=_BOUNDED) for each in (before, config))
+    config_policies.check_change(session, row, {name: new[name] for name in new if new[name] != old[name]})
+    if config.failure_policies != before.failure_policies:
+        workspace_id = session.get_one(Project, row.project_id).workspace_id
+        check_next_resources(session, config, workspace_id, user, "overrideConfig: ")
 
 
 def _overridden(row: Experiment, before: ExperimentConfig, override: str) -> ExperimentConfig:

@@ -142,6 +142,9 @@ def _earlier(session: Session, key: Key) -> Created | None:
     return Created(row.id, row.config, [])
 
 
+_PREFIX = "invalid experiment configuration: "
+
+
 class Creator:
     """Turns create requests into records."""
 
@@ -454,7 +457,24 @@ class Creator:
         named = config.resources.resource_pool
         pool = named or defaults_of(session).of(config.resources.slots_per_trial)
         check_available(session, pool, workspace_id, user, f"{_PREFIX}<config>.resources.resource_pool")
+        check_next_resources(session, config, workspace_id, user)
         return pool
+
+
+def check_next_resources(
+    session: Session, config: ExperimentConfig, workspace_id: int, user: UserPrincipal, prefix: str = _PREFIX
+) -> None:
+    """Refuse what failure policies would ask for, if the user may not ask for it at once.
+
+    Raises: BadRequest, which names the place in the configuration.
+    """
+    policy = config_policies.governing(session, workspace_id, Workload.EXPERIMENT)
+    for place, each in enumerate(config.failure_policies):
+        wanted = {} if each.resources is None else each.resources.model_dump(exclude_none=True)
+        where = f"{prefix}<config>.failure_policies[{place}].resources"
+        config_policies.check_wanted(policy, wanted, Workload.EXPERIMENT, f"{where}: ")
+        if "resource_pool" in wanted:
+            check_available(session, wanted["resource_pool"], workspace_id, user, f"{where}.resource_pool")
 
 
 def run_of(
@@ -504,8 +524,6 @@ def _begin(session: Session, experiment: Experiment, run: ExperimentRun, decisio
 
 #: Stands where unmanaged experiments have no searcher.
 _NO_SEARCH = {"name": "single", "metric": "none", "max_length": {"batches": 1}}
-
-_PREFIX = "invalid experiment configuration: "
 
 
 def _row(

@@ -136,6 +136,9 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
     latest = newest_checkpoint(session, trial.id)
     start = latest.uuid if latest is not None else trial.warm_start_checkpoint
     shown = plain(config_secrets.without_registry_auth(experiment.config))
+    if any(policy.get("resources") for policy in shown.get("failure_policies") or ()):  # it may run elsewhere
+        here = {"slots_per_trial": allocation.slots, "resource_pool": allocation.pool}
+        shown["resources"] = {**shown["resources"], **here}
     env = {
         "DET_TRIAL_ID": str(trial.id),
         "DET_EXPERIMENT_ID": str(experiment.id),

@@ -15,7 +15,7 @@ from workflows.config.base import INT64_MAX, JsonMap
 from workflows.config.budget import WALL_TIME_MESSAGE, is_wall_time
 from workflows.config.check import Finding, is_integer
 from workflows.config.errors import Path
-from workflows.config.failures import MOST_FACTORS, MOST_POLICIES
+from workflows.config.failures import MOST_FACTORS, MOST_POLICIES, SILENCE_MESSAGE, is_silence
 from workflows.config.gates import MOST_GATES, MOST_NAMES
 from workflows.config.hyperparameters import LEAF_TYPES, Hyperparameters, grid_size
 from workflows.config.patterns import PatternRefused, PatternSet
@@ -379,16 +379,37 @@ def _failure_policies(config: JsonMap) -> Iterator[Finding]:
         )
         return
     for place, policy in enumerate(map(_map, policies)):
+        yield from _next_try(("failure_policies", place), policy, _map(config.get("resources")).get("max_slots"))
         path, factors = ("failure_policies", place, "multiply"), _map(policy.get("multiply"))
-        if not 1 <= len(factors) <= MOST_FACTORS:
+        is_needed = policy.get("failure") in ("out_of_memory", "crash") and policy.get("resources") is None
+        if len(factors) > MOST_FACTORS or (is_needed and not factors):
             yield Finding(path, f"must name 1 to {MOST_FACTORS} hyperparameters", factors)
         for name, factor in factors.items():
-            if not isinstance(factor, int | float) or isinstance(factor, bool):
+            if not _is_number(factor):
                 continue  # the schema says so
             if not 0.001 <= factor <= 1000:
                 yield Finding((*path, name), "must be a factor of 0.001 to 1000", factor)
             elif not _is_numeric(config.get("hyperparameters"), name):
                 yield Finding((*path, name), "must be the name of a hyperparameter that is a number", name)
+
+
+def _next_try(path: Path, policy: JsonMap, most_slots: Any) -> Iterator[Finding]:
+    silent_for, resources = policy.get("silent_for"), policy.get("resources")
+    is_hang = policy.get("failure") == "hang"
+    if is_hang and silent_for is None:
+        yield Finding(
+            path, "a hang needs silent_for: how long a trial may report and write nothing, such as 30m", policy
+        )
+    elif not is_hang and silent_for is not None:
+        yield Finding((*path, "silent_for"), "only a hang has silent_for", silent_for)
+    elif isinstance(silent_for, str) and not is_silence(silent_for):
+        yield Finding((*path, "silent_for"), SILENCE_MESSAGE, silent_for)
+    if isinstance(resources, dict) and not any(each is not None for each in _map(resources).values()):
+        yield Finding((*path, "resources"), "must name resource_pool, slots_per_trial, or both", resources)
+    slots = _map(resources).get("slots_per_trial")
+    if is_integer(slots) and is_integer(most_slots) and slots > most_slots:
+        message = f"must not be more than max_slots, which is {most_slots}"
+        yield Finding((*path, "resources", "slots_per_trial"), message, slots)
 
 
 def _is_numeric(space: Any, name: str) -> bool:
@@ -398,6 +419,4 @@ def _is_numeric(space: Any, name: str) -> bool:
     found = _map(space)
     values: list[Any] = _items(found.get("vals")) if found.get("type") == "categorical" else [found.get("val", space)]
     is_range = found.get("type") in ("int", "double", "log")
-    return is_range or (
-        bool(values) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
-    )
+    return is_range or (bool(values) and all(map(_is_number, values)))

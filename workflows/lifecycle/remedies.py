@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 
-Failure = Literal["out_of_memory", "crash"]
+Failure = Literal["out_of_memory", "crash", "hang", "bad_gpu"]
 
 #: What frameworks say when a device has no memory left; the kernel's word comes with a cause of its own.
 _NO_MEMORY = re.compile(
@@ -18,23 +18,44 @@ _NO_MEMORY = re.compile(
 )
 
 
+#: Causes that are a failure by themselves.
+_BY_CAUSE: dict[EndCause, Failure] = {
+    EndCause.OUT_OF_MEMORY: "out_of_memory",
+    EndCause.CRASH: "crash",
+    EndCause.HANG: "hang",
+    EndCause.BAD_GPU: "bad_gpu",
+}
+
+
 class FailurePolicy(BaseModel):
-    """After which failure, by which factors hyperparameters (`name`, `group.name`) are multiplied, and how often."""
+    """What is tried after which failure, and how often.
+
+    Attributes:
+        failure: After which.
+        multiply: Factors of hyperparameters (`name`, `group.name`).
+        attempts: How often.
+        pool: Where the next runs ask for slots; empty: where they did.
+        slots: That they ask for; 0: as many as they did.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     failure: Failure
     multiply: dict[str, float]
     attempts: int
+    pool: str = ""
+    slots: int = 0
 
 
 class Remedy(BaseModel):
-    """What the next run has instead: the factors of all remedies so far, and a sentence about them."""
+    """What the next run has instead: the factors of all remedies so far, pool and slots, and a sentence about them."""
 
     model_config = ConfigDict(frozen=True)
 
     policy: int  # its place in the list
     factors: dict[str, float]
+    pool: str = ""
+    slots: int = 0
     message: str
 
 
@@ -42,9 +63,7 @@ def failure_of(end: AllocationEnd) -> Failure | None:
     """The failure that policies may name; None: any other, or none."""
     if end.kind is not ExitKind.FAILED:
         return None
-    if end.cause is EndCause.OUT_OF_MEMORY or _NO_MEMORY.search(end.message):
-        return "out_of_memory"
-    return "crash" if end.cause is EndCause.CRASH else None
+    return "out_of_memory" if _NO_MEMORY.search(end.message) else _BY_CAUSE.get(end.cause)
 
 
 def remedy_of(
@@ -63,9 +82,13 @@ def remedy_of(
         made = attempts.get(place, 0)
         if policy.failure == failure and made < policy.attempts:
             after = {**factors, **{name: factors.get(name, 1.0) * by for name, by in policy.multiply.items()}}
-            has = ", ".join(f"{name} x {factor:g}" for name, factor in after.items())
-            said = f"attempt {made + 1} of {policy.attempts} of its policy for {failure}: its next run has {has}"
-            return Remedy(policy=place, factors=after, message=said)
+            has = [f"{name} x {factor:g}" for name, factor in after.items()]
+            has += [f"{policy.slots} slots"] if policy.slots else []
+            has += [f"the pool `{policy.pool}`"] if policy.pool else []
+            then = f"its next run has {', '.join(has)}" if has else "it starts again"
+            elsewhere = ", on another machine" if failure == "bad_gpu" else ""
+            said = f"attempt {made + 1} of {policy.attempts} of its policy for {failure}: {then}{elsewhere}"
+            return Remedy(policy=place, factors=after, pool=policy.pool, slots=policy.slots, message=said)
     return None
 
 

@@ -305,7 +305,39 @@ OTHERS = [
     ({"budget": {"slot_hours": 0}}, "<config>.budget.slot_hours: must be > 0 but found 0"),
     (
         {"failure_policies": [{"failure": "hunger", "multiply": {"n": 2}}], "hyperparameters": {"n": 2}},
-        '<config>.failure_policies[0].failure: value must be one of "out_of_memory", "crash"',
+        '<config>.failure_policies[0].failure: value must be one of "out_of_memory", "crash", "hang", "bad_gpu"',
+    ),
+    (
+        {"failure_policies": [{"failure": "hang"}]},
+        "<config>.failure_policies[0]: a hang needs silent_for: how long a trial may report and write nothing, such as"
+        " 30m",
+    ),
+    (
+        {"failure_policies": [{"failure": "hang", "silent_for": "3s"}]},
+        "<config>.failure_policies[0].silent_for: must be a duration of 10s to 30d, such as 30m",
+    ),
+    (
+        {"failure_policies": [{"failure": "hang", "silent_for": "a while"}]},
+        "<config>.failure_policies[0].silent_for: must be a duration of 10s to 30d, such as 30m",
+    ),
+    (
+        {"failure_policies": [{"failure": "bad_gpu", "silent_for": "30m"}]},
+        "<config>.failure_policies[0].silent_for: only a hang has silent_for",
+    ),
+    (
+        {"failure_policies": [{"failure": "crash", "resources": {}}]},
+        "<config>.failure_policies[0].resources: must name resource_pool, slots_per_trial, or both",
+    ),
+    (
+        {"failure_policies": [{"failure": "crash", "resources": {"slots_per_trial": 0}}]},
+        "<config>.failure_policies[0].resources.slots_per_trial: must be >= 1 but found 0",
+    ),
+    (
+        {
+            "failure_policies": [{"failure": "crash", "resources": {"slots_per_trial": 4}}],
+            "resources": {"max_slots": 2},
+        },
+        "<config>.failure_policies[0].resources.slots_per_trial: must not be more than max_slots, which is 2",
     ),
     (
         {"failure_policies": [{"failure": "crash", "multiply": {}}]},

@@ -26,6 +26,9 @@ def end(message: str = TORCH, cause: EndCause = EndCause.USER_CODE, kind: ExitKi
         (end("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "out_of_memory"),
         (end("out of memory", EndCause.OUT_OF_MEMORY), "out_of_memory"),
         (end("ended by signal 11 (SIGSEGV): it crashed", EndCause.CRASH), "crash"),
+        (end("it wrote nothing for 30m", EndCause.HANG), "hang"),
+        (end("an error of its GPU", EndCause.BAD_GPU), "bad_gpu"),
+        (end("the GPU of slot 2 is in error", EndCause.BAD_GPU, ExitKind.SYSTEM), None),
         (end("exited with code 1: ValueError: no"), None),
         (end("exited with code 1: NoMemoryErrorHandler is missing"), None),
         (end("out of memory", EndCause.EVICTED, ExitKind.SYSTEM), None),
@@ -51,6 +54,23 @@ def test_factors_add_up_until_the_attempts_are_made() -> None:
     assert further is not None
     assert further.policy == 1, "the next one about it"
     assert remedy_of(end("ValueError"), [HALVE], {}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "cause", "said"),
+    [
+        (FailurePolicy(failure="hang", multiply={}, attempts=3), EndCause.HANG, "hang: it starts again"),
+        (FailurePolicy(failure="bad_gpu", multiply={}, attempts=3), EndCause.BAD_GPU,
+         "bad_gpu: it starts again, on another machine"),
+        (FailurePolicy(failure="out_of_memory", multiply={}, attempts=3, pool="big", slots=4), EndCause.OUT_OF_MEMORY,
+         "out_of_memory: its next run has 4 slots, the pool `big`"),
+    ],
+)  # fmt: skip
+def test_next_run_is_another_one_in_words(policy: FailurePolicy, cause: EndCause, said: str) -> None:
+    remedy = remedy_of(end("it ended", cause), [policy], {}, {})
+    assert remedy is not None
+    assert (remedy.pool, remedy.slots, remedy.factors) == (policy.pool, policy.slots, {})
+    assert remedy.message == f"attempt 1 of 3 of its policy for {said}"
 
 
 @pytest.mark.parametrize(
