@@ -100,7 +100,7 @@ from api.routes import settings as settings_routes
 from api.routes.legacy import events as legacy_events
 from api.routes.legacy import users as legacy_users
 from api.schemas.body import told_of
-from api.services import budget_rounds
+from api.services import budget_rounds, silence
 from api.services import gates as gate_service
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
@@ -235,6 +235,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(watch_unmanaged(parts.database)),
             asyncio.create_task(budget_rounds.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(gate_service.watch(parts.database, parts.dispatcher)),
+            asyncio.create_task(silence.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
         ]

@@ -133,6 +133,52 @@ if hparams["batch"] > 8:
     assert any("its next run has batch x 0.25, data.steps x 4" in line for line in log)
 
 
+_HANGS = """
+import os, sys, threading
+import determined as det
+from determined import core
+
+info = det.get_cluster_info()
+run = int(os.environ["DET_TRIAL_RUN_ID"])
+def stands_still():
+    threading.Event().wait()
+if run == 1:
+    with core.init():
+        stands_still()
+if run == 2:
+    raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+slots = info.trial._config["resources"]["slots_per_trial"]
+print(f"run {run} has {len(info.slot_ids)} slots of {slots}", flush=True)
+if run == 3:
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+"""
+
+
+async def test_trial_goes_on_after_a_hang_on_more_slots_and_away_from_a_bad_gpu(cluster: Platform) -> None:
+    await cluster.start_agent("agent-b")
+    policies = [
+        {"failure": "hang", "silent_for": "10s", "attempts": 1},
+        {"failure": "out_of_memory", "resources": {"slots_per_trial": 2}, "attempts": 1},
+        {"failure": "bad_gpu", "attempts": 1},
+    ]
+    wanted = config({"max_length": 2}, max_restarts=0, failure_policies=policies)
+    experiment_id = await cluster.create(wanted, {"train.py": _HANGS})
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    assert (trial["restarts"], trial["runId"]) == (0, 4)
+    log = await cluster.logs(trial["id"])
+    assert any(line.endswith(" in stands_still") for line in log), "what its threads did"
+    assert [line for line in log if line.startswith("run ")] == ["run 3 has 2 slots of 2", "run 4 has 2 slots of 2"]
+    why = await cluster.get(f"/api/v1/undeterred/trials/{trial['id']}/why")
+    runs = why["facts"]["runs"]
+    assert [run["cause"] for run in runs] == ["hang", "user_code", "bad_gpu", "nothing_reported"]
+    assert runs[0]["message"].startswith("it reported and wrote nothing for 10s, and was killed")
+    assert runs[3]["agents"] != runs[2]["agents"]
+    assert any(
+        "the failure policy for `bad_gpu` matched the line `RuntimeError: CUDA" in each for each in why["sentences"]
+    )
+
+
 async def test_trial_fails_with_a_sentence_when_its_entrypoint_is_missing(cluster: Platform) -> None:
     experiment_id = await cluster.create(config(entrypoint=["./no_such_command"]), {"train.py": TRAIN})
     assert (await cluster.finish(experiment_id))["state"] == "STATE_ERROR"
