@@ -61,7 +61,8 @@ class Process:
         """
         if sys.platform == "linux":
             # loaded here, so that the next part, which needs much the same, has less to load
-            run = importlib.import_module(module).run
+            with _loading():
+                run = importlib.import_module(module).run
             if _thread_count() == 1:
                 self.fork(run, environment)
                 return
@@ -173,6 +174,25 @@ def _opened_for_us(log: Path) -> IO[bytes]:
     number = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.fchmod(number, 0o600)
     return os.fdopen(number, "ab")
+
+
+@contextlib.contextmanager
+def _loading() -> Generator[None]:
+    """Code that is loaded in the block starts no thread, and no garbage is looked for: there is none yet."""
+    name = "OPENBLAS_NUM_THREADS"  # numpy's library starts a thread a core as soon as it is loaded
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collecting:
+            gc.enable()
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager

@@ -86,6 +86,8 @@ def test_up_says_where_it_is_and_a_second_up_changes_nothing(shared: Shared) -> 
     assert str(running.folder) in first
     (password,) = PASSWORD.findall(first)
     before = {part: running.pid(part) for part in PARTS}
+    named = {part: Path(f"/proc/{before[part]}/comm").read_text().strip() for part in PARTS if part != "temporal"}
+    assert named == {part: f"det-{part}"[:15] for part in named}, "each is a copy of `det up`, and loads nothing again"
 
     again = _det(running, "up")
     assert again.returncode == 0, again.stderr
