@@ -143,8 +143,9 @@ class Cluster:
                 self.folder.chmod(0o700)
                 _say(f"{self.folder} was open to other users of this machine; it is closed to them now")
             for database in self.folder.glob("*.db*"):
-                database.chmod(0o600)
-            probe = self.folder / ".probe"
+                with contextlib.suppress(FileNotFoundError):  # a database that is closed meanwhile removes its log
+                    database.chmod(0o600)
+            probe = self.folder / f".probe-{os.getpid()}"  # the lock is taken later: another `det up` may be here too
             probe.touch()
             probe.unlink()
         except OSError as error:
