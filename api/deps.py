@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPBearer
@@ -22,28 +23,42 @@ from api.middleware.audit import admit
 from api.parts import Parts
 from api.schemas import streaming
 
+_Dependency = TypeVar("_Dependency", bound=Callable[..., Any])
 
+
+def _read_once(dependency: _Dependency) -> _Dependency:
+    """Keep the signature with what hundreds of routes depend on: each would read its annotations again at the start."""
+    dependency.__signature__ = inspect.signature(dependency, eval_str=True)  # pyright: ignore[reportFunctionMemberAccess]
+    return dependency
+
+
+@_read_once
 def get_parts(request: Request) -> Parts:
     """The application's parts."""
     return request.app.state.parts
 
 
-_bearer = HTTPBearer(
-    scheme_name="bearer",
-    auto_error=False,
-    description="A session (`POST /api/v1/auth/login`) or an access token (`POST /api/v1/tokens`) of a user.",
+_bearer = _read_once(
+    HTTPBearer(
+        scheme_name="bearer",
+        auto_error=False,
+        description="A session (`POST /api/v1/auth/login`) or an access token (`POST /api/v1/tokens`) of a user.",
+    )
 )
-_cookie = APIKeyCookie(
-    name="auth", scheme_name="cookie", auto_error=False, description="The same, as browsers keep it."
+_cookie = _read_once(
+    APIKeyCookie(name="auth", scheme_name="cookie", auto_error=False, description="The same, as browsers keep it.")
 )
-_allocation = APIKeyHeader(
-    name="Grpc-Metadata-x-allocation-token",
-    scheme_name="allocation",
-    auto_error=False,
-    description="`Bearer ` and the token of a container (`DET_SESSION_TOKEN`), for what it reports and asks.",
+_allocation = _read_once(
+    APIKeyHeader(
+        name="Grpc-Metadata-x-allocation-token",
+        scheme_name="allocation",
+        auto_error=False,
+        description="`Bearer ` and the token of a container (`DET_SESSION_TOKEN`), for what it reports and asks.",
+    )
 )
 
 
+@_read_once
 async def get_caller(request: Request) -> Principal:
     """The caller, looked up once a request: a route that takes a body asks before it reads it (`api.routing`).
 
@@ -66,16 +81,19 @@ Caller = Annotated[Principal, Depends(get_caller)]
 # Which tokens a route takes, for the OpenAPI page: what they say is read by `get_caller`.
 
 
+@_read_once
 async def _user_tokens(bearer: Annotated[Any, Security(_bearer)], cookie: Annotated[Any, Security(_cookie)]) -> None:
     pass
 
 
+@_read_once
 async def _any_token(
     users: Annotated[None, Depends(_user_tokens)], allocation: Annotated[Any, Security(_allocation)]
 ) -> None:
     pass
 
 
+@_read_once
 async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_token)]) -> Principal:
     """The caller: a user, a container or an agent."""
     return principal
@@ -109,11 +127,13 @@ def _as_user(principal: Principal) -> UserPrincipal:
     return principal
 
 
+@_read_once
 async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_tokens)]) -> UserPrincipal:
     """The calling user. Raises: Forbidden for containers and agents."""
     return _as_user(principal)
 
 
+@_read_once
 async def get_admin(user: Annotated[UserPrincipal, Depends(get_user)]) -> UserPrincipal:
     """The calling administrator. Raises: Forbidden."""
     require_admin(user)
@@ -133,6 +153,7 @@ async def get_agent(principal: Caller, token: Annotated[Any, Security(_bearer)])
     return principal
 
 
+@_read_once
 async def get_reader(principal: Annotated[Principal, Depends(get_principal)]) -> UserPrincipal | AllocationPrincipal:
     """A user or a container, for what both may read."""
     if isinstance(principal, AgentPrincipal):
@@ -140,6 +161,7 @@ async def get_reader(principal: Annotated[Principal, Depends(get_principal)]) ->
     return principal
 
 
+@_read_once
 async def get_actor(principal: Annotated[Principal, Depends(get_principal)]) -> UserPrincipal:
     """The calling user, or the owner of the experiment that calls from its container. Raises: Forbidden for agents."""
     return (await get_reader(principal)).user
