@@ -18,6 +18,7 @@ PURE = (
     "pydantic",
     "pydantic_core",
     "annotated_types",
+    "workflows.campaigns",
     "workflows.config",
     "workflows.searchers",
     "workflows.scheduling",
