@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
-from sqlalchemy import select, update
+from sqlalchemy import select
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -18,7 +18,7 @@ from api.auth import config_secrets
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.auth.authorization import changeable, readable
 from api.deps import ActorDep, PartsDep, ReaderDep, UserDep
-from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
+from api.errors import BadRequest, NotFound, Unavailable
 from api.parts import Parts
 from api.queries import allocations, checkpoints, experiments, history, trials
 from api.queries.checkpoint_lists import CheckpointsDep
@@ -44,14 +44,13 @@ from api.schemas.parameters import (
 from api.schemas.streaming import files
 from api.schemas.submissions import Submit, Submitted
 from api.schemas.trials import TrialsResponse
-from api.services import budgets, jobs, submitted_experiments
+from api.services import experiment_commands, jobs, submitted_experiments
 from api.services.cleanup import change_policy
 from api.services.experiments import Created
 from api.services.idempotency import Once, idempotency_key
 from api.temporal.commands import StillClosing
-from database.models import Experiment, ModelDefinition
+from database.models import ModelDefinition
 from database.types import utc_now
-from workflows.lifecycle.experiment import TERMINAL, Command, CommandRefused, ExperimentState, next_state
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 log = structlog.get_logger()
@@ -281,56 +280,7 @@ async def command(experiment_id: ExperimentId, command: str, parts: PartsDep, us
 
 async def command_one(parts: Parts, experiment_id: int, command: str, user: UserPrincipal) -> None:
     """Give an experiment a command, by its name. Raises: NotFound, Forbidden, FailedPrecondition, Unavailable."""
-    if command in ("archive", "unarchive"):
-        await run_in_threadpool(_archive, parts, experiment_id, user, command == "archive")
-        return
-    try:
-        wanted = Command(command)
-    except ValueError:
-        raise NotFound(f"experiments have no command {command!r}") from None
-    await run_in_threadpool(_check_command, parts, experiment_id, wanted, user)
-    if await parts.commands.command(experiment_id, wanted) is None:
-        await run_in_threadpool(_command_without_workflow, parts, experiment_id, wanted)
-    else:
-        await run_in_threadpool(_note_command, parts, experiment_id, wanted, user)
-
-
-def _check_command(parts: Parts, experiment_id: int, wanted: Command, user: UserPrincipal) -> None:
-    with parts.database.read() as session:
-        row = changeable(session, experiment_id, user)
-        if wanted is Command.ACTIVATE and row.state == ExperimentState.PAUSED.value:
-            budgets.check_activation(session, row)
-
-
-def _note_command(parts: Parts, experiment_id: int, taken: Command, user: UserPrincipal) -> None:
-    """Who is to be asked why the experiment is paused, or was ended. A repeat changes nothing here either."""
-    values = {"commanded": taken.value, "commanded_by": user.username, "commanded_at": utc_now()}
-    with parts.database.write() as session:
-        session.execute(
-            update(Experiment).where(Experiment.id == experiment_id, Experiment.commanded != taken.value).values(values)
-        )
-
-
-def _command_without_workflow(parts: Parts, experiment_id: int, wanted: Command) -> None:
-    """The workflow is closed, or not started yet: the record's state decides."""
-    with parts.database.read() as session:
-        state = ExperimentState(experiments.find(session, experiment_id).state)
-    try:
-        target = next_state(state, wanted)
-    except CommandRefused as error:
-        raise FailedPrecondition(str(error)) from None
-    if target is not state:
-        raise Unavailable(f"experiment {experiment_id} has not started yet: try again")
-
-
-def _archive(parts: Parts, experiment_id: int, user: UserPrincipal, archived: bool) -> None:
-    with parts.database.write() as session:
-        row = changeable(session, experiment_id, user)
-        if ExperimentState(row.state) not in TERMINAL:
-            raise FailedPrecondition(
-                f"Experiment is not in terminal state. (experiment {experiment_id} is {row.state})"
-            )
-        session.execute(update(Experiment).where(Experiment.id == experiment_id).values(is_archived=archived))
+    await experiment_commands.give(parts.database, parts.commands, experiment_id, command, user)
 
 
 @router.get("/api/v1/experiments/{experiment_id}/trials", response_model=TrialsResponse)
