@@ -7,6 +7,14 @@ write of an activity can be an upsert.
 from database.models.audit import AuditEntry, AuditSubject
 from database.models.base import Base, BigId
 from database.models.budgets import Budget
+from database.models.campaigns import (
+    Campaign,
+    CampaignContext,
+    CampaignLaunch,
+    CampaignRun,
+    CampaignStep,
+    CampaignVersion,
+)
 from database.models.cluster import (
     Agent,
     AgentJoinToken,
@@ -68,6 +76,12 @@ __all__ = [
     "Base",
     "BigId",
     "Budget",
+    "Campaign",
+    "CampaignContext",
+    "CampaignLaunch",
+    "CampaignRun",
+    "CampaignStep",
+    "CampaignVersion",
     "Checkpoint",
     "Cluster",
     "ClusterMessage",

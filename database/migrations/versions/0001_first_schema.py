@@ -482,6 +482,30 @@ def upgrade() -> None:
     with op.batch_alter_table('workspace_pins', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_workspace_pins_workspace_id'), ['workspace_id'], unique=False)
 
+    op.create_table('campaigns',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=120), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('token_id', sa.Integer(), nullable=True),
+    sa.Column('workspace_id', sa.Integer(), nullable=False),
+    sa.Column('project_id', sa.Integer(), nullable=True),
+    sa.Column('version', sa.Integer(), nullable=False),
+    sa.Column('is_paused', sa.Boolean(), nullable=False),
+    sa.Column('revision', sa.Integer(), nullable=False),
+    sa.Column('last_number', sa.Integer(), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.Column('updated_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_campaigns_owner_id')),
+    sa.ForeignKeyConstraint(['project_id'], ['projects.id'], name=op.f('fk_campaigns_project_id'), ondelete='SET NULL'),
+    sa.ForeignKeyConstraint(['workspace_id'], ['workspaces.id'], name=op.f('fk_campaigns_workspace_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_campaigns')),
+    sqlite_autoincrement=True
+    )
+    with op.batch_alter_table('campaigns', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_campaigns_owner_id'), ['owner_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_campaigns_project_id'), ['project_id'], unique=False)
+        batch_op.create_index(batch_op.f('ix_campaigns_workspace_id'), ['workspace_id'], unique=False)
+
     op.create_table('experiments',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('job_id', sa.String(length=36), nullable=False),
@@ -616,6 +640,52 @@ def upgrade() -> None:
     with op.batch_alter_table('budgets', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_budgets_due_at'), ['due_at'], unique=False)
 
+    op.create_table('campaign_contexts',
+    sa.Column('campaign_id', sa.Integer(), nullable=False),
+    sa.Column('digest', sa.String(length=64), nullable=False),
+    sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.ForeignKeyConstraint(['campaign_id'], ['campaigns.id'], name=op.f('fk_campaign_contexts_campaign_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('campaign_id', 'digest', name=op.f('pk_campaign_contexts'))
+    )
+    op.create_table('campaign_runs',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('campaign_id', sa.Integer(), nullable=False),
+    sa.Column('number', sa.Integer(), nullable=False),
+    sa.Column('version', sa.Integer(), nullable=False),
+    sa.Column('workflow_id', sa.String(length=200), nullable=False),
+    sa.Column('state', sa.String(length=12), nullable=False),
+    sa.Column('wishes', sa.Integer(), nullable=False),
+    sa.Column('started_by', sa.String(length=120), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('token_id', sa.Integer(), nullable=True),
+    sa.Column('params', Document, nullable=False),
+    sa.Column('is_fresh', sa.Boolean(), nullable=False),
+    sa.Column('scheduled_at', UtcTime(), nullable=True),
+    sa.Column('message', sa.Text(), nullable=False),
+    sa.Column('revision', sa.Integer(), nullable=False),
+    sa.Column('started_at', UtcTime(), nullable=False),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['campaign_id'], ['campaigns.id'], name=op.f('fk_campaign_runs_campaign_id'), ondelete='CASCADE'),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_campaign_runs_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_campaign_runs')),
+    sa.UniqueConstraint('campaign_id', 'number', name=op.f('uq_campaign_runs_campaign_id_number')),
+    sa.UniqueConstraint('workflow_id', name=op.f('uq_campaign_runs_workflow_id')),
+    sqlite_autoincrement=True
+    )
+    with op.batch_alter_table('campaign_runs', schema=None) as batch_op:
+        batch_op.create_index('ix_campaign_runs_live', ['state'], unique=False, sqlite_where=sa.text('ended_at IS NULL'), postgresql_where=sa.text('ended_at IS NULL'))
+
+    op.create_table('campaign_versions',
+    sa.Column('campaign_id', sa.Integer(), nullable=False),
+    sa.Column('version', sa.Integer(), autoincrement=False, nullable=False),
+    sa.Column('written', sa.Text(), nullable=False),
+    sa.Column('definition', sa.Text(), nullable=False),
+    sa.Column('context', sa.String(length=64), nullable=False),
+    sa.Column('created_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['campaign_id'], ['campaigns.id'], name=op.f('fk_campaign_versions_campaign_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('campaign_id', 'version', name=op.f('pk_campaign_versions'))
+    )
     op.create_table('gates',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('experiment_id', sa.Integer(), nullable=False),
@@ -721,6 +791,52 @@ def upgrade() -> None:
     sa.UniqueConstraint('task_id', name=op.f('uq_trials_task_id')),
     sqlite_autoincrement=True
     )
+    op.create_table('campaign_launches',
+    sa.Column('id', sa.Integer(), nullable=False),
+    sa.Column('run_id', sa.Integer(), nullable=False),
+    sa.Column('step', sa.String(length=40), nullable=False),
+    sa.Column('attempt', sa.Integer(), nullable=False),
+    sa.Column('kind', sa.String(length=12), nullable=False),
+    sa.Column('config', Document, nullable=False),
+    sa.Column('state', sa.String(length=12), nullable=False),
+    sa.Column('due_at', UtcTime(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=True),
+    sa.Column('task_id', sa.String(length=80), nullable=True),
+    sa.Column('outputs', Document, nullable=False),
+    sa.Column('error', sa.Text(), nullable=False),
+    sa.Column('commanded', sa.String(length=12), nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_campaign_launches_experiment_id'), ondelete='SET NULL'),
+    sa.ForeignKeyConstraint(['run_id'], ['campaign_runs.id'], name=op.f('fk_campaign_launches_run_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_campaign_launches')),
+    sa.UniqueConstraint('run_id', 'step', 'attempt', name=op.f('uq_campaign_launches_run_id_step_attempt'))
+    )
+    with op.batch_alter_table('campaign_launches', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_campaign_launches_experiment_id'), ['experiment_id'], unique=False)
+        batch_op.create_index('ix_campaign_launches_open', ['state'], unique=False, sqlite_where=sa.text("state IN ('WAITING', 'LAUNCHED')"), postgresql_where=sa.text("state IN ('WAITING', 'LAUNCHED')"))
+        batch_op.create_index(batch_op.f('ix_campaign_launches_task_id'), ['task_id'], unique=False)
+
+    op.create_table('campaign_steps',
+    sa.Column('run_id', sa.Integer(), nullable=False),
+    sa.Column('name', sa.String(length=40), nullable=False),
+    sa.Column('place', sa.Integer(), nullable=False),
+    sa.Column('state', sa.String(length=12), nullable=False),
+    sa.Column('attempt', sa.Integer(), nullable=False),
+    sa.Column('digest', sa.String(length=64), nullable=False),
+    sa.Column('outputs', Document, nullable=False),
+    sa.Column('message', sa.Text(), nullable=False),
+    sa.Column('experiment_id', sa.Integer(), nullable=True),
+    sa.Column('task_id', sa.String(length=80), nullable=True),
+    sa.Column('reused_from', sa.Integer(), nullable=True),
+    sa.Column('started_at', UtcTime(), nullable=True),
+    sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_campaign_steps_experiment_id'), ondelete='SET NULL'),
+    sa.ForeignKeyConstraint(['run_id'], ['campaign_runs.id'], name=op.f('fk_campaign_steps_run_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('run_id', 'name', name=op.f('pk_campaign_steps'))
+    )
+    with op.batch_alter_table('campaign_steps', schema=None) as batch_op:
+        batch_op.create_index('ix_campaign_steps_digest', ['digest'], unique=False)
+        batch_op.create_index(batch_op.f('ix_campaign_steps_experiment_id'), ['experiment_id'], unique=False)
+
     op.create_table('metric_blocks',
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
     sa.Column('trial_id', sa.Integer(), nullable=False),
@@ -1001,6 +1117,17 @@ def downgrade() -> None:
     op.drop_table('metrics')
     op.drop_table('metric_columns')
     op.drop_table('metric_blocks')
+    with op.batch_alter_table('campaign_steps', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_campaign_steps_experiment_id'))
+        batch_op.drop_index('ix_campaign_steps_digest')
+
+    op.drop_table('campaign_steps')
+    with op.batch_alter_table('campaign_launches', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_campaign_launches_task_id'))
+        batch_op.drop_index('ix_campaign_launches_open', sqlite_where=sa.text("state IN ('WAITING', 'LAUNCHED')"), postgresql_where=sa.text("state IN ('WAITING', 'LAUNCHED')"))
+        batch_op.drop_index(batch_op.f('ix_campaign_launches_experiment_id'))
+
+    op.drop_table('campaign_launches')
     op.drop_table('trials')
     with op.batch_alter_table('storage_removals', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_storage_removals_experiment_id'))
@@ -1014,6 +1141,12 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_gates_due_at'))
 
     op.drop_table('gates')
+    op.drop_table('campaign_versions')
+    with op.batch_alter_table('campaign_runs', schema=None) as batch_op:
+        batch_op.drop_index('ix_campaign_runs_live', sqlite_where=sa.text('ended_at IS NULL'), postgresql_where=sa.text('ended_at IS NULL'))
+
+    op.drop_table('campaign_runs')
+    op.drop_table('campaign_contexts')
     with op.batch_alter_table('budgets', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_budgets_due_at'))
 
@@ -1039,6 +1172,12 @@ def downgrade() -> None:
         batch_op.drop_index('ix_experiments_of_project')
 
     op.drop_table('experiments')
+    with op.batch_alter_table('campaigns', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_campaigns_workspace_id'))
+        batch_op.drop_index(batch_op.f('ix_campaigns_project_id'))
+        batch_op.drop_index(batch_op.f('ix_campaigns_owner_id'))
+
+    op.drop_table('campaigns')
     with op.batch_alter_table('workspace_pins', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_workspace_pins_workspace_id'))
 
