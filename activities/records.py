@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, Exists, Result, delete, func, select, updat
 from sqlalchemy.orm import Session
 from temporalio import activity
 
-from database import budgets, gates, webhooks
+from database import budgets, campaigns, gates, webhooks
 from database.log_facts import actions_of_log_policies, failure_of, note_bad_gpu
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
 from database.models import (
@@ -85,6 +85,7 @@ class Records:
             for standing in record.standings:
                 _update_standing(session, standing)
             if record.is_terminal:
+                campaigns.note_end(session, experiment_id=record.experiment_id)
                 ids.has_checkpoints = bool(session.scalar(select(_has_checkpoints(record.experiment_id))))
         return ids
 
@@ -135,6 +136,7 @@ class Records:
             if record.state.is_terminal:
                 if row.ended_at is None:  # a retry finds it ended: it is posted once
                     _post_end(session, row.id, record.state)
+                    campaigns.note_end(session, task_id=row.id)
                 row.ended_at = row.ended_at or now
                 session.flush()
                 session.execute(delete(TaskSecret).where(TaskSecret.task_id == row.id))

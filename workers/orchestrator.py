@@ -15,6 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.autoscaler import NodePrograms
+from activities.campaigns import Campaigns
 from activities.cleanup import Cleanup
 from activities.heartbeats import Heartbeats
 from activities.records import Records
@@ -34,6 +35,7 @@ from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
 from workflows.agent import Agent
 from workflows.autoscaler import Autoscaler
+from workflows.campaign_run import CampaignRun
 from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval, NamespaceRemoval
 from workflows.converter import RUNNER
 from workflows.experiment import Experiment
@@ -59,6 +61,7 @@ WORKFLOWS = [
     NamespaceRemoval,
     WebhookDelivery,
     Import,
+    CampaignRun,
 ]
 
 
@@ -71,6 +74,7 @@ def record_activities(
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
     records, cleanup, importing = Records(database), Cleanup(database, roots), ImportActivities(database)
+    campaigns = Campaigns(database)
     return [
         Sampling().suggest,
         records.record_experiment,
@@ -93,6 +97,10 @@ def record_activities(
         importing.begin_import,
         importing.import_records,
         importing.end_import,
+        campaigns.begin_campaign_run,
+        campaigns.record_campaign_run,
+        campaigns.find_steps,
+        campaigns.step_end,
     ]
 
 

@@ -10,6 +10,8 @@ from temporalio import activity
 from workflows.messages import (
     AllocationFacts,
     AllocationRef,
+    BeginCampaignRun,
+    CampaignRunBegun,
     ClaimedCheckpoints,
     CleanupOrder,
     CloseAllocation,
@@ -37,12 +39,17 @@ from workflows.messages import (
     ProviderCall,
     ProviderOutcome,
     RecordAgent,
+    RecordCampaignRun,
     RecordExperiment,
     RecordTask,
     RecordTrial,
     RemovedFiles,
     RemoveFiles,
     RunContainer,
+    StepAsked,
+    StepEnd,
+    StepsFound,
+    StepSought,
     TaskNote,
     TaskUse,
 )
@@ -220,4 +227,28 @@ def import_records(step: ImportStep) -> None:
 @activity.defn
 def end_import(outcome: ImportOutcome) -> None:
     """Record how an import ended, and forget the address of its source."""
+    raise NotImplementedError
+
+
+@activity.defn
+def begin_campaign_run(order: BeginCampaignRun) -> CampaignRunBegun:
+    """Record a run of a campaign that begins, or find it."""
+    raise NotImplementedError
+
+
+@activity.defn
+def record_campaign_run(record: RecordCampaignRun) -> None:
+    """Write what a run decided, and order the launches that follow."""
+    raise NotImplementedError
+
+
+@activity.defn
+def find_steps(sought: StepSought) -> StepsFound:
+    """Look for earlier runs of a campaign that have done what steps do."""
+    raise NotImplementedError
+
+
+@activity.defn
+def step_end(asked: StepAsked) -> StepEnd:
+    """What the experiment or the task of a step came to."""
     raise NotImplementedError

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from workflows.campaigns.definition import Definition, Schedule, StepKind
+from workflows.campaigns.plan import RunState, StepOutcome
 from workflows.config.resources import Closeness
 from workflows.lifecycle.allocation import AllocationEnd, ContainerResult
 from workflows.lifecycle.budget import Clock, Meter
@@ -807,3 +809,159 @@ class ImportOutcome(BaseModel):
 
     import_id: int
     error: str = ""
+
+
+# -- campaigns -------------------------------------------------------------------------------------------------------
+
+
+class CampaignState(BaseModel):
+    """The state of a run of a campaign, when its workflow continues as new or is started again.
+
+    Attributes:
+        run_id: Of its record.
+        number: Within its campaign.
+        definition: In the version that it runs.
+        context: Digest of the files that its steps run with.
+        params: Its parameters.
+        time: That it is for: of the schedule, otherwise when it began.
+        is_fresh: Nothing is taken from earlier runs.
+        state: What users want of it.
+        newest_wish: The number of the wish that said so.
+        revision: Of its newest record.
+        outcomes: By step.
+    """
+
+    run_id: int
+    number: int
+    definition: Definition
+    context: str = ""
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+    time: datetime
+    is_fresh: bool = False
+    state: RunState = RunState.ACTIVE
+    newest_wish: int = 0
+    revision: int = 0
+    outcomes: dict[str, StepOutcome]
+
+
+class CampaignOrder(BaseModel):
+    """A run of a campaign. `run_id`: of its record; 0: a schedule starts it, and it has none yet."""
+
+    campaign_id: int
+    run_id: int = 0
+    state: CampaignState | None = None  # of one that goes on
+
+
+class BeginCampaignRun(BaseModel):
+    """Record a run that begins, or find it. `scheduled_at`: the time of the schedule that it is for."""
+
+    campaign_id: int
+    run_id: int = 0
+    workflow_id: str
+    scheduled_at: datetime | None = None
+
+
+class CampaignRunBegun(BaseModel):
+    """None: there is nothing to run, as the campaign is gone, or that time has had its run."""
+
+    state: CampaignState | None = None
+
+
+class StepLaunch(BaseModel):
+    """A step to launch, by the API: an experiment, a task, or a version of a model."""
+
+    step: str
+    attempt: int
+    kind: StepKind
+    config: dict[str, Any]
+
+
+class RecordCampaignRun(BaseModel):
+    """What a run decided. `state`: None while it goes on; `is_canceling`: Temporal wants it to end, and no user."""
+
+    run_id: int
+    revision: int
+    state: RunState | None = None
+    message: str = ""
+    is_canceling: bool = False
+    outcomes: dict[str, StepOutcome] = Field(default_factory=dict[str, StepOutcome])
+    launches: list[StepLaunch] = Field(default_factory=list[StepLaunch])
+
+
+class StepSought(BaseModel):
+    """Which earlier run of the campaign has done what these steps do, by the digests of their inputs?"""
+
+    run_id: int
+    digests: dict[str, str]
+
+
+class StepsFound(BaseModel):
+    """What of it can be taken, by step."""
+
+    outcomes: dict[str, StepOutcome] = Field(default_factory=dict[str, StepOutcome])
+
+
+class StepLaunched(BaseModel):
+    """What became of an order to launch a step. `refused`: why nothing was launched."""
+
+    step: str
+    attempt: int
+    experiment_id: int | None = None
+    task_id: str | None = None
+    outputs: dict[str, Any] | None = None  # of a registration, which is over then
+    refused: str = ""
+
+
+class StepEnded(BaseModel):
+    """What a step had launched has ended."""
+
+    step: str
+    attempt: int
+
+
+class StepAsked(BaseModel):
+    """What did the experiment or the task come to that a step launched?"""
+
+    run_id: int
+    step: str
+    attempt: int
+    experiment_id: int | None = None
+    task_id: str | None = None
+
+
+class StepEnd(BaseModel):
+    """It completed, or why it did not; and what it leaves for the steps after it."""
+
+    is_completed: bool
+    is_canceled: bool = False
+    message: str = ""
+    outputs: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class CampaignWish(BaseModel):
+    """What a user wants of a run. `number` grows from wish to wish: an earlier one is out of date."""
+
+    number: int
+    state: RunState
+
+
+class CampaignSchedule(BaseModel):
+    """The schedule of a campaign as Temporal is to have it; `schedule`: None: it is to have none.
+
+    `revision` grows from change to change: an earlier one is out of date.
+    """
+
+    campaign_id: int
+    name: str = ""
+    revision: int = 0
+    schedule: Schedule | None = None
+    is_paused: bool = False
+
+
+class BackfillOrder(BaseModel):
+    """Times of a schedule to start runs for: those between `start` and `end`."""
+
+    campaign_id: int
+    start: datetime
+    end: datetime
+    is_all_at_once: bool = False

@@ -91,6 +91,16 @@ def import_workflow(import_id: int) -> str:
     return f"import-{import_id}"
 
 
+def campaign_workflow(run_id: int) -> str:
+    """Workflow id of a run of a campaign that a user started. What a schedule starts is named by Temporal."""
+    return f"campaign-run-{run_id}"
+
+
+def campaign_schedule(campaign_id: int) -> str:
+    """Id of the schedule of a campaign in Temporal. Its workflows have it in front of their time."""
+    return f"campaign-{campaign_id}"
+
+
 def trial_task(experiment_id: int, request_id: str, continuation: int = 0) -> str:
     """Id of the task of a trial. Each time that its experiment continues and runs it again, it gets a further one."""
     first = f"{experiment_id}.{request_id}"

@@ -78,7 +78,15 @@ def parse_cron(text: str) -> Cron:
         )
     sets = [_values(field, *bounds) for field, bounds in zip(fields, _FIELDS, strict=True)]
     weekdays = tuple(sorted({day % 7 for day in sets[4]}))
-    cron = Cron(*map(tuple, sets[:4]), weekdays, fields[2].startswith("*"), fields[4].startswith("*"))
+    cron = Cron(
+        minutes=tuple(sets[0]),
+        hours=tuple(sets[1]),
+        days=tuple(sets[2]),
+        months=tuple(sets[3]),
+        weekdays=weekdays,
+        is_any_day=fields[2].startswith("*"),
+        is_any_weekday=fields[4].startswith("*"),
+    )
     if next(times(cron, datetime(2000, 1, 1, tzinfo=UTC), UTC), None) is None:
         raise CronError(f"{text!r}: no such day ever comes")
     return cron

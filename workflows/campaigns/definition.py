@@ -76,7 +76,10 @@ OUTPUTS: dict[StepKind, dict[str, str]] = {
 #: What a run says of itself.
 RUN_FIELDS = ("number", "time", "date")
 #: Where a reference has to be of one type: the end of its path in an experiment's configuration.
-_TYPED = {("searcher", "source_checkpoint_uuid"): "checkpoint", ("searcher", "source_trial_id"): "trial"}
+_TYPED: dict[tuple[str, ...], str] = {
+    ("searcher", "source_checkpoint_uuid"): "checkpoint",
+    ("searcher", "source_trial_id"): "trial",
+}
 
 
 class Schedule(Section):
