@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from database.models import Experiment, Model, NamespaceBinding, Outbox, Project, Task, TaskLog, Workspace
+from database.campaigns import post_schedules
+from database.models import Campaign, Experiment, Model, NamespaceBinding, Outbox, Project, Task, TaskLog, Workspace
 from workflows import names
 from workflows.messages import NamespaceRemovalOrder
 
@@ -47,12 +48,15 @@ def drop_workspace_if_empty(session: Session, workspace_id: int) -> None:
 
 
 def erase_contents(session: Session, workspace_id: int) -> None:
-    """Delete the tasks of a workspace, which have all ended, with their logs, and its own namespaces in clusters."""
+    """Delete the tasks of a workspace, which have all ended, its campaigns, and its own namespaces in clusters."""
     owned = select(NamespaceBinding).where(NamespaceBinding.workspace_id == workspace_id, NamespaceBinding.own != "")
     for row in session.scalars(owned):
         order = NamespaceRemovalOrder(agent_id=row.cluster, workspace_id=workspace_id, namespace=row.own)
         workflow_id = names.namespace_removal_workflow(row.cluster, row.own)
         session.add(Outbox(workflow_id=workflow_id, kind=REMOVE_NAMESPACE, payload=order.model_dump(mode="json")))
+    campaigns = session.scalars(select(Campaign.id).where(Campaign.workspace_id == workspace_id)).all()
+    post_schedules(session, campaigns)
+    session.execute(delete(Campaign).where(Campaign.id.in_(campaigns)))
     tasks = select(Task.id).where(Task.workspace_id == workspace_id)
     session.execute(delete(TaskLog).where(TaskLog.task_id.in_(tasks)))
     session.execute(delete(Task).where(Task.workspace_id == workspace_id))

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.errors import FailedPrecondition, Unavailable
-from api.temporal import codec_server
+from api.temporal import codec_server, schedules
 from api.temporal.completions import Completions
 from api.temporal.connection import Connection
 from workflows import names
@@ -24,6 +24,9 @@ from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
     AgentRun,
     AutoscalerRun,
+    BackfillOrder,
+    CampaignOrder,
+    CampaignSchedule,
     CleanupOrder,
     CommandResult,
     DeliveryOrder,
@@ -368,6 +371,39 @@ class Commands:
         """Have another cluster's database imported; nothing if it was begun before. Raises: Unavailable."""
         workflow_id = names.import_workflow(order.import_id)
         await self._ensure("Import", workflow_id, order, f"import {order.import_id}")
+
+    async def start_campaign_run(self, workflow_id: str, order: CampaignOrder) -> None:
+        """Start the workflow of a recorded run of a campaign; nothing if it was started before. Raises: Unavailable."""
+        client = await self.client()
+        try:
+            await client.start_workflow(
+                "CampaignRun",
+                order,
+                id=workflow_id,
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"run {order.run_id} of campaign {order.campaign_id}",
+                priority=ORDINARY,
+                rpc_timeout=_DEADLINE,
+            )
+        except WorkflowAlreadyStartedError:
+            return
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def put_schedule(self, schedule: CampaignSchedule) -> None:
+        """Have Temporal's schedule of a campaign as it is wanted, or none. Raises: Unavailable."""
+        try:
+            await schedules.put(await self.client(), schedule, _DEADLINE)
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def backfill(self, order: BackfillOrder) -> None:
+        """Have runs of a campaign started for past times of its schedule. Raises: Unavailable."""
+        try:
+            await schedules.backfill(await self.client(), order, _DEADLINE)
+        except RPCError as error:
+            raise _unavailable(error) from None
 
     async def _start_cleanup(
         self,

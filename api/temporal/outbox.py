@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from api import tracing
 from api.errors import ApiError
 from api.temporal.commands import Commands
+from database.campaigns import PUT_SCHEDULE, schedule_of
 from database.models import HeldStart, Outbox
 from database.organization import REMOVE_NAMESPACE
 from database.session import Database
@@ -21,6 +22,8 @@ from database.webhooks import DELIVER
 from workflows import names
 from workflows.messages import (
     AutoscalerRun,
+    BackfillOrder,
+    CampaignOrder,
     CleanupOrder,
     DeliveryOrder,
     ExperimentRun,
@@ -42,6 +45,8 @@ START_POOL = "start_pool"
 STOP_POOL = "stop_pool"
 START_NODES = "start_nodes"
 START_IMPORT = "start_import"
+START_CAMPAIGN_RUN = "start_campaign_run"
+BACKFILL = "backfill_campaign"
 
 
 def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
@@ -170,6 +175,13 @@ class Dispatcher:
             await self._commands.ensure_autoscaler(AutoscalerRun.model_validate(entry.payload))
         elif entry.kind == START_IMPORT:
             await self._commands.start_import(ImportOrder.model_validate(entry.payload))
+        elif entry.kind == START_CAMPAIGN_RUN:
+            await self._commands.start_campaign_run(entry.workflow_id, CampaignOrder.model_validate(entry.payload))
+        elif entry.kind == PUT_SCHEDULE:  # as it is now: what an earlier message was about is out of date
+            schedule = await asyncio.to_thread(schedule_of, self._database, entry.payload["campaign_id"])
+            await self._commands.put_schedule(schedule)
+        elif entry.kind == BACKFILL:
+            await self._commands.backfill(BackfillOrder.model_validate(entry.payload))
         elif entry.kind == STOP_POOL:
             await self._commands.end_pool(PoolRun.model_validate(entry.payload))
         else:
