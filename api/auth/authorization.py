@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.errors import FailedPrecondition, Forbidden, NotFound
 from database.models import (
+    Campaign,
     Checkpoint,
     Experiment,
     GroupMember,
@@ -305,4 +306,39 @@ def readable_checkpoint(session: Session, uuid: str, caller: UserPrincipal | All
     row = session.scalar(readable_checkpoints(caller).where(Checkpoint.uuid == uuid))
     if row is None:
         raise NotFound(f"checkpoint {uuid} not found")
+    return row
+
+
+def readable_campaigns(user: UserPrincipal) -> ColumnElement[bool]:
+    """Whether a user may see a campaign, as a condition."""
+    if user.is_admin or user.is_basic:
+        return true()
+    return or_(Campaign.workspace_id.in_(readable_workspaces(user)), Campaign.owner_id == user.user_id)
+
+
+def readable_campaign(session: Session, campaign_id: int, user: UserPrincipal) -> Campaign:
+    """A campaign that the user may see. Raises: NotFound."""
+    row = session.scalar(select(Campaign).where(Campaign.id == campaign_id, readable_campaigns(user)))
+    if row is None:
+        raise NotFound(f"campaign {campaign_id} not found")
+    return row
+
+
+def changeable_campaign(session: Session, campaign_id: int, user: UserPrincipal) -> Campaign:
+    """A campaign that the user may run, pause and delete: its owner, and editors of its workspace.
+
+    Raises: NotFound, Forbidden.
+    """
+    row = readable_campaign(session, campaign_id, user)
+    if row.owner_id != user.user_id and (role_in(session, user, row.workspace_id) or 0) < Role.PROJECT_RESTRICTED:
+        raise Forbidden(f"campaign {campaign_id} belongs to another user, and this needs the role editor")
+    return row
+
+
+def own_campaign(session: Session, campaign_id: int, user: UserPrincipal) -> Campaign:
+    """A campaign of the user, whose steps act as them: nobody else says what they do. Raises: NotFound, Forbidden."""
+    row = readable_campaign(session, campaign_id, user)
+    if row.owner_id != user.user_id:
+        owner = session.get_one(User, row.owner_id).username
+        raise Forbidden(f"campaign {campaign_id} acts as its owner {owner}, who alone changes what it does")
     return row

@@ -26,6 +26,11 @@ def shown(config: Mapping[str, Any]) -> dict[str, Any]:
     return masked
 
 
+def named(config: Mapping[str, Any]) -> list[str]:
+    """The fields of a configuration that hold secrets, as `checkpoint_storage.secret_key`."""
+    return [".".join((*way, field)) for way, secrets in _found(config) for field in secrets]
+
+
 def shown_texts(config: str, original: str) -> tuple[str, str]:
     """A configuration as JSON and the text that a user sent for it, both without its secrets."""
     if not any(field in config for field in _QUOTED):

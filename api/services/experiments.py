@@ -159,6 +159,7 @@ class Creator:
         key: Key | None,
         origin: Origin | None = None,
         note: Callable[[Session, Experiment], None] | None = None,
+        content: bytes | None = None,
     ) -> Created:
         """Check and record an experiment; with `validate_only` nothing is recorded and the id is 0.
 
@@ -168,12 +169,13 @@ class Creator:
             key: of the request; a repeat answers with the experiment of the first one.
             origin: where it branches off, if it is a fork.
             note: what else is recorded in its transaction.
+            content: its files as they are packed already, where none come with the request.
 
         Raises: BadRequest, NotFound, TooLarge, Unsupported, Conflict. Nothing is left behind.
         """
         if request.unmanaged:
             return self.create_unmanaged(request, user, None)
-        checked = self._checked(request, user, origin)
+        checked = self._checked(request, user, origin, content)
         try:
             with self.database.write() as session:
                 earlier = None if key is None else _earlier(session, key)
@@ -290,6 +292,7 @@ class Creator:
         place = places.get(where)
         if place is None:
             place = places[where] = self._place(session, site, config, user, is_active=request.activate)
+        check_next_resources(session, config, site.workspace_id, user)
         wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], place.pool)
         said = notices(merge_configs(checked.document.value, site.template), place.launchers)
         said += loose_numbers(checked.document)
@@ -457,7 +460,6 @@ class Creator:
         named = config.resources.resource_pool
         pool = named or defaults_of(session).of(config.resources.slots_per_trial)
         check_available(session, pool, workspace_id, user, f"{_PREFIX}<config>.resources.resource_pool")
-        check_next_resources(session, config, workspace_id, user)
         return pool
 
 
@@ -468,6 +470,8 @@ def check_next_resources(
 
     Raises: BadRequest, which names the place in the configuration.
     """
+    if not config.failure_policies:
+        return
     policy = config_policies.governing(session, workspace_id, Workload.EXPERIMENT)
     for place, each in enumerate(config.failure_policies):
         wanted = {} if each.resources is None else each.resources.model_dump(exclude_none=True)

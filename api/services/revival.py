@@ -17,15 +17,18 @@ from sqlalchemy import delete, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
-from api.services import cleanup, experiments, imports, tasks
+from api.services import campaigns, cleanup, experiments, imports, tasks
 from api.services.forks import origin_of
 from api.services.pools import post_service, run_of
 from api.temporal import outbox
 from database import budgets
+from database import campaigns as campaign_records
 from database.log_lines import FURTHER, note_line
 from database.models import (
     Agent,
     Allocation,
+    Campaign,
+    CampaignRun,
     Checkpoint,
     Experiment,
     HeldStart,
@@ -138,6 +141,7 @@ def revive(session: Session, timing: Timing, made_at: datetime) -> Revived:
     _post_deliveries(session)
     _post_cleanup(session, made_at)
     imports.end_lost(session, f"{because}: run it again")
+    _post_campaigns(session)
     return revived
 
 
@@ -246,6 +250,7 @@ def _give_up(session: Session, row: Experiment, reason: str) -> None:
     for trial in session.scalars(select(Trial).where(Trial.experiment_id == row.id, Trial.ended_at.is_(None))):
         trial.state, trial.ended_at = TrialState.ERROR.value, now
         end_trial_task(session, trial.id, TaskState.ERROR.value, now)
+    campaign_records.note_end(session, experiment_id=row.id)
 
 
 def _inheritance(
@@ -391,6 +396,18 @@ def _post_task(session: Session, row: Task, timing: Timing, because: str) -> boo
         note_line(session, row.id, f"{because[:1].upper()}{because[1:]}.", place=FURTHER, level="WARNING")
     outbox.post(session, names.task_workflow(row.id), outbox.START_TASK, run.model_dump(mode="json"))
     return bool(run.lost)
+
+
+# -- campaigns ---------------------------------------------------------------------------------------------------------
+
+
+def _post_campaigns(session: Session) -> None:
+    """Runs that have not ended go on from their records, and schedules start again."""
+    for run in session.scalars(select(CampaignRun).where(CampaignRun.ended_at.is_(None)).order_by(CampaignRun.id)):
+        campaigns.post_start(session, run)
+        session.flush()
+        campaign_records.post_again(session, run)
+    campaign_records.post_schedules(session, session.scalars(select(Campaign.id).order_by(Campaign.id)).all())
 
 
 # -- what is on its way ----------------------------------------------------------------------------------------------
