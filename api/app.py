@@ -39,6 +39,7 @@ from api.routes import (
     audit,
     budgets,
     bulk,
+    campaigns,
     checkpoints,
     cleanup,
     cluster,
@@ -102,6 +103,7 @@ from api.routes.legacy import users as legacy_users
 from api.schemas.body import told_of
 from api.services import budget_rounds, silence
 from api.services import gates as gate_service
+from api.services.campaign_launches import CampaignLaunches
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
 from api.services.live import Live
@@ -134,6 +136,7 @@ TAGS = [
     {"name": "allocations", "description": "What a container says and asks about itself."},
     {"name": "checkpoints", "description": "Reported by trials, described and downloaded by people."},
     {"name": "models", "description": "The model registry."},
+    {"name": "campaigns", "description": "Steps that come after each other, their runs and schedules."},
     {"name": "workspaces", "description": "Who shares what."},
     {"name": "users", "description": "Login, sessions and users."},
     {"name": "cluster", "description": "Agents, pools, the job queue and the master."},
@@ -170,6 +173,7 @@ _MODULES = (
     model_files,
     budgets,
     gates,
+    campaigns,
     bulk,
     log_retention,
     trials,
@@ -236,6 +240,9 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(budget_rounds.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(gate_service.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(silence.watch(parts.database, parts.dispatcher)),
+            asyncio.create_task(
+                CampaignLaunches(parts.database, parts.creator, parts.commands, settings).run(parts.dispatcher)
+            ),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
         ]

@@ -113,6 +113,9 @@ KINDS = ("notebook", "shell", "tensorboard")
 POLICY = {"configPolicies": {"constraints": {"priority_limit": 1}}}
 WEBHOOK = {"url": "https://example.com", "workspaceId": "{workspace_id}",
            "mode": "WEBHOOK_MODE_SPECIFIC", "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]}  # fmt: skip
+CAMPAIGN = "name: x\nsteps:\n  a:\n    task:\n      entrypoint: 'true'\n"
+#: Whoever else may see it has no part in what it does.
+OF_CAMPAIGN_OWNER = "401 400 403 403 403 403 404 403 403 403 403 403"
 ROWS: list[tuple[str, str, Any, str]] = [
     # imports: one at a time may run, so that none is started here
     ("GET", "/api/v1/undeterred/imports", None, ADMINS),
@@ -307,6 +310,21 @@ ROWS: list[tuple[str, str, Any, str]] = [
     # who is asked by nobody but the signature
     ("POST", "/api/v1/undeterred/gates/{gate_id}/answer", {"webhook": "x", "approve": True},
      PUBLIC.replace("200", "403")),
+    # campaigns; 400 is the answer to who may: this one has no schedule, and nothing is no definition
+    ("GET", "/api/v1/undeterred/campaigns", None, USERS),
+    ("POST", "/api/v1/undeterred/campaigns", {"definition": CAMPAIGN}, USERS_WRITE),
+    ("GET", "/api/v1/undeterred/campaigns/{campaign_id}", None, SEEN),
+    ("PUT", "/api/v1/undeterred/campaigns/{campaign_id}", {"definition": ""}, OF_CAMPAIGN_OWNER),
+    ("POST", "/api/v1/undeterred/campaigns/{campaign_id}/pause", None, EDITORS),
+    ("POST", "/api/v1/undeterred/campaigns/{campaign_id}/activate", None, EDITORS),
+    ("POST", "/api/v1/undeterred/campaigns/{campaign_id}/backfill",
+     {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}, OF_CAMPAIGN_OWNER),
+    ("GET", "/api/v1/undeterred/campaigns/{campaign_id}/runs", None, SEEN),
+    ("POST", "/api/v1/undeterred/campaigns/{campaign_id}/runs", {}, EDITORS),
+    ("GET", "/api/v1/undeterred/campaigns/{campaign_id}/runs/{number}", None, SEEN),
+    ("POST", "/api/v1/undeterred/campaigns/{campaign_id}/runs/{number}/{command}", None, EDITORS),
+    ("DELETE", "/api/v1/undeterred/campaigns/{spare_campaign_id}", None,
+     "401 200 404 404 404 404 404 404 403 403 403 403"),
     ("GET", "/api/v1/undeterred/tokens/{token_id}/budget", None, "401 200 404 404 404 404 404 200 403 403 403 200"),
     ("PATCH", "/api/v1/undeterred/tokens/{token_id}/budget", {"slotHours": 1000},
      "401 200 404 404 404 404 404 200 403 403 403 403"),
@@ -679,6 +697,14 @@ class World:
         for name in ("generic_id", "spare_generic_id", "paused_id"):
             self.fields[name] = (await owner.post("/api/v1/generic-tasks", body))["taskId"]
         await owner.post(f"/api/v1/tasks/{self.fields['paused_id']}/pause")
+        with self._api.database.read() as session:
+            project = session.get_one(Project, self.fields["project_id"])
+            workspace = session.get_one(Workspace, project.workspace_id)
+        place = f"workspace: {workspace.name}\nproject: {project.name}\n"
+        for name in ("campaign_id", "spare_campaign_id"):
+            made = await owner.post("/api/v1/undeterred/campaigns", {"definition": place + CAMPAIGN})
+            self.fields[name] = made["campaign"]["id"]
+        await owner.post(f"/api/v1/undeterred/campaigns/{self.fields['campaign_id']}/runs")
 
     async def _furnish(self, container: Caller, workspace_id: int) -> None:
         """What is registered in the workspace by its administrators, and spare things that rows may use up."""
