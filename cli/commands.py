@@ -69,6 +69,7 @@ ENTRIES = (
     Entry("user-group", "groups of users", "user_group"),
     Entry("rbac", "roles and permissions, by workspace", "rbac"),
     Entry("token", "access tokens, by which programs log in", "token", synonyms=("tkn",)),
+    Entry("campaign", "campaigns: steps that come after each other, and their schedules", "campaign"),
     Entry("gate", "approve or deny what waits for approval", "gate"),
     Entry("config-policies", "policies: defaults and limits for configurations", "config_policies", synonyms=("cp",)),
     Entry("webhook", "webhooks: send events to other systems", "webhook"),

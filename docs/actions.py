@@ -96,6 +96,25 @@ ACTIONS: dict[str, Action | str] = {
     "model move": Action("a model", "Move", "pages/models.js", "POST models/{}/move"),
     "model register-version": Action("Checkpoints", "Register", "checkpoints.js", "POST models/{}/versions"),
     "workspace create": Action("Workspaces", "New workspace", "pages/workspaces.js", "POST workspaces"),
+    "campaign create": Action("Campaigns", "New campaign", "pages/campaigns.js", "POST undeterred/campaigns"),
+    "campaign edit": Action("a campaign", "Edit", "pages/campaigns.js", "PUT undeterred/campaigns/{}"),
+    "campaign run": Action("a campaign", "Run it now", "pages/campaigns.js", "POST undeterred/campaigns/{}/runs"),
+    "campaign backfill": Action(
+        "a campaign with a schedule", "Back-fill", "pages/campaigns.js", "POST undeterred/campaigns/{}/backfill"
+    ),
+    "campaign pause": Action(
+        "a campaign with a schedule; a run", "Pause", "pages/campaigns.js", "POST undeterred/campaigns/{}/pause"
+    ),
+    "campaign activate": Action(
+        "a campaign with a schedule; a run", "Activate", "pages/campaigns.js", "POST undeterred/campaigns/{}/activate"
+    ),
+    "campaign cancel": Action(
+        "a run of a campaign", "Cancel", "pages/campaigns.js", "POST undeterred/campaigns/{}/runs/{}/cancel"
+    ),
+    "campaign kill": Action(
+        "a run of a campaign", "Kill", "pages/campaigns.js", "POST undeterred/campaigns/{}/runs/{}/kill"
+    ),
+    "campaign delete": Action("a campaign", "Delete", "pages/campaigns.js", "DELETE undeterred/campaigns/{}"),
     "gate approve": Action("an experiment", "Approve", "gates.js", "POST undeterred/gates/{}/approve"),
     "gate deny": Action("an experiment", "Deny", "gates.js", "POST undeterred/gates/{}/deny"),
     "workspace budget set": Action(
@@ -247,6 +266,7 @@ ACTIONS: dict[str, Action | str] = {
 _READS = """
     status; logs; deploy local logs; deploy local status; deploy logs; deploy status; preview-search; version; doctor;
     completion; dev auth-token; dev simulate-pool;
+    campaign config; campaign describe; campaign list; campaign runs; campaign wait;
     gate list; experiment budget show; experiment config; experiment config-schema; experiment describe;
     experiment download; experiment download-model-def; experiment export; experiment follow; experiment list;
     experiment list-checkpoints;

@@ -16,7 +16,19 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.schemas.live import Kind, Topic
-from database.models import Agent, Allocation, Checkpoint, Experiment, Metric, ResourcePool, Task, TaskLog, Trial
+from database.models import (
+    Agent,
+    Allocation,
+    Campaign,
+    CampaignRun,
+    Checkpoint,
+    Experiment,
+    Metric,
+    ResourcePool,
+    Task,
+    TaskLog,
+    Trial,
+)
 from workflows.lifecycle.experiment import TERMINAL as ENDED_EXPERIMENT
 from workflows.lifecycle.task import TERMINAL as ENDED_TASK
 
@@ -141,6 +153,19 @@ def _curve(session: Session, topic: Topic) -> Any:
     return session.scalar(runs)
 
 
+def _campaigns(session: Session, topic: Topic) -> Any:
+    whole = _row(session, func.count(Campaign.id), func.max(Campaign.id), func.max(Campaign.updated_at))
+    runs = select(func.count(), func.sum(CampaignRun.revision), func.sum(CampaignRun.wishes))
+    return whole, tuple(session.execute(runs.where(CampaignRun.ended_at.is_(None))).one())
+
+
+def _campaign(session: Session, topic: Topic) -> Any:
+    own = select(Campaign.revision, Campaign.updated_at, Campaign.last_number).where(Campaign.id == topic.number)
+    runs = select(func.sum(CampaignRun.revision), func.sum(CampaignRun.wishes), func.max(CampaignRun.ended_at))
+    runs = runs.where(CampaignRun.campaign_id == topic.number)
+    return *map(tuple, session.execute(own)), tuple(session.execute(runs).one())
+
+
 def _system(session: Session, topic: Topic) -> Any:
     newest = select(func.max(Metric.reported_at))
     return session.scalar(newest.where(Metric.trial_id == topic.number, Metric.total_batches.is_(None)))
@@ -157,4 +182,6 @@ _VERSIONS: dict[Kind, Callable[[Session, Topic], Any]] = {
     "log": _log,
     "curve": _curve,
     "system": _system,
+    "campaigns": _campaigns,
+    "campaign": _campaign,
 }

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable, readable_task, readable_trial
+from api.auth.authorization import readable, readable_campaign, readable_task, readable_trial
 from api.deps import PartsDep, UserDep, asked_again
 from api.errors import ApiError, Forbidden, NotFound
 from api.routing import Route
@@ -77,5 +77,7 @@ def _check(session: Session, topic: Topic, user: UserPrincipal) -> None:
         readable(session, topic.number, user)
     elif topic.kind == "trial":
         readable_trial(session, topic.number, user)
+    elif topic.kind == "campaign":
+        readable_campaign(session, topic.number, user)
     elif topic.task_id:
         readable_task(session, topic.task_id, user)

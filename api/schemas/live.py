@@ -8,13 +8,38 @@ from typing import Literal
 
 from api.errors import BadRequest
 
-Kind = Literal["experiments", "jobs", "tasks", "agents", "experiment", "trial", "task", "curve", "log", "system"]
+Kind = Literal[
+    "experiments",
+    "jobs",
+    "tasks",
+    "agents",
+    "experiment",
+    "trial",
+    "task",
+    "curve",
+    "log",
+    "system",
+    "campaigns",
+    "campaign",
+]
 
 #: Of one stream, which all tabs of a browser share.
 MOST_TOPICS = 200
 #: Lists, and things by number or by the id of a task.
-_LISTS: dict[str, Kind] = {"experiments": "experiments", "jobs": "jobs", "tasks": "tasks", "agents": "agents"}
-_BY_NUMBER: dict[str, Kind] = {"experiment": "experiment", "trial": "trial", "curve": "curve", "system": "system"}
+_LISTS: dict[str, Kind] = {
+    "experiments": "experiments",
+    "jobs": "jobs",
+    "tasks": "tasks",
+    "agents": "agents",
+    "campaigns": "campaigns",
+}
+_BY_NUMBER: dict[str, Kind] = {
+    "experiment": "experiment",
+    "trial": "trial",
+    "curve": "curve",
+    "system": "system",
+    "campaign": "campaign",
+}
 _BY_TASK: dict[str, Kind] = {"task": "task", "log": "log"}
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -28,7 +53,7 @@ class Topic:
     Attributes:
         text: As it was asked for.
         kind: Of what.
-        number: Of an experiment or a trial; 0 of others.
+        number: Of an experiment, a trial or a campaign; 0 of others.
         task_id: Of a task; empty of others.
     """
 

@@ -45,6 +45,7 @@ PAGES = {
     "bands": ("/det/experiments/1?group=h.batch_size", "figure"),
     "usage": ("/det/cluster/historical-usage", "table"),
     "models": ("/det/models", ".empty, table"),
+    "campaigns": ("/det/campaigns", ".empty, table"),
     "templates": ("/det/templates", ".empty, table"),
     "webhooks": ("/det/webhooks", ".empty, table"),
     "users": ("/det/admin/users", "table"),

@@ -228,6 +228,7 @@ LOCAL = (
 )
 """What asks no cluster, or more than a cluster."""
 FURTHER = {
+    "campaign backfill": "--from 2026-01-01 --to 2026-01-02",
     "experiment export": "--to tables",
     "trial add": "lr=1",
     "export mlflow": "--to store",

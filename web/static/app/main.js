@@ -24,6 +24,8 @@ const TaskPage = lazy("TaskPage", () => import("./pages/tasks.js"));
 const Wait = lazy("Wait", () => import("./pages/tasks.js"));
 const Models = lazy("Models", () => import("./pages/models.js"));
 const ModelPage = lazy("ModelPage", () => import("./pages/models.js"));
+const Campaigns = lazy("Campaigns", () => import("./pages/campaigns.js"));
+const CampaignPage = lazy("CampaignPage", () => import("./pages/campaigns.js"));
 const Templates = lazy("Templates", () => import("./pages/templates.js"));
 const Webhooks = lazy("Webhooks", () => import("./pages/webhooks.js"));
 const Admin = lazy("Admin", () => import("./pages/admin.js"));
@@ -52,6 +54,8 @@ const PAGES = [
   ["/wait/:type/:id", Wait],
   ["/models", Models],
   ["/models/:name/:tab?", ModelPage],
+  ["/campaigns", Campaigns],
+  ["/campaigns/:id/:tab?", CampaignPage],
   ["/templates", Templates],
   ["/webhooks", Webhooks],
   ["/admin/:tab?", Admin],
@@ -68,6 +72,7 @@ const MENU = [
   ["/det/jobs", "Queue", "/resourcepool"],
   ["/det/cluster", "Cluster", "/logs"],
   ["/det/models", "Models", ""],
+  ["/det/campaigns", "Campaigns", ""],
   ["/det/templates", "Templates", ""],
   ["/det/webhooks", "Webhooks", ""],
 ];
