@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from cli import commands
 from tests.docs.pages import Block, blocks
 from tests.kit.servers import REPOSITORY
+from workflows.campaigns.definition import parse_definition
 from workflows.config import experiment_config_json_schema
 from workflows.config.check import check_written
 from workflows.config.config_policies import ConfigPolicy, Workload, parse_policy
@@ -105,6 +106,10 @@ def test_configuration_is_accepted(block: Block) -> None:
         return
     if document.keys() <= PROCESSES["properties"].keys():
         Draft202012Validator(PROCESSES).validate(document)
+        return
+    if document.keys() & {"steps", "schedule"}:
+        steps = {} if "steps" in document else {"name": "x", "steps": {"a": {"task": {"entrypoint": "true"}}}}
+        assert parse_definition(json.dumps(document | steps), lambda path: json.dumps(MINIMAL)).order
         return
     assert document.keys() <= experiment_config_json_schema()["properties"].keys()
     assert not check_written(MINIMAL | document)
