@@ -21,6 +21,7 @@ from determined.common.experimental._types import (
     TrialSortBy,
     TrialState,
 )
+from determined.common.experimental.campaign import Campaign, CampaignRun
 from determined.common.experimental.checkpoint import Checkpoint
 from determined.common.experimental.determined import Determined
 from determined.common.experimental.experiment import Experiment, ExperimentReference
@@ -34,6 +35,8 @@ from determined.common.experimental.user import User
 from determined.common.experimental.workspace import Workspace
 
 __all__ = [
+    "Campaign",
+    "CampaignRun",
     "Checkpoint",
     "CheckpointOrderBy",
     "CheckpointSortBy",

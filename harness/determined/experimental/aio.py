@@ -14,6 +14,7 @@ One object is for one event loop.
 
 from __future__ import annotations
 
+from determined.common.experimental._async.campaign import AsyncCampaign, AsyncCampaignRun
 from determined.common.experimental._async.checkpoint import AsyncCheckpoint
 from determined.common.experimental._async.experiment import AsyncExperiment
 from determined.common.experimental._async.model import AsyncModel, AsyncModelVersion
@@ -25,6 +26,8 @@ from determined.common.experimental._async.workspace import AsyncWorkspace
 from determined.common.experimental.async_determined import AsyncDetermined
 
 __all__ = [
+    "AsyncCampaign",
+    "AsyncCampaignRun",
     "AsyncCheckpoint",
     "AsyncDetermined",
     "AsyncExperiment",

@@ -31,6 +31,7 @@ from determined.common.experimental._types import (
     TrialSortBy,
     TrialState,
 )
+from determined.common.experimental.campaign import Campaign, CampaignRun
 from determined.common.experimental.checkpoint import Checkpoint
 from determined.common.experimental.determined import Determined
 from determined.common.experimental.experiment import Experiment, ExperimentReference
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from determined.common.experimental._rows import Rows
 
 __all__ = [
+    "Campaign",
+    "CampaignRun",
     "Checkpoint",
     "CheckpointOrderBy",
     "CheckpointSortBy",
@@ -82,12 +85,14 @@ __all__ = [
     "ValidationMetrics",
     "Workspace",
     "add_oauth_client",
+    "create_campaign",
     "create_experiment",
     "create_experiments",
     "create_model",
     "create_user",
     "create_workspace",
     "delete_workspace",
+    "get_campaign",
     "get_checkpoint",
     "get_experiment",
     "get_model",
@@ -100,6 +105,7 @@ __all__ = [
     "get_user_by_name",
     "get_workspace",
     "iter_trials_metrics",
+    "list_campaigns",
     "list_experiments",
     "list_models",
     "list_oauth_clients",
@@ -195,6 +201,25 @@ def get_trial(trial_id: int) -> Trial:
 def get_checkpoint(uuid: str) -> Checkpoint:
     """See `Determined.get_checkpoint`."""
     return _client().get_checkpoint(uuid)
+
+
+def create_campaign(
+    definition: str | os.PathLike[str] | dict[str, Any],
+    model_dir: str | os.PathLike[str] | None = None,
+    includes: Iterable[str | os.PathLike[str]] | None = None,
+) -> Campaign:
+    """See `Determined.create_campaign`."""
+    return _client().create_campaign(definition, model_dir, includes)
+
+
+def get_campaign(campaign_id: int) -> Campaign:
+    """See `Determined.get_campaign`."""
+    return _client().get_campaign(campaign_id)
+
+
+def list_campaigns(name: str | None = None) -> Rows[Campaign]:
+    """See `Determined.list_campaigns`."""
+    return _client().list_campaigns(name)
 
 
 def create_model(name: str, description: str | None = "", metadata: dict[str, Any] | None = None) -> Model:

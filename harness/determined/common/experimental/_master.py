@@ -12,6 +12,7 @@ from determined.common.experimental._config import config_text
 from determined.common.experimental._rows import Rows
 from determined.common.experimental._types import ExperimentSortBy, ExperimentState, ModelSortBy, OrderBy, wire
 from determined.common.experimental._wire import new_key, pages, warnings_of
+from determined.common.experimental.campaign import Campaign
 from determined.common.experimental.checkpoint import Checkpoint
 from determined.common.experimental.experiment import Experiment
 from determined.common.experimental.model import Model
@@ -131,6 +132,50 @@ class Master:
             for warning in warnings_of(made):
                 logging.getLogger("determined").warning(f"creating experiment {made['id']}: {warning}")
         return [Experiment(int(made["id"]), self._session) for made in answer["experiments"]]
+
+    def create_campaign(
+        self,
+        definition: str | os.PathLike[str] | dict[str, Any],
+        model_dir: str | os.PathLike[str] | None = None,
+        includes: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> Campaign:
+        """Create a campaign, with its schedule if it has one. Ours.
+
+        Args:
+            definition: The path of a YAML file, or a dictionary, whose steps keep their order.
+            model_dir: The directory with the code of its steps, and the configurations that it names.
+            includes: Further files and directories to put beside it.
+
+        Raises:
+            InvalidExperimentException: The file can't be read.
+            InvalidContextException: The directory can't be packed.
+            InvalidRequestException: The master refuses the definition.
+        """
+        import json
+
+        text = json.dumps(definition) if isinstance(definition, dict) else config_text(definition)
+        body: dict[str, Any] = {"definition": text, "files": _packed("create_campaign", model_dir, includes)}
+        path = api_path("undeterred", "campaigns")
+        answer = self._session.post(path, body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S)
+        return Campaign.from_wire(self._session, answer.json()["campaign"])
+
+    def get_campaign(self, campaign_id: int) -> Campaign:
+        """A campaign by its number. Ours.
+
+        Raises:
+            NotFoundException: There is none.
+        """
+        answer = self._session.get(api_path("undeterred", "campaigns", campaign_id))
+        return Campaign.from_wire(self._session, answer.json()["campaign"])
+
+    def list_campaigns(self, name: str | None = None) -> Rows[Campaign]:
+        """Campaigns, the newest first. Ours.
+
+        Args:
+            name: Only those with this in their names.
+        """
+        found = pages(self._session, api_path("undeterred", "campaigns"), {"name": name}, "campaigns")
+        return Rows([Campaign.from_wire(self._session, body) for body in found])
 
     def get_experiment(self, experiment_id: int) -> Experiment:
         """An experiment by its id.

@@ -8,6 +8,7 @@ from determined.common.api._async._login import logout
 from determined.common.api._tokens import hash_password
 from determined.common.api._url import api_path, path_of
 from determined.common.experimental._async._wire import new_key, pages, warnings_of
+from determined.common.experimental._async.campaign import AsyncCampaign
 from determined.common.experimental._async.checkpoint import AsyncCheckpoint
 from determined.common.experimental._async.experiment import AsyncExperiment
 from determined.common.experimental._async.model import AsyncModel
@@ -132,6 +133,50 @@ class AsyncMaster:
             for warning in warnings_of(made):
                 logging.getLogger("determined").warning(f"creating experiment {made['id']}: {warning}")
         return [AsyncExperiment(int(made["id"]), self._session) for made in answer["experiments"]]
+
+    async def create_campaign(
+        self,
+        definition: str | os.PathLike[str] | dict[str, Any],
+        model_dir: str | os.PathLike[str] | None = None,
+        includes: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> AsyncCampaign:
+        """Create a campaign, with its schedule if it has one. Ours.
+
+        Args:
+            definition: The path of a YAML file, or a dictionary, whose steps keep their order.
+            model_dir: The directory with the code of its steps, and the configurations that it names.
+            includes: Further files and directories to put beside it.
+
+        Raises:
+            InvalidExperimentException: The file can't be read.
+            InvalidContextException: The directory can't be packed.
+            InvalidRequestException: The master refuses the definition.
+        """
+        import json
+
+        text = json.dumps(definition) if isinstance(definition, dict) else config_text(definition)
+        body: dict[str, Any] = {"definition": text, "files": await _packed("create_campaign", model_dir, includes)}
+        path = api_path("undeterred", "campaigns")
+        answer = await self._session.post(path, body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S)
+        return AsyncCampaign.from_wire(self._session, answer.json()["campaign"])
+
+    async def get_campaign(self, campaign_id: int) -> AsyncCampaign:
+        """A campaign by its number. Ours.
+
+        Raises:
+            NotFoundException: There is none.
+        """
+        answer = await self._session.get(api_path("undeterred", "campaigns", campaign_id))
+        return AsyncCampaign.from_wire(self._session, answer.json()["campaign"])
+
+    async def list_campaigns(self, name: str | None = None) -> Rows[AsyncCampaign]:
+        """Campaigns, the newest first. Ours.
+
+        Args:
+            name: Only those with this in their names.
+        """
+        found = pages(self._session, api_path("undeterred", "campaigns"), {"name": name}, "campaigns")
+        return Rows([AsyncCampaign.from_wire(self._session, body) async for body in found])
 
     async def get_experiment(self, experiment_id: int) -> AsyncExperiment:
         """An experiment by its id.
