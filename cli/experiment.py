@@ -109,9 +109,7 @@ def create(
         raise ValueError("--local needs no cluster; of the other options only --config, --include and --test-mode fit.")
     texts = creation.read_configs(config_file, config or [], test_mode and not local)
     if len(texts) > 1 and any((follow, follow_first_trial, test_mode, local)):
-        raise ValueError(
-            f"{config_file} has {len(texts)} documents: --follow, -f, --test-mode and --local take one."
-        )
+        raise ValueError(f"{config_file} has {len(texts)} documents: --follow, -f, --test-mode and --local take one.")
     files = creation.pack(model_def, include or [])
     if len(texts) > 1:
         for text in texts:
