@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import uuid
@@ -22,6 +23,21 @@ from tests.kit.servers import restartable_postgres, temporal_server
 from tests.streams import pytest_xdist_make_scheduler, turn_of  # noqa: F401 (the first is a hook)
 
 _numbers = itertools.count(1)
+
+# Ten thousand tests, and what they import, stay until the end: garbage is looked for among what comes after them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """The first test begins."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries count at the end what they made and nobody collected."""
+    gc.unfreeze()
+
 
 # A slow machine is no failure. CI runs the same examples each time; runs by hand look for new ones.
 settings.register_profile("here", deadline=None)

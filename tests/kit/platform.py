@@ -20,7 +20,7 @@ from api.settings import ApiSettings
 from api.temporal.connection import Connection
 from database.session import Database
 from determined.common.outgoing import Outgoing
-from tests.kit.patience import PATIENCE
+from tests.kit.patience import PATIENCE, pause
 from tests.kit.servers import free_port
 from workers.agent import main as agent_main
 from workers.api import listeners, server_of
@@ -204,15 +204,16 @@ class Platform:
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 30, *, what: str = "it is so") -> None:
         """Wait for a condition, with a limit."""
-        deadline = time.monotonic() + timeout_s * PATIENCE
+        began = time.monotonic()
         while True:
             result = condition()
             if asyncio.iscoroutine(result):
                 result = await result
             if result:
                 return
-            assert time.monotonic() < deadline, f"waited {timeout_s:g} s until {what}"
-            await asyncio.sleep(0.05)
+            waited = time.monotonic() - began
+            assert waited < timeout_s * PATIENCE, f"waited {timeout_s:g} s until {what}"
+            await asyncio.sleep(pause(waited))
 
     async def logs(self, trial_id: int) -> list[str]:
         """The lines of a trial, without time and container."""

@@ -8,10 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from httpx2 import Client
 from pydantic import SecretStr
-from scim2_client.engines.httpx2 import SyncSCIMClient
-from scim2_tester import Status, check_server
 
 from tests.integration.api.served import Caller, Served
 
@@ -57,6 +54,11 @@ class Provider(Caller):
 
 
 async def test_server_passes_the_checks_of_the_standards_tester(api: Served, provider: Provider) -> None:
+    # here, as loading them takes seconds, which each process would spend that looks for tests
+    from httpx2 import Client
+    from scim2_client.engines.httpx2 import SyncSCIMClient
+    from scim2_tester import Status, check_server
+
     def check() -> list[Any]:
         with Client(base_url=f"{api.http.base_url}/scim/v2", headers=provider.headers) as http:
             return check_server(SyncSCIMClient(http))
