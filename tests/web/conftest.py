@@ -6,6 +6,7 @@ Playwright keeps an event loop running for as long as it is open: no asynchronou
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,12 +27,26 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
-    """Two slots; experiment 1 is the demo's search, and over."""
-    with Embedded(tmp_path_factory.mktemp("web"), slots=2).started() as running:
-        done = running.det("experiment", "create", str(DIGITS / "adaptive.yaml"), str(DIGITS), "--follow")
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Embedded:
+    """A cluster that was stopped, for copies: it has two slots, and experiment 1 is the demo's search, and over."""
+    made = Embedded(tmp_path_factory.mktemp("searched"), slots=2)
+    made.environment["UNDETERRED_STORAGE_ROOTS"] = str(tmp_path_factory.getbasetemp())
+    with made.started():
+        done = made.det("experiment", "create", str(DIGITS / "adaptive.yaml"), str(DIGITS), "--follow")
         assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster(searched: Embedded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    """A copy of it, on the same ports."""
+    folder = tmp_path_factory.mktemp("web")
+    shutil.copytree(searched.folder.parent, folder, dirs_exist_ok=True)
+    copy = Embedded(folder, slots=2)
+    own = {name: copy.environment[name] for name in ("UNDETERRED_HOME", "DET_DEBUG_CONFIG_PATH")}
+    copy.environment = searched.environment | own
+    with copy.started() as running:
         yield running
 
 
