@@ -35,7 +35,7 @@ SEARCH = config(
 LANES = 6
 KINDS = (*TELLING, "decided") if IS_LONG else TELLING
 #: Of so many steps one.
-EVERY = {"experiment": 1, "trial": chosen(4, 1)}
+EVERY = {"experiment": chosen(2, 1), "trial": chosen(4, 1)}
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from tests.chaos.scale import chosen
 from tests.kit.embedded import Embedded
 from tests.kit.scripts import TRAIN
 from workers.versioning import build_id
@@ -21,7 +22,7 @@ from workflows import names
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("workflows", "activities", "database", "api", "workers")
-TRIALS = 20
+TRIALS = chosen(8, 20)
 CONFIG = """
 name: upgraded
 entrypoint: python3 train.py
