@@ -6,10 +6,12 @@ says in one sentence what to install.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 
 from cli.server import INSTALL
+from workers.processes import loading
 
 _OWN = ("activities", "api", "cli", "database", "determined", "workers", "workflows")
 
@@ -51,9 +53,11 @@ def restore() -> None:
 
 def _run(name: str) -> None:
     try:
-        module = importlib.import_module(f"workers.{name}")
+        with loading():
+            module = importlib.import_module(f"workers.{name}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in _OWN:
             raise
         sys.exit(f"undeterred-{name} needs the server's libraries, and {error.name} is not installed: {INSTALL}")
+    gc.freeze()  # what was loaded stays, and is no garbage
     module.run()

@@ -61,7 +61,7 @@ class Process:
         """
         if sys.platform == "linux":
             # loaded here, so that the next part, which needs much the same, has less to load
-            with _loading():
+            with loading():
                 run = importlib.import_module(module).run
             if _thread_count() == 1:
                 self.fork(run, environment)
@@ -177,7 +177,7 @@ def _opened_for_us(log: Path) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def _loading() -> Generator[None]:
+def loading() -> Generator[None]:
     """Code that is loaded in the block starts no thread, and no garbage is looked for: there is none yet."""
     name = "OPENBLAS_NUM_THREADS"  # numpy's library starts a thread a core as soon as it is loaded
     before = os.environ.get(name)
