@@ -596,6 +596,8 @@ async def test_a_listener_takes_many_connections(served: Served) -> None:
             except OSError:
                 return False
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
             return True
 
         await served.running.until(listens, what="the tunnel listens")
