@@ -3,12 +3,13 @@
 Experiments are run on a real platform: one that finishes, one that is paused and resumed, one whose trial fails and
 restarts. Kept are the histories of the experiment, its trials and the pool; of one search of each other method, of a fork
 and of a search that continued as new those of the experiment; of a pool that grows and shrinks those of the pool, its nodes and
-their agent; and those of generic tasks.
+their agent; those of generic tasks; and of runs of campaigns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 import tempfile
@@ -17,9 +18,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
 from temporalio.client import WorkflowHistory
 
-from database.models import Allocation
+from database.models import Allocation, CampaignRun
 from database.types import utc_now
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import EPOCHS, ONCE, TRAIN, config
@@ -275,6 +277,87 @@ async def tasks() -> None:
                 await _keep(running, f"task-{task_id}", f"task_{kind}", str(folder))
 
 
+_TASK = '{entrypoint: ["python3", "-c", "import sys, time; time.sleep(%s); sys.exit(%s)"], resources: {slots: 0}}'
+_CAMPAIGNS = {
+    "whole": """
+  train: {experiment: {entrypoint: python3 train.py, searcher: {name: single, metric: accuracy, max_length: 2}}}
+  publish: {register: {checkpoint: "${steps.train.best_checkpoint}", model: kept}, when: "${steps.train.metric} >= 0"}
+  skipped: {task: {entrypoint: "true"}, when: "${steps.train.metric} > 1000"}
+""",
+    "failed": f"""
+  flaky: {{task: {_TASK % (0, 3)}, retries: 1, if_failed: continue}}
+  refused: {{experiment: {{entrypoint: "true", searcher: {{name: single, metric: x, source_trial_id: "${{run.number}}000"}}}}}}
+""",
+    "canceled": f"""
+  slow: {{task: {_TASK % (300, 0)}}}
+  after: {{task: {_TASK % (0, 0)}, after: [slow]}}
+""",
+}
+
+
+async def campaigns() -> None:
+    """Runs of campaigns: one that completes, one that takes all from it, one whose steps fail, one that is paused and
+    killed, and one of a schedule that Temporal cancels.
+    """
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
+        folder = Path(name)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default"
+        ) as running:
+            await running.start_agent()
+            whole, failed, canceled = [await _campaign(running, name) for name in _CAMPAIGNS]
+            await _campaign_run(running, whole, 1, "COMPLETED", "whole")
+            await _campaign_run(running, whole, 2, "COMPLETED", "reused")
+            await _campaign_run(running, failed, 1, "ERROR", "failed")
+            await _campaign_run(running, canceled, 1, "CANCELED", "canceled", "pause", "activate", "kill")
+            body = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T00:00:30Z"}
+            await running.post(f"{_CAMPAIGN_PATH}/{canceled}/backfill", body)
+            workflow_id = f"campaign-{canceled}-2026-01-01T00:00:00Z"
+            await _until_step(running, canceled, 2)
+            await running.temporal.get_workflow_handle(workflow_id).cancel()
+            await running.until(lambda: _campaign_is(running, canceled, 2, "CANCELED"))
+            await _keep(running, workflow_id, "campaign_replaced", str(folder))
+
+
+_CAMPAIGN_PATH = "/api/v1/undeterred/campaigns"
+
+
+async def _campaign(running: Platform, name: str) -> int:
+    text = f"name: {name}\nschedule: {{cron: '@daily'}}\nsteps:{_CAMPAIGNS[name]}"
+    files = [{"path": "train.py", "content": base64.b64encode(TRAIN.encode()).decode()}]
+    campaign_id = (await running.post(_CAMPAIGN_PATH, {"definition": text, "files": files}))["campaign"]["id"]
+    await running.post(f"{_CAMPAIGN_PATH}/{campaign_id}/pause")
+    return campaign_id
+
+
+async def _campaign_run(
+    running: Platform, campaign_id: int, number: int, state: str, name: str, *commands: str
+) -> None:
+    await running.post(f"{_CAMPAIGN_PATH}/{campaign_id}/runs", {})
+    for command in commands:
+        await _until_step(running, campaign_id, number)
+        await running.post(f"{_CAMPAIGN_PATH}/{campaign_id}/runs/{number}/{command}")
+        await asyncio.sleep(2)
+    await running.until(lambda: _campaign_is(running, campaign_id, number, state), 60)
+    with running.database.read() as session:
+        mine = CampaignRun.campaign_id == campaign_id, CampaignRun.number == number
+        workflow_id = session.scalars(select(CampaignRun.workflow_id).where(*mine)).one()
+    await _keep(running, workflow_id, f"campaign_{name}", str(running.folder))
+
+
+async def _campaign_is(running: Platform, campaign_id: int, number: int, state: str) -> bool:
+    runs = (await running.get(f"{_CAMPAIGN_PATH}/{campaign_id}/runs"))["runs"]
+    return (number, state) in [(run["number"], run["state"]) for run in runs]
+
+
+async def _until_step(running: Platform, campaign_id: int, number: int) -> None:
+    async def runs() -> bool:
+        response = await running.http.get(f"{_CAMPAIGN_PATH}/{campaign_id}/runs/{number}")
+        return response.status_code == 200 and response.json()["run"]["steps"][0]["state"] == "RUNNING"
+
+    await running.until(runs)
+
+
 async def _task(running: Platform, line: str, **config: Any) -> str:
     body = {"config": json.dumps({"entrypoint": [line], **config})}
     return (await running.post("/api/v1/generic-tasks", body))["taskId"]
@@ -295,6 +378,7 @@ async def main() -> None:
     await continued()
     await elastic()
     await tasks()
+    await campaigns()
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
         folder = Path(name)
         async with platform(

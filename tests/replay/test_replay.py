@@ -38,6 +38,7 @@ def test_every_scenario_is_recorded() -> None:
             "elastic",
             "moved",
             "task",
+            "campaign",
         }
         | methods
     )
