@@ -131,7 +131,7 @@ async def backfill_campaign(
     once = Once(request, user)
 
     def change(session: Session) -> Any:
-        return once(session, lambda: {"times": [*service.backfill(session, campaign_id, wanted, user)]})
+        return once(session, lambda: wire.BackfillResponse(times=service.backfill(session, campaign_id, wanted, user)))
 
     return answer(await _written(parts, change))
 

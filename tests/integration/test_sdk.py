@@ -290,3 +290,42 @@ async def test_asynchronous_twins_do_the_same(cluster: Platform, here: Path) -> 
         assert [e.id for e in await project.list_experiments()] == [exp.id]
         with pytest.raises(errors.NotFoundException, match="987654"):
             await det.get_experiment(987654)
+
+
+async def test_campaign_is_created_from_python_and_waited_for(
+    cluster: Platform, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(cluster, here, {"max_length": 2})
+    definition = {
+        "name": "of python",
+        "params": {"model": "kept"},
+        "schedule": {"cron": "@daily"},
+        "steps": {
+            "train": {"experiment": "my_config.yaml"},
+            "publish": {"register": {"checkpoint": "${steps.train.best_checkpoint}", "model": "${params.model}"}},
+        },
+    }
+    await asyncio.to_thread(_login, cluster, monkeypatch)
+
+    def lives() -> None:
+        campaign = client.create_campaign(definition, ".")
+        assert (campaign.name, campaign.params) == ("of python", {"model": "kept"})
+        run = campaign.run(params={"model": "other"})
+        assert run.wait(interval=0.2) == "COMPLETED"
+        assert list(run.steps) == ["train", "publish"]
+        checkpoint = client.get_model("other").get_version().checkpoint
+        assert run.outputs("train")["best_checkpoint"] == checkpoint.uuid
+        assert run.outputs("publish")["version"] == 1
+        assert [each.number for each in client.get_campaign(campaign.id).list_runs()] == [1]
+        campaign.pause()
+        assert client.list_campaigns("python")[0].is_paused
+        campaign.activate()
+        end = datetime.datetime(2026, 1, 3, tzinfo=datetime.UTC)
+        assert len(campaign.backfill(end - datetime.timedelta(days=2), end, dry_run=True)) == 3
+        with pytest.raises(errors.InvalidRequestException, match="no such parameter"):
+            campaign.run(params={"epochs": 1})
+        campaign.delete()
+        with pytest.raises(errors.NotFoundException):
+            campaign.reload()
+
+    await asyncio.to_thread(lives)

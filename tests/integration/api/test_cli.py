@@ -21,7 +21,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from cli.main import main
-from database.models import Agent, Experiment, ResourcePool, Trial, UserToken
+from database.models import Agent, CampaignRun, Experiment, ResourcePool, Trial, UserToken
 from database.types import utc_now
 from tests.integration.api.served import PASSWORD, Caller, Run, Served
 from tests.integration.api.test_cluster import an_agent
@@ -836,3 +836,49 @@ async def test_edit_of_a_search_is_shown_before_it_is_made(api: Served, det: Det
         "max_trials must be at least 6"
         in (await det(user, "e", "edit", number, "--max-trials", 2, "--dry-run", code=1)).err
     )
+
+
+async def test_campaign_lives(api: Served, det: Det, user: Caller, tmp_path: Path) -> None:
+    name = unique("campaign")
+    file, folder = tmp_path / "campaign.yaml", tmp_path / "code"
+    folder.mkdir()
+    (folder / "one.yaml").write_text("entrypoint: 'true'\n")
+    text = (
+        f"name: {name}\nparams: {{epochs: 3}}\nschedule: {{cron: '@hourly'}}\n"
+        "steps:\n  one: {task: one.yaml}\n  two: {task: {entrypoint: ls}, after: [one]}\n"
+    )
+    file.write_text(text)
+    assert "valid: 2 step(s)" in (await det(user, "campaign", "create", file, folder, "--validate")).out
+    made = await det(user, "campaign", "create", file, folder, "--run")
+    number = re.findall(r"Created campaign (\d+)", made.out)[0]
+    assert f"Started run 1 of campaign {number}" in made.out
+    [row] = (await det(user, "campaign", "--name", name)).cells
+    assert (row["Owner"], row["Schedule"], row["Last Run"]) == (user.username, "@hourly UTC", "1 ACTIVE")
+    assert (await det(user, "campaign", "config", number)).out == text
+    told = (await det(user, "campaign", "describe", number)).out
+    assert "next: " in told
+    assert "run 1: ACTIVE" in told
+    assert (await json_of(det, user, "campaign", "describe", number))["run"]["steps"][1]["state"] == "WAITING"
+    assert "expected a number" in (await det(user, "campaign", "run", number, "-p", "epochs=x", code=1)).err
+    await det(user, "campaign", "run", number, "-p", "epochs=5", "--fresh")
+    assert [row["Run"] for row in (await det(user, "campaign", "runs", number)).cells] == ["2", "1"]
+    for word, done in (("pause", "Paused"), ("activate", "Activated")):
+        assert (await det(user, "campaign", word, number)).out == f"{done} campaign {number}\n"
+        assert f"{done} run 1 of" in (await det(user, "campaign", word, number, "--run", 1)).out
+    assert "Canceled run 2" in (await det(user, "campaign", "cancel", number)).out
+    assert "Killed run 1" in (await det(user, "campaign", "kill", number, "--run", 1)).out
+    past = ("--from", "2026-01-01", "--to", "2026-01-01T03:00:00")
+    times = (await det(user, "campaign", "backfill", number, *past, "--dry-run")).out.splitlines()
+    assert times == [f"2026-01-01T0{hour}:00:00Z" for hour in range(4)]
+    file.write_text(text.replace("epochs: 3", "epochs: 4"))
+    assert "has version 2" in (await det(user, "campaign", "edit", number, file)).out
+    assert "has not ended" in (await det(user, "campaign", "delete", number, "--yes", code=1)).err
+    with api.database.write() as session:
+        mine = CampaignRun.campaign_id == int(number)
+        session.execute(
+            update(CampaignRun).where(mine).values(state="ERROR", message="step one: x", ended_at=utc_now())
+        )
+    waited = await det(user, "campaign", "wait", number, code=1)
+    assert "run 2: ERROR" in waited.out
+    await det(user, "campaign", "delete", number, "--yes")
+    await det(user, "campaign", "describe", number, code=4)
