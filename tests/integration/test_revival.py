@@ -10,14 +10,18 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from activities.campaigns import Campaigns
 from activities.records import Records
 from api.auth.authentication import UserPrincipal
+from api.schemas.campaigns import PostRun
 from api.schemas.experiments import CreateExperimentRequest
+from api.services import campaigns
 from api.services.experiments import Creator
 from api.services.revival import revive
 from api.settings import ApiSettings
 from api.temporal import outbox
-from database.models import Allocation, Experiment, Import, Outbox, Trial
+from database.campaigns import PUT_SCHEDULE
+from database.models import Allocation, CampaignLaunch, CampaignStep, Experiment, Import, Outbox, Trial
 from database.session import Database
 from database.types import utc_now
 from tests.kit.records import seeded
@@ -25,7 +29,7 @@ from tests.kit.scripts import config
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import ExperimentRun, OpenAllocation, RecordExperiment, RecordTrial, Timing
+from workflows.messages import BeginCampaignRun, ExperimentRun, OpenAllocation, RecordExperiment, RecordTrial, Timing
 from workflows.scheduling.model import Placement
 from workflows.searchers import TrialClosed, TrialExitedEarly, ValidationReported
 from workflows.searchers.messages import ExitReason
@@ -208,3 +212,29 @@ def test_an_import_that_was_under_way_has_ended_and_another_one_may_begin(before
         row = session.scalars(select(Import)).one()
     assert (row.state, row.source, row.ended_at is not None) == ("ERROR", "", True)
     assert "run it again" in row.error
+
+
+def test_run_of_a_campaign_goes_on_and_learns_again_what_it_may_not_know(before: Before) -> None:
+    experiment_id, _ = before.started()
+    text = "name: x\nschedule: {cron: '@daily'}\nsteps: {a: {task: {entrypoint: ls}}, b: {task: {entrypoint: ls}}}"
+    with before.database.write() as session:
+        campaign = campaigns.create(session, campaigns.read(text, []), ADMIN)
+        run = campaigns.start_run(session, campaign.id, PostRun(), ADMIN)
+        session.execute(update(CampaignStep).where(CampaignStep.name == "a").values(state="RUNNING", attempt=1))
+        session.add_all(
+            CampaignLaunch(run_id=run.id, step=step, attempt=1, kind="experiment", config={}, state=state, experiment_id=number)
+            for step, state, number in (("a", "ENDED", experiment_id), ("b", "WAITING", None))
+        )  # fmt: skip
+        session.execute(update(Outbox).values(sent_at=utc_now()))
+        workflow_id, schedule_id = run.workflow_id, f"campaign-{campaign.id}"
+    before.restore()
+    with before.database.read() as session:
+        unsent = select(Outbox.kind).where(Outbox.sent_at.is_(None)).order_by(Outbox.id)
+        kinds = session.scalars(unsent.where(Outbox.workflow_id == workflow_id)).all()
+        assert kinds == [outbox.START_CAMPAIGN_RUN, "launched", "ended"]
+        assert session.scalars(unsent.where(Outbox.workflow_id == schedule_id)).all() == [PUT_SCHEDULE]
+    begun = Campaigns(before.database).begin_campaign_run(
+        BeginCampaignRun(campaign_id=1, run_id=1, workflow_id=workflow_id)
+    )
+    assert begun.state is not None
+    assert [outcome.state.value for outcome in begun.state.outcomes.values()] == ["RUNNING", "WAITING"]
