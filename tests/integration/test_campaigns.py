@@ -1,22 +1,16 @@
-"""Campaigns on a real platform: they run to the end whatever dies, reuse what was done, and begin by schedules."""
+"""Campaigns on a real platform: they run to the end, reuse what was done, and begin by schedules."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
 
 from database.models import CampaignLaunch, Experiment
-from tests.kit.platform import Platform, platform
+from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN
-from workers.orchestrator import new_worker
-from workers.versioning import build_id, take_over
 
 _PATH = "/api/v1/undeterred/campaigns"
 _ENDED = ("COMPLETED", "CANCELED", "ERROR")
@@ -102,42 +96,25 @@ FILES = {"train.py": TRAIN, "pretrain.yaml": PRETRAIN}
 ALL = ["pretrain", "search", "tune", "evaluate", "publish"]
 
 
-async def test_campaign_goes_on_though_its_orchestrator_dies_at_each_step_and_the_next_run_reuses_it(
-    temporal_address: str, database_url: str, tmp_path: Path
-) -> None:
-    running = platform(temporal_address=temporal_address, database_url=database_url, folder=tmp_path, pool="a",
-                       has_orchestrator=False)  # fmt: skip
-    async with running as cluster:
-        with ThreadPoolExecutor(8) as threads:
-            async with AsyncExitStack() as orchestrators:
-                await orchestrators.enter_async_context(new_worker(cluster.temporal, cluster.database, threads))
-                await take_over(cluster.temporal, build_id(), asyncio.Event())
-                await cluster.start_agent("a", pool="a")
-                campaign_id = await create(cluster, CAMPAIGN.replace("NAME", "nightly"), FILES)
-                number = await start(cluster, campaign_id)
-                for step in ALL[:-1]:
-                    await until_states(cluster, campaign_id, number, **{step: "RUNNING"})
-                    await orchestrators.aclose()  # whatever it was doing is done again by the next one
-                    await orchestrators.enter_async_context(new_worker(cluster.temporal, cluster.database, threads))
-                first = await end(cluster, campaign_id, number)
-                assert states(first) == dict.fromkeys(ALL, "COMPLETED"), first
-                assert first["state"] == "COMPLETED"
-                with cluster.database.read() as session:
-                    assert session.scalar(select(func.count()).select_from(Experiment)) == 3, "each was made once"
-                    attempts = session.scalars(select(CampaignLaunch.attempt)).all()
-                    assert list(attempts) == [1] * 5
-                outputs = {step["name"]: step["outputs"] for step in first["steps"]}
-                assert outputs["tune"]["hparams"] == outputs["search"]["hparams"]
-                assert outputs["evaluate"]["exit_code"] == 0
-                version = (await cluster.get("/api/v1/models/nightly/versions/1"))["modelVersion"]
-                assert version["checkpoint"]["uuid"] == outputs["tune"]["best_checkpoint"]
-                assert version["comment"] == "run 1"
+async def test_steps_take_what_those_before_them_left_and_the_next_run_reuses_it(cluster: Platform) -> None:
+    campaign_id = await create(cluster, CAMPAIGN.replace("NAME", "nightly"), FILES)
+    first = await end(cluster, campaign_id, await start(cluster, campaign_id))
+    assert (first["state"], states(first)) == ("COMPLETED", dict.fromkeys(ALL, "COMPLETED")), first
+    with cluster.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Experiment)) == 3, "each was made once"
+        assert list(session.scalars(select(CampaignLaunch.attempt))) == [1] * 5
+    outputs = {step["name"]: step["outputs"] for step in first["steps"]}
+    assert outputs["tune"]["hparams"] == outputs["search"]["hparams"]
+    assert outputs["evaluate"]["exit_code"] == 0
+    version = (await cluster.get("/api/v1/models/nightly/versions/1"))["modelVersion"]
+    assert version["checkpoint"]["uuid"] == outputs["tune"]["best_checkpoint"]
+    assert version["comment"] == "run 1"
 
-                second = await end(cluster, campaign_id, await start(cluster, campaign_id))
-                expected = dict.fromkeys(ALL[:-1], "REUSED") | {"publish": "COMPLETED"}  # its comment is another one
-                assert (second["state"], states(second)) == ("COMPLETED", expected)
-                assert {step["reusedFrom"] for step in second["steps"]} == {1, None}
-                assert second["steps"][-1]["outputs"]["version"] == 2
+    second = await end(cluster, campaign_id, await start(cluster, campaign_id))
+    expected = dict.fromkeys(ALL[:-1], "REUSED") | {"publish": "COMPLETED"}  # its comment is another one
+    assert (second["state"], states(second)) == ("COMPLETED", expected)
+    assert {step["reusedFrom"] for step in second["steps"]} == {1, None}
+    assert second["steps"][-1]["outputs"]["version"] == 2
 
 
 _SLOW = """
