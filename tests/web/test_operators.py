@@ -302,3 +302,59 @@ def test_histogram_of_a_log_leads_to_a_time(admin: Visitor, cluster: Embedded) -
     with page.expect_download() as waiting:
         page.get_by_role("button", name="save lines over time as CSV").click()
     assert waiting.value.path().read_text().startswith("from,error or worse,warning,other\n")
+
+
+_CAMPAIGN = """
+name: "nightly {name}"
+description: {name}
+params: {{epochs: 3}}
+schedule: {{cron: "@daily"}}
+steps:
+  first: {{task: {{entrypoint: ["true"], resources: {{slots: 0}}}}}}
+  slow: {{task: {{entrypoint: ["sleep", "600"], resources: {{slots: 0}}}}, after: [first]}}
+  skipped: {{task: {{entrypoint: ["true"]}}, when: "${{steps.first.exit_code}} > 0"}}
+"""
+
+
+def test_campaign_is_created_run_watched_paused_and_canceled(admin: Visitor, cluster: Embedded) -> None:
+    page = admin.page
+    page.get_by_role("navigation", name="main").get_by_role("link", name="Campaigns").click()
+    page.get_by_role("button", name="New campaign").click()
+    definition = page.get_by_label("Definition, as YAML")
+    definition.fill("name: x\nsteps: {a: {task: {entrypoint: '${steps.b.id}'}}}")
+    page.get_by_role("button", name="Create it").click()
+    expect(page.get_by_role("alert")).to_contain_text("there is no such step")
+    definition.fill(_CAMPAIGN.format(name="<b onclick=alert(1)>bold</b>"))
+    page.get_by_role("button", name="Create it").click()
+    expect(page.get_by_role("heading", name="nightly <b onclick=alert(1)>bold</b>")).to_be_visible()
+    expect(page.get_by_text("No run yet.")).to_be_visible()
+    page.get_by_role("button", name="Run it now").click()
+    page.get_by_label("Parameters, as JSON").fill('{"epochs": "x"}')
+    page.get_by_role("button", name="Start it").click()
+    expect(page.get_by_role("alert")).to_contain_text("expected a number")
+    page.get_by_label("Parameters, as JSON").fill('{"epochs": 5}')
+    page.get_by_role("button", name="Start it").click()
+    steps = page.get_by_role("region", name="steps", exact=True)
+    expect(steps.get_by_role("row", name="slow")).to_contain_text("running")
+    expect(steps.get_by_role("row", name="first completed")).to_be_visible()
+    expect(steps.get_by_role("row", name="skipped skipped")).to_contain_text("its condition does not hold")
+    assert page.locator("svg.picture rect").count() == 3
+    page.wait_for_timeout(300)
+    no_barrier(page)
+    admin.picture(pictures(), "campaign")
+    page.set_viewport_size({"width": 320, "height": 640})
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.get_by_role("button", name="Pause the schedule").click()
+    expect(page.get_by_text("next run: paused")).to_be_visible()
+    page.get_by_role("button", name="Kill", exact=True).click()
+    page.get_by_role("button", name="Kill it").click()
+    expect(steps.get_by_role("row", name="slow")).to_contain_text("canceled")
+    page.get_by_role("link", name="Runs").click()
+    expect(page.get_by_role("region", name="runs")).to_contain_text("canceled")
+    page.get_by_role("link", name="Definition").click()
+    expect(page.locator("pre")).to_contain_text("epochs: 3")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_url(re.compile("/det/campaigns$"))
+    assert cluster.rows("SELECT count(*) FROM campaigns") == [(0,)]
