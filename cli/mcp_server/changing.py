@@ -96,6 +96,18 @@ def _add_launches(server: MCPServer, cluster: Cluster) -> None:
         found = await cluster.send(ctx, "POST", f"experiments/{experiment_id}/fork", body, key=idempotency_key)
         return told({"experiment_id": found["experiment"]["id"], **only(found, ("warnings",))})
 
+    @server.tool(annotations=_CHANGES)
+    async def run_campaign(
+        ctx: Context,
+        campaign_id: Id,
+        idempotency_key: Key,
+        params: Annotated[dict[str, str | bool | int | float], Field(description="in place of the defaults")] = {},  # noqa: B006
+    ) -> str:
+        """Start a run of a campaign, exactly once for its key. Look at it with `campaigns`."""
+        path = f"undeterred/campaigns/{campaign_id}/runs"
+        found = (await cluster.send(ctx, "POST", path, {"params": params}, key=idempotency_key))["run"]
+        return told(only(found, ("campaignId", "number", "state")))
+
 
 def _files(files: dict[str, str]) -> list[dict[str, Any]]:
     return [

@@ -30,6 +30,7 @@ _EXPERIMENT = (
     "id", "name", "labels", "numTrials", "bestTrialId", "bestTrialSearcherMetric", "searcherType", "searcherMetric",
     "progress", "startTime", "endTime", "resourcePool", "username", "projectId",
 )  # fmt: skip
+_CAMPAIGN = ("id", "name", "owner", "workspace", "version", "isPaused", "schedule", "lastRun")
 _TRIAL = ("id", "totalBatchesProcessed", "searcherMetricValue", "hparams", "restarts", "rung", "bracket", "message")
 
 
@@ -96,6 +97,24 @@ def _add_lists(server: MCPServer, cluster: Cluster) -> None:
         found = await cluster.get(ctx, "job-queues-v2", limit=100, **({"resourcePool": pool} if pool else {}))
         jobs = [each.get("full") or each["limited"] for each in found["jobs"]]
         return told([{**only(each, _JOB), "state": state(each.get("summary") or {})} for each in jobs])
+
+    @server.tool(annotations=_READS)
+    async def campaigns(
+        ctx: Context,
+        campaign_id: Annotated[int, Field(ge=0, lt=2**31, description="0: all, the newest first")] = 0,
+        run: Annotated[int, Field(ge=0, lt=2**31, description="0: the newest one")] = 0,
+    ) -> str:
+        """Campaigns: steps that come after each other. Of one also its definition, and the steps of a run."""
+        path = "undeterred/campaigns"
+        if not campaign_id:
+            found = (await cluster.get(ctx, path, limit=100))["campaigns"]
+            return told([only(each, _CAMPAIGN) for each in found])
+        one = (await cluster.get(ctx, f"{path}/{campaign_id}"))["campaign"]
+        number = run or (one.get("lastRun") or {}).get("number")
+        shown = only(one, (*_CAMPAIGN, "params", "definition"))
+        if number:
+            shown["run"] = (await cluster.get(ctx, f"{path}/{campaign_id}/runs/{number}"))["run"]
+        return told(shown)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

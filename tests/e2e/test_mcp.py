@@ -31,7 +31,8 @@ hyperparameters: {{quality: 0.5, sleep: {sleep}}}
 searcher: {{name: single, metric: accuracy, smaller_is_better: false, max_length: {{batches: {length}}}}}
 max_restarts: 0
 """
-READS = {"experiments", "trials", "pools", "queue", "experiment", "why", "curve", "metrics", "log", "compare", "plan", "watch"}  # fmt: skip
+READS = {"experiments", "trials", "pools", "queue", "experiment", "why", "curve", "metrics", "log", "compare", "plan", "watch",
+         "campaigns"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,17 @@ async def test_agent_finds_out_why_an_experiment_fails_and_mends_it(cluster: Emb
         curve = json.loads(await said(client, "curve", trial_ids=[good["id"]], metric="validation.accuracy"))
         assert [step for step, _ in curve["steps and values by trial"][str(good["id"])]] == [1, 2, 3]
         assert "accuracy" in json.loads(await said(client, "metrics", trial_id=good["id"]))["validation"]
+        campaign = cluster.folder / "campaign.yaml"
+        campaign.write_text(
+            "name: c\nparams: {n: 1}\nsteps: {a: {task: {entrypoint: 'true', resources: {slots: 0}}}}\n"
+        )
+        assert cluster.det("campaign", "create", str(campaign)).returncode == 0
+        begun = {"campaign_id": 1, "idempotency_key": "run-1", "params": {"n": 2}}
+        numbers = [json.loads(await said(client, "run_campaign", **begun))["number"] for _ in "ab"]
+        assert numbers == [1, 1], "once for its key"
+        assert json.loads(await said(client, "campaigns"))[0]["name"] == "c"
+        one = json.loads(await said(client, "campaigns", campaign_id=1))
+        assert (one["run"]["params"], one["run"]["steps"][0]["name"]) == ({"n": 2}, "a")
         listed = json.loads(await said(client, "experiments", name="mended"))
         assert [each["id"] for each in listed] == [mended]
     audit = cluster.det("audit", "list", "--json").stdout

@@ -50,7 +50,7 @@ export const lasted = (start, end) => duration(((end ? Date.parse(end) : Date.no
 export function ago(time) {
   if (!time) return "–";
   const seconds = (Date.now() - new Date(time).getTime()) / 1000;
-  if (seconds < 5) return "just now";
+  if (Math.abs(seconds) < 5) return "just now";
   return seconds < 0 ? `in ${duration(-seconds)}` : `${duration(seconds)} ago`;
 }
 
