@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from database import campaigns
 from database.checkpoints import newest_checkpoint
@@ -71,7 +72,9 @@ class Campaigns:
         """Write what changed of a run, and order launches, keyed by run, step and attempt."""
         with self._database.write() as session:
             row = session.get(CampaignRun, record.run_id, with_for_update=True)
-            if row is None or row.revision > record.revision:
+            if row is None:  # with its workspace
+                raise ApplicationError("the campaign was deleted", non_retryable=True)
+            if row.revision > record.revision:
                 return
             row.revision = record.revision
             if record.is_canceling and row.state in _LIVE:

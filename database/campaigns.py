@@ -205,3 +205,13 @@ def post_again(session: Session, row: CampaignRun) -> None:
         post_launched(session, launch)
         if launch.state == "ENDED" and launch.kind != "register":
             _post_ended(session, launch)
+
+
+def live_run(session: Session, workspace_id: int) -> CampaignRun | None:
+    """A run in a workspace that has not ended, if there is one."""
+    live = (
+        select(CampaignRun)
+        .join(Campaign, Campaign.id == CampaignRun.campaign_id)
+        .where(Campaign.workspace_id == workspace_id, CampaignRun.ended_at.is_(None))
+    )
+    return session.scalar(live.order_by(CampaignRun.id).limit(1))

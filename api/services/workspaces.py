@@ -21,6 +21,7 @@ from api.schemas import workspaces as wire
 from api.schemas.validation import checked_name, checked_text
 from api.services import cleanup, pools, tasks
 from api.services.users import check_agent_user
+from database.campaigns import live_run
 from database.models import Experiment, Model, PoolBinding, Project, Task, Workspace
 from database.organization import erase_contents
 from workflows.config import CheckpointStorage
@@ -134,6 +135,12 @@ def delete_workspace(session: Session, workspace_id: int, user: UserPrincipal) -
     if models:
         raise FailedPrecondition(
             f"workspace {row.name!r} has registered models ({', '.join(models)}): move or delete them first"
+        )
+    run = live_run(session, workspace_id)
+    if run is not None:
+        raise FailedPrecondition(
+            f"run {run.number} of campaign {run.campaign_id} in workspace {row.name!r} has not ended:"
+            f" `det campaign kill {run.campaign_id} --run {run.number}`"
         )
     projects = session.scalars(select(Project).where(Project.workspace_id == workspace_id).order_by(Project.id)).all()
     emptied = [_empty(session, project, user, role=Role.ADMIN) for project in projects]  # all of them, not up to one

@@ -34,7 +34,7 @@ MOST_REFERENCES = 1000
 MOST_RETRIES = 10
 MOST_PROBLEMS = 50
 #: Characters of a definition as it is written, configurations that it names included.
-LONGEST_TEXT = 1_000_000
+LONGEST_TEXT = 200_000
 _LONGEST_VALUE = 4000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 #: The longest that a missed time of a schedule is caught up with.

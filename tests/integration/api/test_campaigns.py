@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
+from temporalio.exceptions import ApplicationError
 
 from activities.campaigns import Campaigns
 from api.services.campaign_launches import CampaignLaunches
@@ -374,3 +375,20 @@ async def test_old_runs_and_files_are_forgotten(api: Served, monkeypatch: pytest
     with api.database.read() as session:
         assert session.scalar(counted) == 1
         assert session.scalar(select(func.count()).select_from(Task).where(Task.owner_id == owner.user_id)) == 0
+
+
+async def test_workspace_is_deleted_with_its_campaigns_once_their_runs_have_ended(api: Served) -> None:
+    owner = api.user()
+    name = f"of campaigns {owner.username}"
+    workspace_id = (await owner.post("/api/v1/workspaces", {"name": name}))["workspace"]["id"]
+    await owner.post(f"/api/v1/workspaces/{workspace_id}/projects", {"name": "p"})
+    campaign_id = await campaign_of(owner, f"workspace: {name}\nproject: p\n{TASKS}")
+    run = await begun(api, owner, campaign_id)
+    refused = await owner.refused(400, "DELETE", f"/api/v1/workspaces/{workspace_id}")
+    assert f"run 1 of campaign {campaign_id}" in refused
+    end = RecordCampaignRun(run_id=run.id, revision=1, state=RunState.CANCELED)
+    await asyncio.to_thread(Campaigns(api.database).record_campaign_run, end)
+    assert (await owner.ask("DELETE", f"/api/v1/workspaces/{workspace_id}")).status_code == 200
+    assert len(api.posted(f"campaign-{campaign_id}", records.PUT_SCHEDULE)) == 2
+    with pytest.raises(ApplicationError):
+        await asyncio.to_thread(Campaigns(api.database).record_campaign_run, end)
