@@ -23,6 +23,8 @@ from database.models import (
     CampaignRun,
     Checkpoint,
     Experiment,
+    Import,
+    ImportTable,
     Metric,
     ResourcePool,
     Task,
@@ -114,6 +116,15 @@ def _agents(session: Session, topic: Topic) -> Any:
     return list(map(tuple, known)), pools, tuple(session.execute(holding).one())
 
 
+def _imports(session: Session, topic: Topic) -> Any:
+    is_going_on = Import.ended_at.is_(None)
+    going_on = session.execute(select(Import.state, Import.error).where(is_going_on).order_by(Import.id))
+    far = select(func.sum(ImportTable.read), func.sum(ImportTable.written), func.count(ImportTable.ended_at))
+    far = far.where(ImportTable.import_id.in_(select(Import.id).where(is_going_on)))
+    whole = _row(session, func.count(Import.id), func.max(Import.id), func.max(Import.ended_at))
+    return whole, list(map(tuple, going_on)), tuple(session.execute(far).one())
+
+
 def _experiment(session: Session, topic: Topic) -> Any:
     own = select(
         Experiment.state, Experiment.revision, Experiment.progress, Experiment.is_archived, Experiment.name,
@@ -176,6 +187,7 @@ _VERSIONS: dict[Kind, Callable[[Session, Topic], Any]] = {
     "jobs": _jobs,
     "tasks": _tasks,
     "agents": _agents,
+    "imports": _imports,
     "experiment": _experiment,
     "trial": _trial,
     "task": _task,

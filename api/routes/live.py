@@ -79,5 +79,7 @@ def _check(session: Session, topic: Topic, user: UserPrincipal) -> None:
         readable_trial(session, topic.number, user)
     elif topic.kind == "campaign":
         readable_campaign(session, topic.number, user)
+    elif topic.kind == "imports" and not user.is_admin:
+        raise Forbidden("topic imports: for administrators of the cluster only")
     elif topic.task_id:
         readable_task(session, topic.task_id, user)

@@ -13,6 +13,7 @@ Kind = Literal[
     "jobs",
     "tasks",
     "agents",
+    "imports",
     "experiment",
     "trial",
     "task",
@@ -32,6 +33,7 @@ _LISTS: dict[str, Kind] = {
     "tasks": "tasks",
     "agents": "agents",
     "campaigns": "campaigns",
+    "imports": "imports",
 }
 _BY_NUMBER: dict[str, Kind] = {
     "experiment": "experiment",

@@ -53,6 +53,7 @@ PAGES = {
     "roles": ("/det/admin/roles?role=1", "section table"),
     "pools": ("/det/admin/pools", "table"),
     "retention": ("/det/admin/logs", "main .danger"),
+    "imports": ("/det/admin/imports", ".empty, table"),
     "audit": ("/det/admin/audit", "table"),
     "account": ("/det/account", "h2"),
     "components": ("/det/components", ".rungs"),

@@ -358,3 +358,20 @@ def test_campaign_is_created_run_watched_paused_and_canceled(admin: Visitor, clu
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.wait_for_url(re.compile("/det/campaigns$"))
     assert cluster.rows("SELECT count(*) FROM campaigns") == [(0,)]
+
+
+def test_operator_starts_an_import_and_sees_why_it_does_not_go_on(admin: Visitor) -> None:
+    page = admin.page
+    page.goto("/det/admin/imports")
+    page.get_by_role("button", name="New import").click()
+    page.get_by_label("Address of the other database").fill("postgresql://me:hunter2@127.0.0.1:1/old")
+    page.get_by_role("button", name="Start", exact=True).click()
+    report = page.get_by_role("region", name="import 1", exact=True)
+    expect(report.get_by_role("heading", name="Import 1: plan from 127.0.0.1:1/old")).to_be_visible()
+    expect(report.get_by_text(re.compile("127.0.0.1.*refused"))).to_be_visible()  # it learns of it by itself
+    expect(page.get_by_text("hunter2")).to_have_count(0)
+    no_barrier(page)
+    admin.picture(pictures(), "import")
+    report.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel it").click()
+    expect(page.get_by_role("table", name="imports").get_by_text("canceled")).to_be_visible()

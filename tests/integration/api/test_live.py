@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import update
 
 from api.schemas.live import MOST_TOPICS
-from database.models import Experiment, Task, UserToken
+from database.models import Experiment, Import, Task, UserToken
 from database.types import utc_now
 from tests.integration.api.served import Caller, Run, Served, until
 from tests.kit.patience import PATIENCE
@@ -93,6 +93,24 @@ async def test_version_says_that_something_changed_and_not_what(api: Served) -> 
     async with following(api, user, f"experiment:{run.experiment_id}", "experiments", "jobs", "tasks", "agents") as it:
         versions = [(await it.next("version"))[1]["version"] for _ in range(5)]
     assert all(len(version) == 16 and int(version, 16) >= 0 for version in versions)
+
+
+async def test_imports_are_followed_by_administrators(api: Served) -> None:
+    admin = api.user(is_admin=True)
+    message = await api.user().refused(403, "GET", PATH, params={"topic": "imports"})
+    assert message == "topic imports: for administrators of the cluster only"
+    with api.database.write() as session:
+        row = Import(mode="PLAN", source="", shown_source="old", owner_id=admin.user_id)
+        session.add(row)
+        session.flush()
+        number = row.id
+    async with following(api, admin, "imports") as stream:
+        seen = {(await stream.next("version"))[1]["version"]}
+        for change in ({"error": "tried again"}, {"state": "RUNNING"}, {"ended_at": utc_now(), "state": "CANCELED"}):
+            with api.database.write() as session:
+                session.execute(update(Import).where(Import.id == number).values(**change))
+            seen.add((await stream.next("version"))[1]["version"])
+    assert len(seen) == 4
 
 
 async def test_log_of_a_task_has_a_new_version_with_each_line(api: Served) -> None:

@@ -1,4 +1,4 @@
-// For administrators: users, groups, roles, tokens, access to pools, the message, retention of logs, the audit log.
+// For administrators: users, groups, roles, tokens, access to pools, the message, retention of logs, imports, the audit log.
 import { html, useState } from "../html.js";
 import { patch, post, put, query, remove } from "../api.js";
 import { useGet } from "../data.js";
@@ -9,13 +9,16 @@ import { DescribeToken, TokenBudget } from "../tokens.js";
 import { Asks, Confirm, Do, Empty, Head, Load, Search, Table, Tabs, When } from "../ui.js";
 import { GroupMembers, LogRetention, PoolAccess, Roles } from "../access.js";
 import { Field, Form, FormButton, typed } from "../form.js";
+import { lazy } from "../lazy.js";
 import { Policies } from "./workspaces.js";
+
+const Imports = lazy("Imports", () => import("../imports.js"));
 
 /** @param {{tab?: string}} props */
 export function Admin({ tab = "users" }) {
   if (!isAdmin()) return html`<${Empty} title="Not allowed"><p>These pages are for administrators of the cluster.</p></${Empty}>`;
-  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["roles", "Roles"], ["pools", "Pools"], ["policies", "Policies"], ["tokens", "Access tokens"], ["message", "Message"], ["logs", "Logs"], ["audit", "Audit log"]]} />
-    ${tab === "groups" ? html`<${Groups} />` : tab === "roles" ? html`<${Roles} />` : tab === "pools" ? html`<${PoolAccess} />` : tab === "policies" ? html`<${Policies} of="global" where="of the cluster" canChange />` : tab === "logs" ? html`<${LogRetention} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
+  return html`<div><${Head} title="Administration" /><${Tabs} base="/det/admin" now=${tab} tabs=${[["users", "Users"], ["groups", "Groups"], ["roles", "Roles"], ["pools", "Pools"], ["policies", "Policies"], ["tokens", "Access tokens"], ["message", "Message"], ["logs", "Logs"], ["imports", "Imports"], ["audit", "Audit log"]]} />
+    ${tab === "groups" ? html`<${Groups} />` : tab === "roles" ? html`<${Roles} />` : tab === "pools" ? html`<${PoolAccess} />` : tab === "policies" ? html`<${Policies} of="global" where="of the cluster" canChange />` : tab === "logs" ? html`<${LogRetention} />` : tab === "imports" ? html`<${Imports} />` : tab === "tokens" ? html`<${Tokens} />` : tab === "message" ? html`<${Message} />` : tab === "audit" ? html`<${Audit} />` : html`<${Users} />`}</div>`;
 }
 
 function Users() {
