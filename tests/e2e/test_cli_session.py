@@ -1,5 +1,5 @@
 """What a person does at a terminal, on a real cluster: create and watch, follow a log over a restart of the API, ask the
-doctor, complete ids.
+doctor, complete ids, bring another cluster over.
 
 All tests share one cluster.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.importing.conftest import DUMP
 from tests.kit.embedded import Embedded
 from tests.kit.scripts import TRAIN
 
@@ -118,3 +120,25 @@ def test_ids_are_completed(cluster: Embedded) -> None:
     trials = cluster.det("__complete", "bash", "det trial logs ").stdout.splitlines()
     assert trials
     assert all(line.split("\t")[0].isdigit() for line in trials)
+
+
+def test_a_dump_of_another_cluster_comes_over(cluster: Embedded) -> None:
+    config, model = files(cluster, sleep=0, length=1)
+    taken = int(cluster.det("experiment", "create", config, model).stdout.split()[-1])
+    refused = cluster.det("import", "run", "--from", str(DUMP))
+    assert refused.returncode != 0
+    assert "`--shift` moves all numbers of what comes" in refused.stderr
+    planned = cluster.det("import", "plan", "--from", str(DUMP), "--shift")
+    assert planned.returncode == 0, planned.stderr
+    assert "COMPLETED" in planned.stdout
+    done = cluster.det("import", "run", "--from", str(DUMP), "--shift")
+    assert done.returncode == 0, done.stderr
+    by = int(re.search(r"experiments by (\d+)", done.stdout)[1])  # pyright: ignore[reportOptionalSubscript]
+    assert by >= taken
+    verified = cluster.det("import", "verify", "--from", str(DUMP), "--shift")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    described = cluster.det("experiment", "describe", str(5 + by), "--json")
+    assert json.loads(described.stdout)[0]["experiment"]["name"] == "search-24", described.stdout
+    listed = json.loads(cluster.det("import", "list", "--json").stdout)
+    assert [each["mode"] for each in listed] == ["VERIFY", "RUN", "PLAN", "RUN"]
+    assert cluster.rows("SELECT count(*) FROM imports WHERE source != ''") == [(0,)], "no address stays"

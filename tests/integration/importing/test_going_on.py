@@ -12,6 +12,7 @@ from database.models import Import
 from tests.integration.test_continue import verified
 from tests.kit.old_cluster import Old
 from tests.kit.platform import Platform
+from tests.kit.scripts import config as cluster_config
 
 #: Goes on from the checkpoint that it is given, for one more step.
 ONE_MORE = """
@@ -80,6 +81,19 @@ async def test_imported_experiments_go_on_as_if_they_had_run_here(cluster: Platf
     assert len(await cluster.metrics(1)) == 1
     assert any("Scheduling Trial 1" in line for line in await cluster.logs(1))
     assert (await cluster.get("/api/v1/checkpoints/20e0fd1f-2d04-4fa5-af6e-fa028aca056b"))["checkpoint"]["uuid"]
+
+    # compared
+    curves = await cluster.get("/api/v1/trials/compare", trialIds=[1, 2], metricNames=["val_loss"], group="validation")
+    assert [shown["trial"]["id"] for shown in curves["trials"]] == [1, 2]
+    assert all(shown["metrics"][0]["data"] for shown in curves["trials"])
+
+    # warm-started from, by an experiment of ours
+    searcher = {"max_length": {"batches": 101}, "source_trial_id": 1, "metric": "val_loss"}
+    wanted = {**cluster_config(searcher), "entrypoint": "python3 more.py"}
+    started = await cluster.create(wanted, {"more.py": ONE_MORE})
+    assert (await cluster.finish(started))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(started)
+    assert "restored ['metadata.json', 'state.txt']" in await cluster.logs(trial["id"])
 
     # continued: one that was paused there and never ran, and one that had completed
     for number in (40, 1):

@@ -320,6 +320,31 @@ def test_a_database_of_another_kind_is_refused(target: Database, postgres_databa
         imported(target, url + "_gone")
 
 
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        (["ALTER TABLE gopg_migrations RENAME TO gone", "CREATE TABLE schema_migrations (version bigint, dirty boolean)"],
+         "it is of a release of 2021 or before.*Start the master of 0.38.1"),
+        (["UPDATE gopg_migrations SET version = 20240930000000 WHERE id = (SELECT max(id) FROM gopg_migrations)"],
+         "its schema is of 20240930000000, before 0.38: expected 20241024164947.*Start the master of 0.38.1"),
+    ],
+)  # fmt: skip
+def test_an_older_schema_is_refused(target: Database, old: Old, statements: list[str], said: str) -> None:
+    old.run(*statements)
+    with pytest.raises(ApplicationError, match=said):
+        imported(target, old.url, ImportMode.PLAN)
+
+
+def test_a_later_schema_comes_as_far_as_it_is_known(target: Database, old: Old) -> None:
+    old.run("INSERT INTO gopg_migrations (version, created_at) VALUES (20250301000000, now())",
+            "ALTER TABLE experiments ADD COLUMN later text DEFAULT 'unknown here'")  # fmt: skip
+    assert imported(target, old.url, ImportMode.PLAN)["experiments"].written == 123
+    with target.read() as session:
+        [row] = session.scalars(select(Import)).all()
+        assert row.schema_version == "20250301000000"
+        assert any("its schema is of 20250301000000, after 0.38.1" in warning for warning in row.warnings)
+
+
 def test_curves_are_in_blocks_when_a_trial_has_many_reports(came: Database, old: Old) -> None:
     target = came
     old.run(
