@@ -200,9 +200,15 @@ def _trial(
         retries_canceled=actions["retries_canceled"] if actions else None,
         excluded=actions["excluded"] if actions else {},
         ended_at=trial.ended_at,
+        silent_for=_silent_for(experiment.config),
         runs=runs,
         commanded=commanded,
     )
+
+
+def _silent_for(config: dict[str, Any]) -> str:
+    policies: list[dict[str, Any]] = config.get("failure_policies") or []
+    return next((str(each["silent_for"]) for each in policies if each.get("silent_for")), "")
 
 
 def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) -> RunFacts:

@@ -32,8 +32,8 @@ from workflows.messages import AllocationNotice
 _PART, _LEAST_S, _MOST_S = 0.1, 1.0, 15.0
 #: A round that comes this much later than it was due: this process or the database stood still.
 _LATE_S = 5.0
-#: Allocations whose configurations are read at once.
-_AT_ONCE = 200
+#: Allocations whose configurations are read at once, and lines that are looked at in a round, the newest first.
+_AT_ONCE, _MOST_LINES = 200, 20_000
 
 #: Lines of `faulthandler`, and those that the harness writes before it. They say that nothing goes on.
 _STACKS = re.compile(
@@ -170,6 +170,7 @@ def _has_written(session: Session, allocation_id: str, watched: _Watched) -> boo
         .where(TaskLog.task_id == watched.task_id, TaskLog.id > watched.line)
         .where(TaskLog.allocation_id == allocation_id, TaskLog.source == "task")
         .order_by(TaskLog.id.desc())
+        .limit(_MOST_LINES)
         .execution_options(yield_per=200)
     )
     newest = 0

@@ -336,6 +336,8 @@ def _next(facts: TrialFacts, now: datetime) -> Iterator[str]:
             f"If it hangs: `det trial kill {facts.trial_id}` ends it, `det experiment pause {facts.experiment_id}`"
             " and `activate` start it again from its newest checkpoint"
         )
+    if facts.silent_for and where in (Phase.TRAINS, Phase.STARTS):
+        yield f"if it is silent for {facts.silent_for}, a failure policy has it killed and started again"
     if where is Phase.BACKS_OFF and facts.runs:
         yield "next: it asks for slots, and goes on from its newest checkpoint"
     yield _if_it_fails(facts)

@@ -132,6 +132,7 @@ class TrialFacts(Facts):
     last_report_at: datetime | None = None  # metrics; None also where nobody looked, as the next two
     has_stored: bool = False  # a checkpoint, in this run
     last_line_at: datetime | None = None  # of its log
+    silent_for: str = ""  # after so long a silence a failure policy has it killed and started again
     ended_at: datetime | None = None
     runs: list[RunFacts] = Field(default_factory=list[RunFacts])
     queue: QueueFacts | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import yaml
 
 from tests.integration.api.served import Caller, Served
 from tests.integration.api.test_workspaces import give_role, workspace
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.messages import RecordExperiment
 
 GLOBAL = "/api/v1/config-policies/global"
 EXPERIMENTS, COMMANDS = "/api/v1/experiments", "/api/v1/commands"
@@ -195,3 +198,38 @@ async def test_limits_hold_for_what_is_changed_later(place: Place) -> None:
     assert "allows 20 to 99" in await place.user.refused(400, "POST", "/api/v1/job-queues", {"updates": [update]})
     ahead = {"jobId": before["jobId"], "aheadOf": other["jobId"]}
     assert "allows 20 to 99" in await place.user.refused(400, "POST", "/api/v1/job-queues", {"updates": [ahead]})
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        (
+            {"slots_per_trial": 8},
+            "failed constraint check: resources.slots_per_trial: 8: a config policy allows 4 slots",
+        ),
+        ({"resource_pool": "nowhere"}, "resource_pool: resource pool nowhere does not exist or is not available"),
+        ({"resource_pool": "other"}, "resources.resource_pool: other: a config policy sets it to default"),
+    ],
+)
+async def test_next_run_of_a_failure_policy_stays_within_the_limits(
+    place: Place, resources: dict[str, Any], told: str
+) -> None:
+    fixed = {"invariant_config": {"resources": {"resource_pool": "default"}}} if "sets it" in told else {}
+    await place.govern("EXPERIMENT", LIMITS | fixed)
+    policies = [{"failure": "out_of_memory", "resources": resources}]
+    message = await place.refused(failure_policies=policies)
+    assert message.startswith("invalid experiment configuration: <config>.failure_policies[0].resources")
+    assert told in message
+
+
+async def test_experiment_that_goes_on_stays_within_the_limits(api: Served, place: Place) -> None:
+    made = (await place.experiment())["experiment"]
+    ended = RecordExperiment(experiment_id=made["id"], revision=9, state=ExperimentState.CANCELED, progress=0,
+                             is_terminal=True)  # fmt: skip
+    await asyncio.to_thread(api.records.record_experiment, ended)
+    await place.govern("EXPERIMENT", LIMITS)
+    policy = {"failure": "out_of_memory", "resources": {"slots_per_trial": 8}}
+    for override in ({"resources": {"slots_per_trial": 8}}, {"failure_policies": [policy]}):
+        body = {"id": made["id"], "overrideConfig": yaml.safe_dump(override)}
+        message = await place.user.refused(400, "POST", "/api/v1/experiments/continue", body)
+        assert "a config policy allows 4 slots (max_slots)" in message

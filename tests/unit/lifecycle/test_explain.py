@@ -151,6 +151,12 @@ def test_code_that_uses_core_without_with_is_not_said_to_have_come_nowhere() -> 
     assert "did not come to `determined.core` yet" in before, "the report is of an earlier run"
 
 
+def test_trial_that_is_watched_for_a_hang_says_so_while_it_runs() -> None:
+    sentence = "if it is silent for 30m, a failure policy has it killed and started again"
+    assert sentence in told(runs=[run()], silent_for="30m")
+    assert sentence not in told(runs=[ended(1)], silent_for="30m")
+
+
 def test_silent_trial_says_what_to_do() -> None:
     facts = {"last_report_at": at(18), "last_line_at": at(17)}
     [said] = [each for each in told(runs=[run(started_at=at(60))], **facts) if "silent" in each]
