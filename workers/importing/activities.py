@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import structlog
@@ -315,7 +316,8 @@ def _log_page(session: Session, source: Source, row: Import, progress: ImportTab
     came.look_up(session, tasks, {"trial_id": Kind.TRIALS})
     found = logs.newest(source, tasks)
     known = marks(session, row.cluster_id, Kind.LOGS, [task["key"] for task in tasks])
-    room = logs.AT_ONCE
+    room, is_full = logs.AT_ONCE, False
+    together: dict[str, tuple[dict[str, Any], int]] = {}
     for task in tasks:
         key = task["key"]
         count, newest = found.get(key, (0, 0))
@@ -327,14 +329,23 @@ def _log_page(session: Session, source: Source, row: Import, progress: ImportTab
             note_skipped(progress, key, "they are of tasks that are no trials, or whose trials did not come")
             progress.read += count
         elif room <= 0:
-            return
+            is_full = True
+        elif count <= room and task["log_version"] != 0:
+            together[key] = task, done
+            room -= count
         else:
             written, upto = logs.copy(session, source, task, done, room)
             room -= written
             progress.written += written
             progress.read += written
             mark(session, row.cluster_id, Kind.LOGS, [(key, str(upto), "")])
-            if upto < newest:
-                return
+            is_full = upto < newest
+        if is_full:
+            break
         progress.cursor = key
-    progress.is_done = len(tasks) < logs.LOOKED_AT
+    if together:
+        written = logs.copy_all(session, source, together)
+        progress.written += written
+        progress.read += written
+        mark(session, row.cluster_id, Kind.LOGS, [(key, str(found[key][1]), "") for key in together])
+    progress.is_done = not is_full and len(tasks) < logs.LOOKED_AT
