@@ -129,17 +129,29 @@ function Graph({ campaign, steps }) {
     rows[x] = (rows[x] ?? -1) + 1;
     at.set(step.name, [x * (BOX_W + GAP_X) + 2, rows[x] * (BOX_H + GAP_Y) + 2]);
   }
+  /** @type {Map<string, Set<string>>} */
+  const ancestors = new Map();
+  const allBefore = (/** @type {string} */ name) => {
+    if (!ancestors.has(name)) {
+      /** @type {string[]} */
+      const direct = campaign.steps.find((/** @type {any} */ s) => s.name === name).before;
+      ancestors.set(name, new Set(direct.flatMap((each) => [each, ...allBefore(each)])));
+    }
+    return /** @type {Set<string>} */ (ancestors.get(name));
+  };
+  // a line that others imply would cross the boxes between
+  const lines = (/** @type {any} */ step) => step.before.filter((/** @type {string} */ other) => !step.before.some((/** @type {string} */ each) => allBefore(each).has(other)));
   const became = new Map(steps.map((step) => [step.name, step]));
   const [width, height] = [rows.length * (BOX_W + GAP_X) - GAP_X + 4, (Math.max(...rows) + 1) * (BOX_H + GAP_Y) - GAP_Y + 4];
   return html`<section class="card scroll" tabindex="0" aria-label="graph of the steps"><svg class="picture" style=${{ width: `${width}px`, maxWidth: "none" }} viewBox="0 0 ${width} ${height}" role="img" aria-label="${campaign.steps.length} steps, each to the right of those that it comes after">
-    ${campaign.steps.flatMap((/** @type {any} */ step) => step.before.map((/** @type {string} */ other) => {
+    ${campaign.steps.flatMap((/** @type {any} */ step) => lines(step).map((/** @type {string} */ other) => {
       const [[x1, y1], [x2, y2]] = [at.get(other) ?? [0, 0], at.get(step.name) ?? [0, 0]];
       return html`<path key="${other} ${step.name}" fill="none" stroke="var(--line-strong)" d="M${x1 + BOX_W} ${y1 + BOX_H / 2} C${x1 + BOX_W + GAP_X / 2} ${y1 + BOX_H / 2} ${x2 - GAP_X / 2} ${y2 + BOX_H / 2} ${x2} ${y2 + BOX_H / 2}" />`;
     }))}
     ${campaign.steps.map((/** @type {any} */ step) => {
       const [x, y] = at.get(step.name) ?? [0, 0];
       const now = became.get(step.name);
-      return html`<g key=${step.name}><title>${step.name}: ${step.kind}${now ? `, ${now.state} ${now.message}` : ""}</title><rect x=${x} y=${y} width=${BOX_W} height=${BOX_H} rx="6" fill="none" stroke=${COLOURS[now?.state] ?? "var(--line-strong)"} stroke-width="2" />
+      return html`<g key=${step.name}><title>${step.name}: ${step.kind}${now ? `, ${now.state} ${now.message}` : ""}</title><rect x=${x} y=${y} width=${BOX_W} height=${BOX_H} rx="6" fill="var(--surface)" stroke=${COLOURS[now?.state] ?? "var(--line-strong)"} stroke-width="2" />
         <text x=${x + 10} y=${y + 19}>${step.name.length > 20 ? `${step.name.slice(0, 19)}…` : step.name}</text><text x=${x + 10} y=${y + 36}>${step.kind}${now ? `, ${now.state.toLowerCase()}` : ""}</text></g>`;
     })}</svg></section>`;
 }
