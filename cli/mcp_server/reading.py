@@ -110,7 +110,8 @@ def _add_lists(server: MCPServer, cluster: Cluster) -> None:
             found = (await cluster.get(ctx, path, limit=100))["campaigns"]
             return told([only(each, _CAMPAIGN) for each in found])
         one = (await cluster.get(ctx, f"{path}/{campaign_id}"))["campaign"]
-        number = run or (one.get("lastRun") or {}).get("number")
+        last: dict[str, Any] = one.get("lastRun") or {}
+        number: int | None = run or last.get("number")
         shown = only(one, (*_CAMPAIGN, "params", "definition"))
         if number:
             shown["run"] = (await cluster.get(ctx, f"{path}/{campaign_id}/runs/{number}"))["run"]
