@@ -8,7 +8,7 @@ import itertools
 import os
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +28,14 @@ _numbers = itertools.count(1)
 gc.disable()
 
 
-def pytest_collection_finish() -> None:
-    """The first test begins."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Also in the process that finds no tests but hands them out."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:

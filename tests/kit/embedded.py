@@ -113,12 +113,13 @@ class Embedded:
         found: dict[str, int] = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
+                if b"train.py" not in (entry / "cmdline").read_bytes():
+                    continue
                 environment = (entry / "environ").read_bytes().split(b"\0")
-                is_script = b"train.py" in (entry / "cmdline").read_bytes()
             except OSError:
                 continue
             values = dict(pair.split(b"=", 1) for pair in environment if b"=" in pair)
-            if is_script and str(self.folder).encode() in values.get(b"DET_RUN_DIR", b""):
+            if str(self.folder).encode() in values.get(b"DET_RUN_DIR", b""):
                 found[values[b"DET_ALLOCATION_ID"].decode()] = int(entry.name)
         return found
 
