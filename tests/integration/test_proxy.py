@@ -169,6 +169,12 @@ async def served(running: Platform) -> AsyncIterator[Served]:
     yield served
     await running.post(f"/api/v1/commands/{served.task_id}/kill")
 
+    async def is_over() -> bool:
+        command = (await running.get(f"/api/v1/commands/{served.task_id}"))["command"]
+        return command["state"] == "STATE_TERMINATED"
+
+    await running.until(is_over, what="the command has ended, and the connections to it")
+
 
 async def serve(running: Platform, port: int, tcp_port: int, **more: Any) -> Served:
     ports = [{"proxy_port": port, **more}, {"proxy_port": tcp_port, "proxy_tcp": True, **more}]
