@@ -58,6 +58,7 @@ def new_run(
     version = definition_of(session, campaign.id, campaign.version)
     definition = Definition.model_validate_json(version.definition)
     campaign.last_number += 1
+    is_fresh = definition.schedule is not None and not definition.schedule.reuse  # unless a user says otherwise
     row = CampaignRun(
         campaign_id=campaign.id,
         number=campaign.last_number,
@@ -65,7 +66,7 @@ def new_run(
         workflow_id=workflow_id,
         params=dict(definition.params) if params is None else params,
         scheduled_at=scheduled_at,
-        **{"owner_id": campaign.owner_id, "token_id": campaign.token_id, **values},
+        **{"owner_id": campaign.owner_id, "token_id": campaign.token_id, "is_fresh": is_fresh, **values},
     )
     session.add(row)
     session.flush()

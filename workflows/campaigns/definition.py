@@ -93,6 +93,7 @@ class Schedule(Section):
     catch_up: str = Field(
         default="1h", max_length=40, description="Times that were missed, while the cluster was down, begin this late."
     )
+    reuse: bool = Field(default=False, description="Whether its runs take over what earlier runs did.")
 
     @property
     def catch_up_s(self) -> float:

@@ -289,6 +289,7 @@ async def test_what_a_schedule_starts_is_one_run_for_each_time(api: Served) -> N
     )
     states = [(await asyncio.to_thread(activity.begin_campaign_run, begin)).state for _ in range(2)]
     assert states[0] is not None
+    assert not states[0].is_fresh
     assert states[0] == states[1]
     end = RecordCampaignRun(run_id=states[0].run_id, revision=1, state=RunState.COMPLETED)
     await asyncio.to_thread(activity.record_campaign_run, end)
@@ -392,3 +393,15 @@ async def test_workspace_is_deleted_with_its_campaigns_once_their_runs_have_ende
     assert len(api.posted(f"campaign-{campaign_id}", records.PUT_SCHEDULE)) == 2
     with pytest.raises(ApplicationError):
         await asyncio.to_thread(Campaigns(api.database).record_campaign_run, end)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+async def test_run_of_a_schedule_does_every_step_unless_that_says_otherwise(api: Served, reuse: bool) -> None:
+    owner = api.user()
+    schedule = f"schedule: {{cron: '@daily', reuse: {str(reuse).lower()}}}\n"
+    campaign_id = await campaign_of(owner, schedule + TASKS)
+    begin = BeginCampaignRun(campaign_id=campaign_id, workflow_id=f"campaign-{campaign_id}-x", scheduled_at=utc_now())
+    state = (await asyncio.to_thread(Campaigns(api.database).begin_campaign_run, begin)).state
+    assert state is not None
+    assert state.is_fresh is not reuse
+    assert not (await begun(api, owner, campaign_id)).is_fresh, "what a user starts takes over"
