@@ -29,6 +29,7 @@ from database.models import (
 )
 from database.types import utc_now
 from workflows.config.durations import seconds_of
+from workflows.config.failures import next_pools
 from workflows.lifecycle.allocation import backoff_s
 from workflows.lifecycle.budget import Clock, lasts_until, used
 from workflows.lifecycle.experiment import ExperimentState
@@ -104,10 +105,7 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
 
 def _pools(experiment: Experiment) -> list[str]:
     """Pools whose queues may have its trials: those of failure policies, and last its own."""
-    policies: list[dict[str, Any]] = experiment.config.get("failure_policies") or []
-    resources: list[dict[str, Any]] = [each.get("resources") or {} for each in policies]
-    named = [str(each["resource_pool"]) for each in resources if each.get("resource_pool")]
-    return list(dict.fromkeys([*named, experiment.resource_pool]))
+    return [*next_pools(experiment.config), experiment.resource_pool]
 
 
 def of_task(session: Session, task: Task) -> TaskFacts:

@@ -19,6 +19,7 @@ from api.temporal import outbox
 from database.models import Agent, Cluster, Experiment, PoolBinding, PoolGrant, Project, ResourcePool, Workspace
 from database.types import utc_now
 from workflows import names
+from workflows.config.failures import next_pools
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import AgentService, AutoscalerRun, PoolMove, PoolRun, ProviderChange
 from workflows.scheduling.model import AgentSlots, PoolSnapshot, Request
@@ -80,15 +81,15 @@ def find(session: Session, name: str, seen_by: UserPrincipal | None, *, is_locke
 def check_pool(session: Session, experiment: Experiment, user: UserPrincipal) -> None:
     """Refuse to let an experiment go on in a pool that was removed, or that the user may not use any more.
 
-    The pool stays until this transaction ends. Raises: FailedPrecondition.
+    That may be one of its failure policies. The pools stay until this transaction ends. Raises: FailedPrecondition.
     """
-    pool = experiment.resource_pool
     workspace_id = session.get_one(Project, experiment.project_id).workspace_id
-    if not _is_available(session, pool, workspace_id, user):
-        raise FailedPrecondition(
-            f"experiment {experiment.id}: its resource pool {pool!r} was removed, or is not available to you in"
-            f" workspace id {workspace_id} any more: fork it to another"
-        )
+    for pool in (experiment.resource_pool, *next_pools(experiment.config)):
+        if not _is_available(session, pool, workspace_id, user):
+            raise FailedPrecondition(
+                f"experiment {experiment.id}: its resource pool {pool!r} was removed, or is not available to you in"
+                f" workspace id {workspace_id} any more: fork it to another"
+            )
 
 
 def create(session: Session, wanted: PostPool, settings: PoolSettings, user: UserPrincipal) -> ResourcePool:

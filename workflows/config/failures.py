@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
@@ -61,6 +62,13 @@ class FailurePolicy(Section):
             pool=next_.resource_pool or "",
             slots=next_.slots_per_trial or 0,
         )
+
+
+def next_pools(config: Mapping[str, Any]) -> list[str]:
+    """The pools that the failure policies of a complete configuration have trials go on in."""
+    policies: list[dict[str, Any]] = config.get("failure_policies") or []
+    resources: list[dict[str, Any]] = [policy.get("resources") or {} for policy in policies]
+    return list(dict.fromkeys(str(each["resource_pool"]) for each in resources if each.get("resource_pool")))
 
 
 def is_silence(text: str) -> bool:

@@ -11,6 +11,7 @@ import yaml
 
 from database.models import Agent, Experiment, GroupMember, PoolGrant
 from tests.integration.api.served import Caller, Served
+from workflows.config.failures import FailurePolicy
 
 OURS, ACCESS = "/api/v1/undeterred/resource-pools", "/api/v1/resource-pool-access"
 
@@ -118,9 +119,31 @@ async def _continue(api: Served, user: Caller, pool: str) -> tuple[str, str, Any
     return "POST", "/api/v1/experiments/continue", {"id": experiment_id}
 
 
+def _going_on_in(pool: str) -> dict[str, Any]:
+    return {"failure_policies": [{"failure": "crash", "resources": {"resource_pool": pool}}]}
+
+
+async def _after_a_failure(api: Served, user: Caller, pool: str) -> tuple[str, str, Any]:
+    config = yaml.safe_dump(api.config(**_going_on_in(pool)))
+    return "POST", "/api/v1/experiments", {"config": config, "activate": True, "modelDefinition": []}
+
+
+async def _continue_after_a_failure(api: Served, user: Caller, pool: str) -> tuple[str, str, Any]:
+    experiment_id = await api.created(user)
+    with api.database.write() as session:
+        row = session.get_one(Experiment, experiment_id)
+        policy = FailurePolicy.model_validate(_going_on_in(pool)["failure_policies"][0]).model_dump(mode="json")
+        row.state, row.config = "CANCELED", row.config | {"failure_policies": [policy]}
+    return "POST", "/api/v1/experiments/continue", {"id": experiment_id}
+
+
 @pytest.mark.parametrize(
-    "entry", [_experiment, _fork, _default_of_workspace, _command, _notebook, _generic, _move, _continue]
-)
+    "entry",
+    [
+        _experiment, _fork, _default_of_workspace, _command, _notebook, _generic, _move, _continue, _after_a_failure,
+        _continue_after_a_failure,
+    ],
+)  # fmt: skip
 async def test_access_is_asked_for_at_every_way_into_a_pool(api: Served, entry: Entry) -> None:
     user, admin = api.user(), api.user(is_admin=True)
     name = await restricted(api)
