@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -16,11 +16,19 @@ from api.deps import PartsDep, UserDep, asked_again
 from api.errors import ApiError, Forbidden, NotFound
 from api.routing import Route
 from api.schemas.base import encode
-from api.schemas.live import Topic, topics_of
+from api.schemas.live import Kind, Topic, topics_of
 from api.schemas.streaming import EVENTS, event_stream
 from web import files
 
 router = APIRouter(route_class=Route, tags=["cluster"])
+#: What refuses to show a thing of a number to who may not see it.
+_READABLE: dict[Kind, Callable[[Session, int, UserPrincipal], object]] = {
+    "experiment": readable,
+    "curve": readable,
+    "trial": readable_trial,
+    "system": readable_trial,
+    "campaign": readable_campaign,
+}
 
 
 @router.get("/api/v1/undeterred/live", response_class=Response, responses=EVENTS)
@@ -29,9 +37,10 @@ async def live(
 ) -> Response:
     """Server-sent events: `version` of each `topic` now and when it changes, and `points` that trials report.
 
-    Topics: `experiments`, `jobs`, `tasks`, `agents`; `experiment:<number>`, `trial:<number>`, `curve:<experiment>`;
-    `task:<id>`, `log:<task id>`. `hello` comes first, and names the release of the pages. `reset`: read it again.
-    `gone`: it does not exist, or may not be seen; the stream goes on with the others, and ends when none is left.
+    Topics: `experiments`, `jobs`, `tasks`, `agents`, `campaigns`; `experiment:<number>`, `trial:<number>`,
+    `curve:<experiment>`, `system:<trial>`, `campaign:<number>`; `task:<id>`, `log:<task id>`; for administrators
+    `imports`. `hello` comes first, and names the release of the pages. `reset`: read it again. `gone`: it does not
+    exist, or may not be seen; the stream goes on with the others, and ends when none is left.
     """
     topics = topics_of(topic or [])
     gone: set[str] = set()
@@ -73,13 +82,10 @@ def _refusal(session: Session, topic: Topic, user: UserPrincipal) -> ApiError | 
 
 def _check(session: Session, topic: Topic, user: UserPrincipal) -> None:
     """Raises: NotFound, Forbidden. A list shows when something in it changed, and nothing else."""
-    if topic.kind in ("experiment", "curve"):
-        readable(session, topic.number, user)
-    elif topic.kind == "trial":
-        readable_trial(session, topic.number, user)
-    elif topic.kind == "campaign":
-        readable_campaign(session, topic.number, user)
-    elif topic.kind == "imports" and not user.is_admin:
-        raise Forbidden("topic imports: for administrators of the cluster only")
+    if topic.is_list:
+        if topic.kind == "imports" and not user.is_admin:
+            raise Forbidden("topic imports: for administrators of the cluster only")
     elif topic.task_id:
         readable_task(session, topic.task_id, user)
+    else:  # one that is missing here is followed by nobody
+        _READABLE[topic.kind](session, topic.number, user)

@@ -138,7 +138,9 @@ def test_gang_whose_containers_still_come_does_not_hang(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"preempt_requested_at": utc_now()}, {"ended_at": utc_now()}, {"state": "PULLING"}], ids=str
+    "values",
+    [{"preempt_requested_at": utc_now()}, {"ended_at": utc_now()}, {"state": "PULLING"}],
+    ids=["leaves", "ended", "pulls"],
 )
 def test_run_that_leaves_has_ended_or_pulls_its_image_does_not_hang(watch: Watch, values: dict[str, Any]) -> None:
     watch.change(Allocation, **values)

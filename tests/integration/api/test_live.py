@@ -146,7 +146,7 @@ async def test_what_one_does_not_see_can_not_be_followed(api: Served) -> None:
     run = await api.trial(owner)
     await in_a_workspace_of(api, owner, run)
     for topic in (f"experiment:{run.experiment_id}", f"curve:{run.experiment_id}", f"trial:{run.trial_id}",
-                  f"log:{run.task_id}", f"task:{run.task_id}"):  # fmt: skip
+                  f"system:{run.trial_id}", f"log:{run.task_id}", f"task:{run.task_id}"):  # fmt: skip
         await other.refused(404, "GET", PATH, params={"topic": topic})
         async with following(api, other, "jobs", topic) as stream:
             assert await stream.next("gone", "points") == ("gone", {"topic": topic})
