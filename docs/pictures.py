@@ -2,7 +2,7 @@
 
     .venv/bin/python -m pytest tests/web && .venv/bin/python -m docs.pictures
 
-The tests write each page in both themes below `build/pages`. Here they get a palette of 64 colours, which is a quarter
+The tests write each page in both themes below `build/pages`. Here they get a palette of 128 colours, which is a third
 of the size, and a page that shows them: `docs/web-ui-pictures.md`.
 """
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 MADE = ROOT / "build" / "pages"
 KEPT = ROOT / "docs" / "images" / "pages"
 PAGE = ROOT / "docs" / "web-ui-pictures.md"
-_COLOURS = 64
+_COLOURS = 128
 #: Titles, in the order of the page, by the names that `tests/web/test_every_page.py` gives.
 SHOWN = {
     "home": "Home",
@@ -58,7 +58,9 @@ def main() -> None:
     for name, title in SHOWN.items():
         for theme in ("light", "dark"):
             with Image.open(MADE / f"{name}-{theme}.png") as picture:
-                few = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+                few = picture.convert("RGB").quantize(
+                    _COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+                )
                 few.save(KEPT / f"{name}-{theme}.png", optimize=True)
         rows = [f"![{title}, {theme}](images/pages/{name}-{theme}.png)" for theme in ("light", "dark")]
         parts.append(f"## {title}\n\n" + "\n\n".join(rows) + "\n")
