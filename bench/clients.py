@@ -48,7 +48,7 @@ def figures() -> Iterator[Figure]:
         fill(url, 0.001, experiments=1000)
         storage = Path(folder, "storage")
         _checkpoint(url, storage)
-        with serving(url) as api:
+        with serving(url, UNDETERRED_STORAGE_ROOTS=str(storage)) as api:
             token = _log_in(api)
             yield _list_of_1000(api, token)
             yield from _download(api, storage, Path(folder))
@@ -88,7 +88,7 @@ def _checkpoint(url: str, root: Path) -> None:
         names = [f"part-{number}" for number in range(_FILES)]
         for name in names:
             Path(folder, name).write_bytes(data)
-        place.commit(_UUID, place.put(_UUID, folder, names), {})
+        place.commit(_UUID, place.put(_UUID, folder, names), {}, "download")
     database = Database(url)
     with database.write() as session:
         experiment = Experiment(

@@ -43,8 +43,8 @@ class Api:
 
 
 @contextlib.contextmanager
-def serving(url: str) -> Generator[Api]:
-    """An API process on a database."""
+def serving(url: str, **settings: str) -> Generator[Api]:
+    """An API process on a database, with these variables too."""
     port = free_port()
     environment = {
         **os.environ,
@@ -52,6 +52,7 @@ def serving(url: str) -> Generator[Api]:
         "UNDETERRED_PORT": str(port),
         "UNDETERRED_AGENT_TOKEN": "bench",
         "UNDETERRED_TEMPORAL_ADDRESS": "127.0.0.1:1",
+        **settings,
     }
     process = subprocess.Popen([sys.executable, "-m", "workers.api"], env=environment, stderr=subprocess.DEVNULL)
     try:
