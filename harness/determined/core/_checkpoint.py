@@ -58,6 +58,8 @@ class CheckpointContext:
         self._allocation_id = allocation_id
         self._info = info
         self._committed = ""
+        self._base = info.latest_checkpoint or "" if info is not None else ""
+        """The newest checkpoint of this trial: what is unchanged since then need not be sent again."""
         self._taken_instead: dict[str, str] = {}
         """Damaged checkpoint -> the earlier one that stands in for it."""
 
@@ -301,7 +303,7 @@ class CheckpointContext:
         refuse_conflicts([paths for paths, _ in parts])
         merged = merge_metadata([said for _, said in parts])
         self._require_steps(merged)
-        stored = team.each(lambda: self._storage.put(storage_id, source, parts[team.rank][0]))
+        stored = team.each(lambda: self._storage.put(storage_id, source, parts[team.rank][0], self._base))
 
         def commit() -> None:
             files = {path: entry for part in stored for path, entry in part.items() if path != METADATA_FILE}
@@ -312,6 +314,7 @@ class CheckpointContext:
             self._report(storage_id, dict(sorted(resources.items())), merged)
 
         team.first(commit)
+        self._base = storage_id
 
     def _report(self, storage_id: str, resources: dict[str, int], metadata: dict[str, Any]) -> None:
         """Tell the master. One that it refuses is removed again: nobody would ever find it."""

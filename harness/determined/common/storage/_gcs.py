@@ -6,9 +6,12 @@ from determined.common.storage._objects import ABSENT, BROKEN, EXPIRED, OTHER, S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from datetime import datetime
     from typing import Any
 
     from determined.common.storage._files import HashingReader
+    from determined.common.storage._manifest import FileEntry
+    from determined.common.storage._objects import Before
 
 _CONNECTIONS = 32
 
@@ -70,11 +73,28 @@ class GCSStorage(ObjectStorage):
             content, content_type="application/octet-stream", retry=_retry(), checksum="crc32c"
         )
 
-    def send_stream(self, client: Any, key: str, reader: HashingReader) -> None:
-        """In a resumable upload; one object's parts follow each other."""
+    def send_stream(self, client: Any, key: str, reader: HashingReader, before: Before | None) -> FileEntry:
+        """In a resumable upload; one object's parts follow each other. A whole file may be copied, a part can't."""
+        if self.is_copied(client, key, reader, before):
+            return reader.entry()
         blob = self._blob(client, key)
         blob.chunk_size = SINGLE_REQUEST
         blob.upload_from_file(reader, size=reader.size, content_type="application/octet-stream", retry=_retry())
+        return reader.entry()
+
+    def copy(self, client: Any, key: str, before: Before) -> None:
+        """As the contract says."""
+        source, target, token = self._blob(client, before.key), self._blob(client, key), None
+        while True:
+            token, _, _ = target.rewrite(source, token=token, retry=_retry())
+            if token is None:
+                return
+
+    def modified(self, client: Any, key: str) -> datetime:
+        """As the contract says."""
+        blob = self._blob(client, key)
+        blob.reload(retry=_retry())
+        return blob.updated
 
     def fetch_piece(self, client: Any, key: str, start: int, length: int) -> bytes:
         """As the contract says."""

@@ -9,7 +9,7 @@ from determined import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
 METADATA_FILE = "metadata.json"
@@ -29,13 +29,17 @@ class FileEntry:
     Attributes:
         size: In bytes.
         xxh3: XXH3 of 128 bits, in hexadecimal; "" if it is not known, as for folders and for what Determined wrote.
+        part_size: Bytes of each of `parts` but the last, of a large file in a store that copies parts; else 0.
+        parts: Their XXH3 hashes, in the order of the file.
     """
 
-    __slots__ = ("size", "xxh3")
+    __slots__ = ("part_size", "parts", "size", "xxh3")
 
-    def __init__(self, size: int, xxh3: str = "") -> None:
+    def __init__(self, size: int, xxh3: str = "", part_size: int = 0, parts: Iterable[str] = ()) -> None:
         self.size = size
         self.xxh3 = xxh3
+        self.part_size = part_size
+        self.parts = tuple(parts)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileEntry) and (self.size, self.xxh3) == (other.size, other.xxh3)
@@ -85,7 +89,11 @@ def encode(manifest: Manifest) -> bytes:
     """The manifest as UTF-8 JSON."""
     import json
 
-    listed = {path: {"size": entry.size, "xxh3": entry.xxh3} for path, entry in manifest.files.items()}
+    listed: dict[str, dict[str, Any]] = {}
+    for path, entry in manifest.files.items():
+        listed[path] = {"size": entry.size, "xxh3": entry.xxh3}
+        if entry.parts:
+            listed[path] |= {"part_size": entry.part_size, "parts": entry.parts}
     return json.dumps({"version": _VERSION, "writer": manifest.writer, "files": listed}, indent=1).encode()
 
 
@@ -108,7 +116,7 @@ def decode(raw: bytes, where: str) -> Manifest:
                 f"{where} has version {read['version']!r}, but this release reads version {_VERSION}: update "
                 "undeterred-harness"
             )
-        entries = {str(path): FileEntry(int(e["size"]), str(e["xxh3"])) for path, e in read["files"].items()}
+        entries = {str(path): _entry(e) for path, e in read["files"].items()}
         writer = str(read.get("writer", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise errors.CheckpointCorruptError(f"{where} is damaged: it is no manifest ({e!r})") from e
@@ -116,6 +124,11 @@ def decode(raw: bytes, where: str) -> Manifest:
         if not is_inside(path):
             raise errors.CheckpointCorruptError(f"{where} is refused: {path!r} leads out of the checkpoint")
     return Manifest(entries, writer)
+
+
+def _entry(read: dict[str, Any]) -> FileEntry:
+    parts = map(str, read.get("parts", ()))
+    return FileEntry(int(read["size"]), str(read["xxh3"]), int(read.get("part_size", 0)), parts)
 
 
 def too_large(where: str) -> errors.CheckpointCorruptError:

@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
     from concurrent.futures import Executor, Future
+    from datetime import datetime
     from typing import Any, Callable, TypeVar
 
     from determined.common.storage._files import HashingReader, Landing
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 PIECE = 8 << 20
 #: Files up to this size are sent in one request, larger ones in parts.
 SINGLE_REQUEST = 16 << 20
+#: Files from this size on are copied from an earlier checkpoint that has them: below it, sending takes as long.
+WORTH_COPYING = 1 << 20
 _FILES_AT_ONCE = 8
 _LARGE_FILES_AT_ONCE = 2
 _DOWNLOADS_AT_ONCE = 4
@@ -62,8 +65,29 @@ class Absent(Exception):
     """There is no such object."""
 
 
+class NotCopied(Exception):
+    """The store does not copy an object or a part of it: it is gone or was changed, or the server can't."""
+
+
+class Before:
+    """What an earlier checkpoint has of a file.
+
+    Attributes:
+        key: Its object.
+        entry: Size and hashes.
+        written: When the earlier checkpoint was committed, by the clock of the store. Nothing younger is copied.
+    """
+
+    __slots__ = ("entry", "key", "written")
+
+    def __init__(self, key: str, entry: FileEntry, written: datetime) -> None:
+        self.key = key
+        self.entry = entry
+        self.written = written
+
+
 class ObjectStorage(Storage):
-    """Checkpoints in an object store. A subclass says how its SDK does the seven things at the end of this class.
+    """Checkpoints in an object store. A subclass says how its SDK does the things at the end of this class.
 
     Args:
         root: Its URL without credentials.
@@ -100,22 +124,24 @@ class ObjectStorage(Storage):
         """Nothing to be done."""
         checked_id(storage_id)
 
-    def put(self, storage_id: str, source: str, paths: Iterable[str]) -> dict[str, FileEntry]:
-        """Upload, several files at a time, large ones in parts."""
+    def put(self, storage_id: str, source: str, paths: Iterable[str], base: str = "") -> dict[str, FileEntry]:
+        """Upload, several files at a time, large ones in parts; what is in `base` already, the store copies."""
         from determined.common.storage._files import each
 
         wanted = [checked_path(path) for path in paths]
+        sizes = {path: os.path.getsize(os.path.join(source, path)) for path in wanted if not path.endswith("/")}
+        before = self._before(base) if base and max(sizes.values(), default=0) >= WORTH_COPYING else {}
 
         def put_one(path: str) -> FileEntry:
             key = self._key(storage_id, path)
             if not path.endswith("/"):
-                return self._send_file(key, os.path.join(source, path))
+                return self._send_file(key, os.path.join(source, path), before.get(path))
             if self.keeps_folders:
                 self._send(key, b"")
             return FileEntry(0)
 
         # Of a large file many parts are in memory at once: only few such files are under way.
-        large = [path for path in wanted if os.path.getsize(os.path.join(source, path)) > SINGLE_REQUEST]
+        large = [path for path, size in sizes.items() if size > SINGLE_REQUEST]
         rest = set(wanted) - set(large)
         small = [path for path in wanted if path in rest]
         entries = dict(zip(large, each(put_one, large, _LARGE_FILES_AT_ONCE)))
@@ -330,19 +356,62 @@ class ObjectStorage(Storage):
         self._of_bucket(self.send_bytes, key, content)
         return entry_of(content)
 
-    def _send_file(self, key: str, source: str) -> FileEntry:
-        def send(client: Any) -> FileEntry:
+    def _before(self, base: str) -> dict[str, Before]:
+        """Path -> what an earlier checkpoint has there, of all that is worth copying; none if it can't be used."""
+        with contextlib.suppress(Absent, errors.CheckpointCorruptError, errors.CheckpointStorageError):
+            manifest = self.manifest(base)
+            if manifest is not None:
+                # It was written after all files. One that is younger is not what the manifest speaks of.
+                written = self._call(self.modified, self._manifest_key(base))
+                return {
+                    path: Before(self._key(base, path), entry, written)
+                    for path, entry in manifest.files.items()
+                    if entry.xxh3 and entry.size >= WORTH_COPYING
+                }
+        return {}
+
+    def _send_file(self, key: str, source: str, before: Before | None = None) -> FileEntry:
+        def send(client: Any, before: Before | None) -> FileEntry:
             from determined.common.storage._files import HashingReader
 
+            if before is not None and self.copied(self.modified, client, before.key) > before.written:
+                raise NotCopied  # someone wrote it anew
             # Opened anew for each try: what a try that broke off has read is of no use.
             with HashingReader(source, seekable=self.reads_seekable) as reader:
-                if reader.size <= SINGLE_REQUEST:
-                    self.send_bytes(client, key, reader.read(SINGLE_REQUEST + 1))
+                if reader.size > SINGLE_REQUEST:
+                    return self.send_stream(client, key, reader, before)
+                content = reader.read(SINGLE_REQUEST + 1)
+                entry = reader.entry()
+                if before is not None and before.entry == entry:
+                    self.copied(self.copy, client, key, before)
                 else:
-                    self.send_stream(client, key, reader)
-                return reader.entry()
+                    self.send_bytes(client, key, content)
+                return entry
 
-        return self._of_bucket(send)
+        if before is not None:
+            with contextlib.suppress(NotCopied):
+                return self._of_bucket(send, before)
+        return self._of_bucket(send, None)
+
+    def is_copied(self, client: Any, key: str, reader: HashingReader, before: Before | None) -> bool:
+        """Whether a file is unchanged as a whole, and was copied. Raises: NotCopied."""
+        if before is None or before.entry.size != reader.size or before.entry != reader.entry():
+            return False
+        self.copied(self.copy, client, key, before)
+        return True
+
+    def copied(self, action: Callable[..., T], *args: Any) -> T:
+        """What `action` returns, a request that only copying needs.
+
+        Raises:
+            NotCopied: The store refuses. What is to be copied is sent then.
+        """
+        try:
+            return action(*args)
+        except self.sdk_errors() as e:
+            if self.kind_of(e) in (ABSENT, OTHER):
+                raise NotCopied from e
+            raise
 
     def _pool(self) -> Any:
         from concurrent.futures import ThreadPoolExecutor
@@ -499,8 +568,16 @@ class ObjectStorage(Storage):
         """Write an object in one request."""
 
     @abc.abstractmethod
-    def send_stream(self, client: Any, key: str, reader: HashingReader) -> None:
-        """Write a large object in parts."""
+    def send_stream(self, client: Any, key: str, reader: HashingReader, before: Before | None) -> FileEntry:
+        """Write a large object in parts; those that are in `before` may be copied. Returns its size and hashes."""
+
+    @abc.abstractmethod
+    def copy(self, client: Any, key: str, before: Before) -> None:
+        """Have the store copy the object of `before`. One that knows how refuses an object that has become younger."""
+
+    @abc.abstractmethod
+    def modified(self, client: Any, key: str) -> datetime:
+        """When an object was written, by the clock of the store."""
 
     @abc.abstractmethod
     def fetch_piece(self, client: Any, key: str, start: int, length: int) -> bytes:

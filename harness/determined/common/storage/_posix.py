@@ -72,10 +72,10 @@ class PosixStorage(Storage):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(temporary)
 
-    def put(self, storage_id: str, source: str, paths: Iterable[str]) -> dict[str, FileEntry]:
+    def put(self, storage_id: str, source: str, paths: Iterable[str], base: str = "") -> dict[str, FileEntry]:
         """Copy and hash; what lies in its place already is only hashed, what lies in a shard's folder moves there.
 
-        All is forced to the disk.
+        All is forced to the disk, also what an earlier checkpoint has: each folder stands for itself.
         """
         from determined.common.storage._files import copy_hashed, each
 

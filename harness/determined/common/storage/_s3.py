@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+from operator import itemgetter
 
 from determined.common.outgoing import guarded_pools
+from determined.common.storage._manifest import FileEntry, entry_of
 from determined.common.storage._objects import ABSENT, BROKEN, EXPIRED, OTHER, SINGLE_REQUEST, ObjectStorage, sdk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+    from datetime import datetime
+    from typing import Any, Callable
 
     from determined.common.outgoing import Outgoing
     from determined.common.storage._files import HashingReader
+    from determined.common.storage._objects import Before
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _MAX_PARTS = 10_000
+_PARTS_AT_ONCE = 8
+#: Of one request. Larger objects are copied in parts.
+_LARGEST_COPY = 5 << 30
+#: Fields of a part's answer that its object is made with.
+_CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
 _ATTEMPTS = 8
 
 
@@ -104,15 +115,43 @@ class S3Storage(ObjectStorage):
         """As the contract says."""
         client.put_object(Bucket=self._bucket, Key=key, Body=content)
 
-    def send_stream(self, client: Any, key: str, reader: HashingReader) -> None:
-        """In parts, in several threads, which get their parts in the order of the file."""
-        transfer = sdk("boto3.s3.transfer", "s3", "boto3")
-        config = transfer.TransferConfig(
-            multipart_threshold=SINGLE_REQUEST,
-            multipart_chunksize=max(SINGLE_REQUEST // 2, -(-reader.size // _MAX_PARTS)),
-            max_concurrency=8,
-        )
-        client.upload_fileobj(reader, self._bucket, key, Config=config)
+    def send_stream(self, client: Any, key: str, reader: HashingReader, before: Before | None) -> FileEntry:
+        """In parts, several at once. All are of one size: some servers take no others."""
+        size = max(SINGLE_REQUEST // 2, -(-reader.size // _MAX_PARTS))
+        there = before.entry.parts if before is not None and before.entry.part_size == size else ()
+        upload = _Upload(self, client, self._bucket, key)
+        hashes: list[str] = []
+        with upload:
+            same = 0  # parts at the beginning that are unchanged: a whole file of these takes one request
+            for number, piece in enumerate(iter(lambda: reader.read(size), b"")):
+                hashes.append(entry_of(piece).xxh3)
+                is_same = number < len(there) and there[number] == hashes[number]
+                if is_same and same == number:
+                    same += 1
+                    continue
+                if before is not None and number == same:
+                    upload.copy(before, range(same), size)
+                if before is not None and is_same:
+                    upload.copy(before, [number], size)
+                else:
+                    upload.send(number, piece)
+            entry = reader.entry()
+            if before is not None and entry == before.entry and same == len(hashes) and entry.size <= _LARGEST_COPY:
+                self.copied(self.copy, client, key, before)
+            else:
+                if before is not None and same == len(hashes):
+                    upload.copy(before, range(same), size)
+                upload.complete()
+        return FileEntry(entry.size, entry.xxh3, size, hashes)
+
+    def copy(self, client: Any, key: str, before: Before) -> None:
+        """As the contract says."""
+        source = {"Bucket": self._bucket, "Key": before.key}
+        client.copy_object(Bucket=self._bucket, Key=key, CopySource=source, CopySourceIfUnmodifiedSince=before.written)
+
+    def modified(self, client: Any, key: str) -> datetime:
+        """As the contract says."""
+        return client.head_object(Bucket=self._bucket, Key=key)["LastModified"]
 
     def fetch_piece(self, client: Any, key: str, start: int, length: int) -> bytes:
         """As the contract says."""
@@ -137,6 +176,92 @@ class S3Storage(ObjectStorage):
     def delete_object(self, client: Any, key: str) -> None:
         """As the contract says."""
         client.delete_object(Bucket=self._bucket, Key=key)
+
+
+class _Upload:
+    """An object that comes together from parts. Left without `complete`, nothing of it stays.
+
+    Args:
+        storage: Whose errors mean what.
+        client: Of boto3.
+        bucket: Its name.
+        key: The object.
+    """
+
+    def __init__(self, storage: ObjectStorage, client: Any, bucket: str, key: str) -> None:
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._storage = storage
+        self._client = client
+        self._place = {"Bucket": bucket, "Key": key}
+        self._id = ""
+        self._is_complete = False
+        self._failed: BaseException | None = None
+        self._futures: list[Future[dict[str, Any]]] = []
+        # As many as are sent at once, and as many that wait: no more of the file is in memory.
+        self._room = threading.Semaphore(2 * _PARTS_AT_ONCE)
+        self._pool = ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="storage-part")
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        if self._id and not self._is_complete:
+            with contextlib.suppress(*self._storage.sdk_errors()):  # what made it fail is raised already
+                self._client.abort_multipart_upload(**self._place, UploadId=self._id)
+
+    def send(self, number: int, piece: bytes) -> None:
+        """Send a part, of which the first has number 0. Raises what an earlier one failed with."""
+        self._add(lambda part: self._client.upload_part(**part, Body=piece), number)
+
+    def copy(self, before: Before, numbers: Iterable[int], size: int) -> None:
+        """Have parts copied, of `size` bytes each but for the last of the object. Raises as `send`."""
+        for number in numbers:
+            self._add(lambda part, number=number: self._copy(before, part, number * size, size), number)
+
+    def complete(self) -> None:
+        """Make the object of its parts."""
+        made = [future.result() for future in self._futures]
+        parts = [
+            {"PartNumber": number + 1, "ETag": part["ETag"]}
+            | {name: value for name, value in part.items() if name in _CHECKSUMS}
+            for number, part in sorted(((part["number"], part) for part in made), key=itemgetter(0))
+        ]
+        self._client.complete_multipart_upload(**self._place, UploadId=self._id, MultipartUpload={"Parts": parts})
+        self._is_complete = True
+
+    def _copy(self, before: Before, part: dict[str, Any], start: int, size: int) -> dict[str, Any]:
+        end = min(start + size, before.entry.size) - 1
+        answer = self._storage.copied(
+            lambda: self._client.upload_part_copy(
+                **part,
+                CopySource={"Bucket": self._place["Bucket"], "Key": before.key},
+                CopySourceRange=f"bytes={start}-{end}",
+                CopySourceIfUnmodifiedSince=before.written,
+            )
+        )
+        return answer["CopyPartResult"]
+
+    def _add(self, action: Callable[[dict[str, Any]], dict[str, Any]], number: int) -> None:
+        if not self._id:
+            self._id = self._client.create_multipart_upload(**self._place)["UploadId"]
+        self._room.acquire()
+        if self._failed is not None:
+            raise self._failed  # the rest of the file need not be read
+
+        def run() -> dict[str, Any]:
+            try:
+                part = {**self._place, "UploadId": self._id, "PartNumber": number + 1}
+                return {**action(part), "number": number}
+            except BaseException as e:
+                self._failed = e
+                raise
+            finally:
+                self._room.release()
+
+        self._futures.append(self._pool.submit(run))
 
 
 def _code(error: BaseException) -> str:

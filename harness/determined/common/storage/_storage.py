@@ -57,7 +57,7 @@ class Storage(abc.ABC):
         """Make ready to take files of a new checkpoint. Each of several workers may call it."""
 
     @abc.abstractmethod
-    def put(self, storage_id: str, source: str, paths: Iterable[str]) -> dict[str, FileEntry]:
+    def put(self, storage_id: str, source: str, paths: Iterable[str], base: str = "") -> dict[str, FileEntry]:
         """Bring files of the local folder `source` into a checkpoint that is not visible yet.
 
         Put again, a file is replaced. From the folder of `staging` nothing is copied that is in its place already.
@@ -66,6 +66,8 @@ class Storage(abc.ABC):
             storage_id: The checkpoint.
             source: The folder.
             paths: Of files and of folders (these end with "/") below it.
+            base: An earlier checkpoint. An object store copies by itself what is unchanged since then, which is not
+                sent again. If it is gone or damaged, or the store refuses, all is sent. "": there is none.
 
         Returns:
             For each path its size and hash, taken from what was read for the upload.
