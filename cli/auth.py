@@ -40,7 +40,7 @@ def login(
     url = session.master_url()
     address = f"{_chosen(provider)['ssoUrl']}?relayState=cli"
     token = _pasted(address) if headless else _sent(address)
-    master = Session(url, "", token, Cert.from_env())
+    master = Session(url, "", token, Cert.of(url))
     name = str(master.get("/api/v1/me").json()["user"]["username"])
     authentication.TokenStore().set(url, name, token)
     render.say(f"Logged in as user '{name}' at {url}")

@@ -174,7 +174,7 @@ def _api() -> Iterator[Finding]:
 
     from determined.common.api import Cert, Session
 
-    probe = Session(session.master_url(), cert=Cert.from_env(), max_tries=1)
+    probe = Session(session.master_url(), cert=Cert.of(session.master_url()), max_tries=1)
     try:
         began = time.time()
         answer = probe.get("/api/v1/master", timeout_s=10.0)

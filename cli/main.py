@@ -102,7 +102,23 @@ def _run(entry: commands.Entry, words: list[str], options: dict[str, str]) -> in
             import traceback
 
             traceback.print_exc()
+        if _is_trusted_now(error):
+            # nothing was sent yet: the handshake is before the first request
+            os.execv(sys.executable, [sys.executable, "-m", "cli", *sys.argv[1:]])
         return _tell(error)
+
+
+def _is_trusted_now(error: Exception) -> bool:
+    """Whether the master's certificate was what went wrong, and the user trusts it from now on."""
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return False
+    from cli import trusting
+
+    try:
+        return trusting.is_about(error) and trusting.asked()
+    except Exception as further:  # noqa: BLE001 -- as of any command
+        _tell(further)
+        return False
 
 
 def _tell(error: Exception) -> int:

@@ -55,7 +55,7 @@ def at_hand() -> Session | None:
     token = store.token(url, user) if user else None
     if token is None and _chosen.user is None:
         token = os.environ.get("DET_USER_TOKEN")
-    return Session(url, token=token, cert=Cert.from_env(), max_tries=1) if token else None
+    return Session(url, token=token, cert=Cert.of(url), max_tries=1) if token else None
 
 
 def anonymous() -> Session:
@@ -63,7 +63,8 @@ def anonymous() -> Session:
     if _chosen.session is None:
         from determined.common.api import Cert
 
-        _chosen.session = Session(master_url(), cert=Cert.from_env(), max_tries=2)
+        url = master_url()
+        _chosen.session = Session(url, cert=Cert.of(url), max_tries=2)
     return _chosen.session
 
 

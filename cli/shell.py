@@ -174,6 +174,8 @@ def _proxy_command() -> str:
     certificate = os.environ.get("DET_MASTER_CERT_FILE")
     if certificate:
         words += ["--cert-file", certificate if certificate == "noverify" else os.path.abspath(certificate)]
+    if name := os.environ.get("DET_MASTER_CERT_NAME"):
+        words += ["--cert-name", name]
     return " ".join(word if word == "%h" else shlex.quote(word).replace("%", "%%") for word in words)
 
 

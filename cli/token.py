@@ -113,7 +113,7 @@ def login(
     from determined.common.api import Cert, Session, authentication
 
     url = session.master_url()
-    given = Session(url, token=token, cert=Cert.from_env())
+    given = Session(url, token=token, cert=Cert.of(url))
     try:
         name = str(given.get("/api/v1/me").json()["user"]["username"])
     except errors.UnauthenticatedException:

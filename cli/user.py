@@ -41,7 +41,7 @@ def login(
         name = typer.prompt("Username", default=authentication.DEFAULT_USER) if sys.stdin.isatty() else None
     if not name:
         raise ValueError("no user: give a name, `det user login NAME`.")
-    token = authentication.request_token(url, name, _password(f"Password for user '{name}': "), Cert.from_env())
+    token = authentication.request_token(url, name, _password(f"Password for user '{name}': "), Cert.of(url))
     store.set(url, name, token)
     render.say(f"Logged in as user '{name}' at {url}")
 
@@ -60,7 +60,7 @@ def logout(all_: Annotated[bool, typer.Option("--all", "-a", help="Every user of
         return
     for name, token in known:
         if token:
-            ended = Session(url, token=token, username=name, cert=Cert.from_env(), max_tries=1)
+            ended = Session(url, token=token, username=name, cert=Cert.of(url), max_tries=1)
             authentication.logout(ended, store)
             ended.close()
             render.say(f"Logged out user '{name}'")
@@ -143,7 +143,7 @@ def _log_in_again(username: str, password: str) -> Session:
     token = authentication.request_token(url, username, password)
     authentication.TokenStore().set(url, username, token)
     session.close()
-    return Session(url, username, token, cert=Cert.from_env())
+    return Session(url, username, token, cert=Cert.of(url))
 
 
 @app.command("edit")

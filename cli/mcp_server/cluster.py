@@ -66,7 +66,8 @@ class Cluster:
         if kind.lower() != "bearer" or not token.strip():
             raise ToolError("expected the header `Authorization: Bearer TOKEN`: make one with `det token create`")
         with self._lock:
-            found = self._sessions.pop(token, None) or Session(session.master_url(), token=token, cert=Cert.from_env())
+            url = session.master_url()
+            found = self._sessions.pop(token, None) or Session(url, token=token, cert=Cert.of(url))
             self._sessions[token] = found
             if len(self._sessions) > _MOST_SESSIONS:
                 self._sessions.popitem(last=False)  # what it still answers is read to its end

@@ -345,6 +345,30 @@ def tls_master(tmp_path: Path) -> Iterator[tuple[int, str]]:
     server.server_close()
 
 
+def test_certificates_that_a_user_trusts_are_of_one_master(
+    tls_master: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the published clients keep them, whatever else the file has in it."""
+    from determined.common.api import Cert
+    from determined.common.api._certs import CertStore
+
+    port, cert = tls_master
+    monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path))
+    monkeypatch.setenv("DET_MASTER_CERT_NAME", "master.test")
+    monkeypatch.delenv("DET_MASTER_CERT_FILE", raising=False)
+    store, url = CertStore(), f"https://127.0.0.1:{port}"
+    store.set("https://other:8080", Path(cert).read_text())
+    with pytest.raises(errors.MasterNotFoundException, match="is not trusted.*DET_MASTER_CERT_FILE"):
+        Session(url, cert=Cert.of(url), max_tries=1).get("/x")
+    store.set(url, Path(cert).read_text())
+    assert Session(url, cert=Cert.of(url)).get("/x").json() == {"ok": 1}
+    assert set(json.loads(Path(store.path).read_text())) == {"https://other:8080", url}
+    Path(store.path).write_text('{"a": 1}')
+    with pytest.raises(errors.CorruptCertificateCacheException, match=r"certs\.json can't be read.*remove it"):
+        Cert.of(url)
+    assert Cert.of(f"http://127.0.0.1:{port}").cert_path is None, "nothing is read where nothing is checked"
+
+
 def test_the_masters_certificate_is_checked(tls_master: tuple[int, str], tmp_path: Path) -> None:
     port, cert = tls_master
     url = f"https://127.0.0.1:{port}"

@@ -130,9 +130,11 @@ def _port(text: str) -> int:
 def main(given: list[str] | None = None) -> int:
     """Run the tunnel of the command line; returns the exit status."""
     wanted = _arguments(given)
-    cert = Cert(wanted.cert_file, wanted.cert_name)
     try:
         token = None
+        is_said = wanted.cert_file or wanted.cert_name
+        url = canonicalize_master_url(wanted.master)
+        cert = Cert(wanted.cert_file, wanted.cert_name) if is_said else Cert.of(url)
         if wanted.auth or wanted.user:
             from determined.common.api.authentication import login
 

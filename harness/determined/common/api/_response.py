@@ -63,6 +63,11 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, where: str) -
 
 def unreachable(master: str, why: object) -> errors.MasterNotFoundException:
     """The exception for an answer that did not come."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(why):
+        return errors.MasterNotFoundException(
+            f"the certificate of the master at {master} is not trusted: {why}; name the file of its authority in "
+            "DET_MASTER_CERT_FILE (`det up --tls` says where that is), or ask the operator for it"
+        )
     return errors.MasterNotFoundException(
         f"can't reach the master at {master}: {why}; check that it runs, and the address "
         "(DET_MASTER, `det -m`, or login(master=…))",

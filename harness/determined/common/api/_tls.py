@@ -27,12 +27,30 @@ class Cert:
         self.noverify = noverify or cert_path == NO_VERIFY
         self.cert_path = None if self.noverify else cert_path
         self.cert_name = cert_name
+        self._trusted: str | None = None  # certificates (PEM) besides the system's authorities
         self._context: ssl.SSLContext | None = None
 
     @classmethod
     def from_env(cls) -> Cert:
         """What `DET_MASTER_CERT_FILE` and `DET_MASTER_CERT_NAME` say."""
         return cls(os.environ.get("DET_MASTER_CERT_FILE") or None, os.environ.get("DET_MASTER_CERT_NAME") or None)
+
+    @classmethod
+    def of(cls, master: str) -> Cert:
+        """What the environment says; without it, the system's authorities and what this user trusts for that master.
+
+        Args:
+            master: Its address, as `canonicalize_master_url` spells it.
+
+        Raises:
+            CorruptCertificateCacheException: The file of trusted certificates is damaged.
+        """
+        cert = cls.from_env()
+        if cert.cert_path is None and not cert.noverify and master.startswith("https://"):
+            from determined.common.api._certs import CertStore
+
+            cert._trusted = CertStore().get(master)
+        return cert
 
     def context(self) -> ssl.SSLContext:
         """The TLS context, made once.
@@ -78,9 +96,13 @@ class Cert:
                         context.load_verify_locations(self.cert_path)
                     else:
                         context.load_default_certs()
-            except (OSError, ssl.SSLError) as e:
+                if self._trusted:
+                    # what was trusted may be the master's own certificate, without the authority behind it
+                    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+                    context.load_verify_locations(cadata=self._trusted)
+            except (OSError, ssl.SSLError, ValueError) as e:
                 raise InvalidConfigurationException(
-                    f"the master's certificate file {self.cert_path!r} can't be read: {e}; "
+                    f"the master's certificate file {self.cert_path or 'certs.json'!r} can't be read: {e}; "
                     "it must be a PEM file (DET_MASTER_CERT_FILE)"
                 ) from e
             if self.noverify:

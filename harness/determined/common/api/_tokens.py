@@ -12,7 +12,7 @@ from determined import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Any
 
 _SALT = "GubPEmmotfiK9TMD6Zdw"
@@ -90,25 +90,34 @@ class TokenStore:
             return {"version": _VERSION, "masters": {}}
         return {"version": _VERSION, "masters": {}}
 
-    @contextlib.contextmanager
-    def _change(self) -> Generator[dict[str, Any], None, None]:
-        import json
+    def _change(self) -> contextlib.AbstractContextManager[dict[str, Any]]:
+        return changing(self.path, self._load)
 
-        folder = os.path.dirname(self.path)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with _locked(self.path + ".lock"):
-            content = self._load()
-            yield content
-            temporary = f"{self.path}.{os.getpid()}.tmp"
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                with os.fdopen(fd, "w", encoding="utf-8") as f:
-                    json.dump(content, f, indent=2)
-                os.replace(temporary, self.path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+
+@contextlib.contextmanager
+def changing(path: str, load: Callable[[], dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
+    """Change a file of JSON that several processes may change at once; only its user may read it.
+
+    Args:
+        path: The file; its folder is made.
+        load: What it holds now.
+    """
+    import json
+
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with _locked(path + ".lock"):
+        content = load()
+        yield content
+        temporary = f"{path}.{os.getpid()}.tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as f:
+                json.dump(content, f, indent=2)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ async def request_token(master: str, user: str, password: str, cert: Cert | None
         MasterNotFoundException: No answer.
     """
     body = {"username": user, "password": hash_password(password), "isHashed": True}
-    session = AsyncSession(master, cert=cert)
+    session = AsyncSession(master, cert=cert or Cert.of(canonicalize_master_url(master)))
     try:
         return str((await session.post(api_path("auth", "login"), body)).json()["token"])
     except (errors.UnauthenticatedException, errors.ForbiddenException) as e:
@@ -52,7 +52,7 @@ async def login(
         MasterNotFoundException: A login was needed, and nobody answered.
     """
     url = canonicalize_master_url(master or default_master_url())
-    cert = cert or Cert.from_env()
+    cert = cert or Cert.of(url)
     store = store or TokenStore()
     if user is None and password is not None:
         user = DEFAULT_USER
