@@ -10,9 +10,11 @@ from typing import Generic, TypeVar
 
 import structlog
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from api.settings import ServingSettings
+from determined.common.api import Cert
 
 log = structlog.get_logger()
 
@@ -101,7 +103,8 @@ class ServedCertificate:
             names = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
             return ""
-        named = [name.removeprefix("*.") for name in names.get_values_for_type(x509.DNSName)]
+        # of a wildcard one of those that it stands for: it is not for the name behind the asterisk alone
+        named = [name.replace("*", "undeterred", 1) for name in names.get_values_for_type(x509.DNSName)]
         return next(iter([*named, *map(str, names.get_values_for_type(x509.IPAddress))]), "")
 
     def _stamps(self) -> list[Stamp]:
@@ -112,6 +115,17 @@ class ServedCertificate:
         found = certificates(of_certificate, cert_file), private_key(of_key, key_file)
         check_pair(self._files[0], self._files[1], *found)
         return found
+
+
+def authority_in(chain: bytes) -> bytes:
+    """The authority behind a certificate (PEM), if it is the last in its file; empty: a public one, or unknown."""
+    last = x509.load_pem_x509_certificates(chain)[-1]
+    return last.public_bytes(Encoding.PEM) if last.issuer == last.subject else b""
+
+
+def fingerprint(certificate: bytes) -> str:
+    """What a certificate (PEM) is known by: `sha256:` and 64 hexadecimal digits."""
+    return "sha256:" + x509.load_pem_x509_certificate(certificate).fingerprint(hashes.SHA256()).hex()
 
 
 def served_by(settings: ServingSettings) -> ServedCertificate | None:
@@ -160,10 +174,20 @@ def check_pair(of_certificate: tuple[str, str], of_key: tuple[str, str], certifi
         )
 
 
-def trusting(setting: str, path: str) -> ssl.SSLContext:
-    """What checks a server's certificate by the authorities in a file, and by no other. Raises: CantUse."""
-    certificates(setting, path)
-    return ssl.create_default_context(cafile=path)
+def trusting(setting: str, path: str | None, name: str | None = None) -> ssl.SSLContext:
+    """What checks a server's certificate.
+
+    Args:
+        setting: It names the file.
+        path: Of the authorities that count, and no others; None: the system's.
+        name: That the certificate must be for; None: the host that is connected to.
+
+    Raises:
+        CantUse: The file has no certificates.
+    """
+    if path is not None:
+        certificates(setting, path)
+    return Cert(path, name).context()
 
 
 def read(setting: str, path: str) -> bytes:

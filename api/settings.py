@@ -315,6 +315,11 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings, ServingSet
         "empty: none may join",
         pattern=r"^([^\s:/]*|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$|^$",
     )
+    gateway_tls: bool | None = Field(
+        default=None,
+        description="whether the gateway is reached by TLS, which agents learn as they join; unset: if "
+        "this process serves TLS",
+    )
     default_pool: str = Field(
         default="default", description="resource pool that is always there, and the default of a new cluster"
     )

@@ -117,6 +117,9 @@ def run(
         str | None,
         typer.Option("--join-token", help="From `det agent join-token create`; needed once. Or UNDETERRED_JOIN_TOKEN."),
     ] = None,
+    trust: Annotated[
+        str | None, typer.Option("--trust", help="Fingerprint of the cluster's own authority, beside the token.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Its id (this host's name).")] = None,
     slots: Annotated[int | None, typer.Option("--slots", min=0, help="Slots (its GPUs, else its cores).")] = None,
     slot_type: Annotated[Literal["auto", "cuda", "cpu"], typer.Option("--slot-type", help="What slots are.")] = "auto",
@@ -141,6 +144,7 @@ def run(
     words = {
         "--master": session.master_url(),
         "--join-token": join_token,
+        "--trust": trust,
         "--name": name,
         "--slots": slots,
         "--slot-type": slot_type,

@@ -34,7 +34,9 @@ def create(
     render.note(f"join token {made['tokenId']}; on the new host:")
     if urlsplit(session.master_url()).hostname in ("localhost", "127.0.0.1", "::1"):
         render.note("(with an address of this machine, as the new host reaches it, in place of the local one)")
-    render.say(f"det -m {session.master_url()} agent run --join-token {made['token']}")
+    known_by = str(made.get("authorityFingerprint") or "")
+    trust = f" --trust {known_by}" if known_by else ""
+    render.say(f"det -m {session.master_url()} agent run --join-token {made['token']}{trust}")
 
 
 @app.command("list")

@@ -63,6 +63,7 @@ def host_of(settings: AgentSettings) -> Host:
         trial_python=settings.trial_python,
         memory_mib=settings.memory_mib,
         api_ca=read("api_ca_file", settings.api_ca_file).decode() if settings.api_ca_file else "",
+        api_server_name=settings.api_server_name or "",
     )
 
 

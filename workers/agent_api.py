@@ -70,7 +70,8 @@ class ApiClient:
             "reconnectWaitS": settings.reconnect_wait_s,
         }
         try:
-            verify = True if settings.api_ca_file is None else trusting("api_ca_file", settings.api_ca_file)
+            is_own = settings.api_ca_file or settings.api_server_name
+            verify = trusting("api_ca_file", settings.api_ca_file, settings.api_server_name) if is_own else True
         except CantUse as error:
             raise GivenUp(str(error)) from None
         self._http = httpx.AsyncClient(
@@ -109,7 +110,7 @@ class ApiClient:
         """Which slots are close to each other; `hello` and `present` report it."""
         self._report["topology"] = topology.model_dump()
 
-    async def hello(self) -> Mapping[str, str]:
+    async def hello(self) -> Mapping[str, Any]:
         """Say that this agent starts, and what it offers; returns what it must know of its cluster.
 
         Raises: httpx.HTTPError, Refused.

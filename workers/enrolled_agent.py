@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import SecretStr, ValidationError
 
-from activities.enrollment import CantJoin, Membership, enroll, membership, note, save
+from activities.enrollment import CantJoin, Membership, authority, enroll, membership, note, save
 from activities.launchers.devices import NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python
 from api.pem import CantUse, trusting
@@ -52,8 +53,14 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
     labels = dict(_label(text) for text in options.label)
     mine = membership(folder, master, agent_id)
     try:
-        ca = os.environ.get("UNDETERRED_API_CA_FILE")
-        trusted = trusting("api_ca_file", ca) if ca else None
+        configured = values_of(AgentSettings, os.environ.get(VARIABLE), os.environ).found
+    except BadConfiguration as error:
+        raise CantJoin("; ".join(error.problems)) from None
+    own = authority(folder, master, options.trust or "")
+    ca = configured.get("api_ca_file") or (str(own) if own else None)
+    name = configured.get("api_server_name")
+    try:
+        trusted = trusting("api_ca_file", ca, name) if ca or name else None
     except CantUse as error:
         raise CantJoin(str(error)) from None
     enroll(folder, mine, options.join_token or os.environ.get("UNDETERRED_JOIN_TOKEN", ""), trusted)
@@ -73,17 +80,23 @@ def settings_of(options: argparse.Namespace) -> AgentSettings:
         "launcher": options.launcher,
         "memory_mib": options.memory_mib,
         "trial_python": trial_python,
+        "api_ca_file": ca,
         **host_limits(),
     }
     given = {name: value for name, value in values.items() if value is not None}
     try:
-        settings = AgentSettings(**(values_of(AgentSettings, os.environ.get(VARIABLE), os.environ).found | given))
-    except BadConfiguration as error:
-        raise CantJoin("; ".join(error.problems)) from None
+        settings = AgentSettings(**(_of_gateway(mine, own, configured) | configured | given))
     except ValidationError as error:
         raise CantJoin("; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())) from None
     asyncio.run(_refresh(folder, mine, settings))
     return settings.model_copy(update={"temporal_address": mine.temporal_address})
+
+
+def _of_gateway(mine: Membership, own: Path | None, configured: Mapping[str, Any]) -> dict[str, Any]:
+    """How the gateway is reached, where nothing is configured about that: by TLS if the cluster says so."""
+    if not mine.temporal_tls or any(name in configured for name in ("temporal_tls", "temporal_ca_file")):
+        return {}
+    return {"temporal_tls": True, **({"temporal_ca_file": str(own)} if own else {})}
 
 
 async def _refresh(folder: Path, mine: Membership, settings: AgentSettings) -> None:
@@ -129,6 +142,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(prog="det agent run", description="An agent on this host.")
     parser.add_argument("--master", default=os.environ.get("DET_MASTER") or "http://localhost:8080")
     parser.add_argument("--join-token")
+    parser.add_argument("--trust")
     parser.add_argument("--name")
     parser.add_argument("--slots", type=int)
     parser.add_argument("--slot-type", choices=["auto", "cuda", "cpu"], default="auto")

@@ -177,6 +177,11 @@ class AgentSettings(TemporalSettings, LogSettings, OutgoingSettings, HealthSetti
         description="file with the authorities (PEM) that sign the API's certificate, for this agent and its "
         "containers; unset: the system's, and the images'",
     )
+    api_server_name: str | None = Field(
+        default=None,
+        description="name that the API's certificate must have, for this agent and its containers; unset: the host of "
+        "api_url",
+    )
     container_api_url: str | None = Field(default=None, description="where its containers reach the API, if elsewhere")
     agent_token: SecretStr = Field(description="the cluster's agent token, or this agent's own credential")
     labels: dict[str, str] = Field(default_factory=dict, description="what people should know of this host, as JSON")

@@ -38,6 +38,7 @@ class Host:
         trial_python: The interpreter of process containers; None: this one.
         memory_mib: The memory limit of a container, a slot; None: none.
         api_ca: The authorities (PEM) that sign the API's certificate; empty: those that a container trusts anyway.
+        api_server_name: The name that the API's certificate must have; empty: the host of `api_url`.
     """
 
     agent_id: str
@@ -47,6 +48,7 @@ class Host:
     trial_python: str | None = None
     memory_mib: int | None = None
     api_ca: str = ""
+    api_server_name: str = ""
 
 
 def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapping[str, Any]], ContainerSpec]:
@@ -83,6 +85,8 @@ def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapp
         )
         if host.api_ca:  # its first program writes the file
             env |= {"DET_MASTER_CERT_FILE": f"{paths.run_dir}/api-ca.pem", entry.API_CA: host.api_ca}
+        if host.api_server_name:
+            env["DET_MASTER_CERT_NAME"] = host.api_server_name
         # a gang's must be the same on each of its hosts; one in a network of its own finds them free there
         ports: dict[str, int] = launch["ports"]
         if launcher.shares_host_network and not launch["isOfGang"]:

@@ -32,7 +32,14 @@ async def create_token(parts: PartsDep, admin: AdminDep, wanted: wire.PostJoinTo
             return enrollment.create_token(session, wanted, admin)
 
     token, token_id = await run_in_threadpool(create)
-    return answer({"token": token, "tokenId": token_id})
+    known_by = (await run_in_threadpool(enrollment.authority, parts.settings)).fingerprint
+    return answer({"token": token, "tokenId": token_id, "authorityFingerprint": known_by})
+
+
+@router.get("/api/v1/undeterred/authority")
+def get_authority(parts: PartsDep) -> Response:
+    """The authority behind this API's certificate, for hosts that know its fingerprint and join. No login is needed."""
+    return answer(enrollment.authority(parts.settings))
 
 
 @router.get(_TOKENS)

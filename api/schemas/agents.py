@@ -78,6 +78,14 @@ class Welcome(Wire):
     pool: str
     temporal_address: str  # the gateway's, of agents that joined: `:port` is one at the API's own host
     temporal_namespace: str
+    temporal_tls: bool = False  # whether that gateway is reached by TLS
+
+
+class Authority(Wire):
+    """What signed the API's certificate, for hosts that join: they know its fingerprint, and trust it from then on."""
+
+    certificate: str  # PEM; empty: none of the cluster's own
+    fingerprint: str  # sha256:…
 
 
 class JoinAgent(

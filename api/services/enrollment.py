@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import structlog
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from api.auth.agents import own
 from api.auth.authentication import AgentPrincipal, UserPrincipal, new_token, token_hash
-from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unauthenticated
+from api.errors import BadRequest, Conflict, FailedPrecondition, Forbidden, NotFound, Unauthenticated, Unavailable
+from api.pem import CantUse, authority_in, certificates, fingerprint
 from api.queries import agents
 from api.schemas import agents as wire
 from api.schemas.durations import expiry_of
@@ -23,6 +25,8 @@ from workflows import names
 from workflows.messages import AgentRun, AgentSeen, Presence
 from workflows.scheduling.model import AgentSlots
 from workflows.scheduling.topology import Topology
+
+log = structlog.get_logger()
 
 _DEFAULT_LIFE = timedelta(days=1)
 _LONGEST_DESCRIPTION = 1000
@@ -119,7 +123,20 @@ def welcome(agent_id: str, pool: str, settings: ApiSettings) -> wire.Welcome:
         pool=pool,
         temporal_address=settings.gateway,
         temporal_namespace=settings.temporal_namespace,
+        temporal_tls=bool(settings.tls_cert_file) if settings.gateway_tls is None else settings.gateway_tls,
     )
+
+
+def authority(settings: ApiSettings) -> wire.Authority:
+    """What signed the certificate that this process serves with. Raises: Unavailable, if its file can't be read now."""
+    found = b""
+    if settings.tls_cert_file is not None:
+        try:
+            found = authority_in(certificates("tls_cert_file", settings.tls_cert_file))
+        except CantUse as error:
+            log.error("the authority of this API's certificate can't be shown", reason=str(error))
+            raise Unavailable("the certificate of this API can't be read: see its log") from None
+    return wire.Authority(certificate=found.decode(), fingerprint=fingerprint(found) if found else "")
 
 
 def note_report(session: Session, caller: AgentPrincipal, agent_id: str, report: wire.AgentReport) -> AgentRun:

@@ -57,7 +57,7 @@ async def a_token(cluster: Platform, **wanted: Any) -> str:
 def options(cluster: Platform, name: str, token: str = "", **given: Any) -> argparse.Namespace:
     """Of `det agent run`."""
     usual: dict[str, Any] = {"slot_type": "cpu", "slots": 2, "label": [], "launcher": "process", "address": None,
-                             "folder": str(cluster.folder / name), "memory_mib": None, "trial_python": None}  # fmt: skip
+                             "folder": str(cluster.folder / name), "memory_mib": None, "trial_python": None, "trust": None}  # fmt: skip
     return argparse.Namespace(master=cluster.url, name=name, join_token=token, **(usual | given))
 
 

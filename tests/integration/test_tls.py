@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -21,6 +22,7 @@ from cryptography import x509
 from api.auth.authentication import client_hash
 from api.pem import CantUse, ServedCertificate
 from api.temporal import gateway as of_temporal
+from determined.common.api import Cert
 from tests.integration.test_proxy import SERVER
 from tests.kit.certificates import Authority
 from tests.kit.platform import ADMIN_PASSWORD, AGENT_TOKEN, Platform
@@ -82,7 +84,7 @@ async def joined(
     token = (await cluster.post("/api/v1/undeterred/agent-join-tokens", {}))["token"]
     options = argparse.Namespace(
         master=pair[0].url, name="secure", join_token=token, slot_type="cpu", slots=2, label=[], launcher="process",
-        address=None, folder=str(cluster.folder / "secure"), memory_mib=None, trial_python=sys.executable,
+        address=None, folder=str(cluster.folder / "secure"), memory_mib=None, trial_python=sys.executable, trust=None,
     )  # fmt: skip
     working = asyncio.create_task(agent.main(await asyncio.to_thread(enrolled_agent.settings_of, options), stop))
 
@@ -159,6 +161,33 @@ def _shown(port: int, authority: Authority) -> int:
 
 def _serial(path: Path) -> int:
     return x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+
+
+def test_peers_ask_for_a_name_that_a_wildcard_stands_for(authority: Authority) -> None:
+    served = ServedCertificate(*map(str, authority.issue("wildcard", "*.example.org")))
+    context = Cert(str(authority.file), served.name).context()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(*map(str, served_files(authority, "wildcard")))
+    shake_hands(context, server)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(Cert(str(authority.file), "example.org").context(), server)
+
+
+def served_files(authority: Authority, name: str) -> tuple[Path, Path]:
+    folder = authority.file.parent
+    return folder / f"{name}.pem", folder / f"{name}-key.pem"
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """A handshake in memory. Raises: ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+            server.wrap_bio(to_server, to_client, server_side=True)]  # fmt: skip
+    for _ in range(4):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert ends[0].version() == "TLSv1.3"
 
 
 async def test_a_new_certificate_is_served_without_a_restart(authority: Authority) -> None:

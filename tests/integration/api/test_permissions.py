@@ -532,6 +532,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
      AGENT.replace("200", "503")),
     ("POST", "/api/v1/undeterred/agents/join", {"token": "wrong", "agentId": "x", "credential": "agent-" + "0" * 64},
      " ".join(["401"] * 12)),
+    ("GET", "/api/v1/undeterred/authority", None, PUBLIC),
     ("GET", "/api/v1/undeterred/agent-join-tokens", None, row("cluster admin", owner="403", foreign="403")),
     ("POST", "/api/v1/undeterred/agent-join-tokens", {}, ADMINS),
     ("DELETE", "/api/v1/undeterred/agent-join-tokens/{last_join_token_id}", None, ADMINS),

@@ -35,8 +35,8 @@ export function JoinTokens() {
   const pools = useGet("resource-pools");
   const [made, setMade] = useState("");
   const run = async (/** @type {any} */ given) => {
-    const { token } = await post("undeterred/agent-join-tokens", given);
-    setMade(token);
+    const { token, authorityFingerprint } = await post("undeterred/agent-join-tokens", given);
+    setMade(authorityFingerprint ? `${token} --trust ${authorityFingerprint}` : token);
     list.reload();
   };
   return html`<section class="stack tight" aria-label="how hosts join"><div class="row spread"><h2>Join tokens</h2><${FormButton} label="New join token" title="New join token" confirm="Create" done="Created" whole run=${run} fields=${[
