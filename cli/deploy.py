@@ -29,6 +29,17 @@ LauncherOption = Annotated[
     str | None, typer.Option("--launcher", help="How trials run: process (the default) or docker.")
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Listen there for other hosts as well (0.0.0.0).")]
+Tls = Annotated[
+    bool | None, typer.Option("--tls/--no-tls", help="Serve by TLS, with a certificate of the cluster's own.")
+]
+TlsName = Annotated[
+    list[str] | None, typer.Option("--tls-name", help="A further name of this machine, for that certificate.")
+]
+TlsCertFile = Annotated[str | None, typer.Option("--tls-cert-file", help="Serve by TLS, with this certificate (PEM).")]
+TlsKeyFile = Annotated[str | None, typer.Option("--tls-key-file", help="That certificate's private key (PEM).")]
+TlsCaFile = Annotated[
+    str | None, typer.Option("--tls-ca-file", help="The authority behind it (the last one in its file).")
+]
 ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="A name for people.")]
 Password = Annotated[str | None, typer.Option("--initial-user-password", help="Of admin, at the first start.")]
 Part = Annotated[
@@ -47,6 +58,11 @@ def up(
     slots: Slots = None,
     launcher: LauncherOption = None,
     host: Host = None,
+    tls: Tls = None,
+    tls_name: TlsName = None,
+    tls_cert_file: TlsCertFile = None,
+    tls_key_file: TlsKeyFile = None,
+    tls_ca_file: TlsCaFile = None,
     cluster_name: ClusterName = None,
     initial_user_password: Password = None,
 ) -> None:
@@ -56,10 +72,20 @@ def up(
         "--slots": slots,
         "--launcher": launcher,
         "--host": host,
+        **tls_words(tls),
+        "--tls-name": tls_name,
+        "--tls-cert-file": tls_cert_file,
+        "--tls-key-file": tls_key_file,
+        "--tls-ca-file": tls_ca_file,
         "--cluster-name": cluster_name,
         "--initial-user-password": initial_user_password,
     }
     run_embedded("up", words, is_last=True)
+
+
+def tls_words(tls: bool | None) -> dict[str, object]:
+    """The option by which a cluster is to serve by TLS, or no more; none if nothing was said of it."""
+    return {} if tls is None else {"--tls" if tls else "--no-tls": True}
 
 
 @app.command("down")
@@ -118,12 +144,14 @@ def run_embedded(verb: str, options: Mapping[str, object], *, is_last: bool = Fa
 
     Args:
         verb: `up`, `down` or `status`.
-        options: Those that are None or False are left out; True is an option without a value.
+        options: Those that are None or False are left out; True is an option without a value, a list a repeated one.
         is_last: Its exit code is ours; otherwise only one that says that it failed.
     """
     words: list[str] = []
     for name, value in options.items():
-        if value is not None and value is not False:
+        if isinstance(value, list):
+            words += [word for each in value for word in (name, str(each))]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        elif value is not None and value is not False:
             words += [name] if value is True else [name, str(value)]
     code = _module(f"det {verb}", "workers.embedded", [verb, *words])
     if is_last or code:

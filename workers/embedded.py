@@ -25,19 +25,26 @@ import contextlib
 import fcntl
 import http.client
 import json
+import re
 import secrets
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from activities.launchers.devices import Device, NoSuchDevices, devices_of_host
 from activities.launchers.environments import NoSuchPython, choose_trial_python, has_image, how_to_build, look_at
+from api.pem import CantUse
 from api.settings import ApiSettings, SignOnSettings, TemporalSettings
+from determined.common.api import Cert
+from determined.common.api._certs import CertStore
+from workers import own_certificate
+from workers.own_certificate import Served
 from workers.processes import Process, holder_of_port
 from workers.secret_environment import take
 from workers.settings import host_limits
@@ -45,6 +52,7 @@ from workers.stopped import sentences
 from workers.temporal_server import NoTemporal, command, find_or_get
 
 _EVERYWHERE = ("0.0.0.0", "::")
+_HOST_NAME = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 _READY_WITHIN_S = 60.0
 #: What all parts get from the environment of `det up`, if it is set.
 _TEMPORAL_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in TemporalSettings.model_fields]
@@ -75,6 +83,11 @@ class ClusterState(BaseModel):
     slot_type: str = "auto"
     storage_path: str = ""  # of checkpoints, where a configuration names no storage; empty: in the data folder
     cluster_name: str = "undeterred"
+    tls: Literal["", "made", "given"] = ""  # the certificate that all is served with: of our own making, or the user's
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_ca_file: str = ""
+    tls_names: list[str] = Field(default_factory=list[str])  # of this host, besides those that it knows of
     agent_id: str
     agent_token: str = Field(default_factory=lambda: secrets.token_hex(32))
     is_initialized: bool = False
@@ -83,6 +96,11 @@ class ClusterState(BaseModel):
     def is_shared(self) -> bool:
         """Whether other hosts reach it, and may become agents."""
         return any(host not in ("", "127.0.0.1", "localhost", "::1") for host in self.host.split(","))
+
+    @property
+    def scheme(self) -> str:
+        """By which the API is reached."""
+        return "https" if self.tls else "http"
 
     @property
     def parts(self) -> list[str]:
@@ -112,6 +130,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._state_file = folder / "cluster.json"
+        self._served: Served | None = None  # what it serves with, once that is known
 
     def process(self, name: str) -> Process:
         """One of its processes."""
@@ -127,8 +146,10 @@ class Cluster:
             state = self._load() or self._new_state(wanted)
             self._apply(state, wanted)
             self._check_ports(state)
+            network = _docker_gateway() if state.launcher == "docker" else None
+            self._served = self._certificate(state, network)
             self._save(state)
-            password = self._start(state, wanted)
+            password = self._start(state, wanted, network)
             self._wait(state)
             self._greet(state, password, time.monotonic() - began)
             if not state.is_initialized:  # only now: the password was shown
@@ -214,6 +235,7 @@ class Cluster:
         self._change(state, "launcher", wanted.launcher, "agent")
         self._change(state, "trial_image", os.environ.get("UNDETERRED_TRIAL_IMAGE"), "api")
         self._apply_trial_python(state)
+        self._apply_tls(state, wanted)
         state.host = wanted.host or os.environ.get("UNDETERRED_HOST") or state.host
         if state.is_shared and not state.gateway_port:
             state.gateway_port = _free_port(
@@ -247,6 +269,52 @@ class Cluster:
             )
         setattr(state, name, wanted)
 
+    def _apply_tls(self, state: ClusterState, wanted: argparse.Namespace) -> None:
+        files = {
+            name: os.path.abspath(path)
+            if (path := getattr(wanted, name) or os.environ.get(f"UNDETERRED_{name.upper()}"))
+            else ""
+            for name in ("tls_cert_file", "tls_key_file", "tls_ca_file")
+        }
+        if bool(files["tls_cert_file"]) != bool(files["tls_key_file"]):
+            raise ClusterError("tls_cert_file and tls_key_file: expected both or neither of them")
+        if files["tls_ca_file"] and not files["tls_cert_file"]:
+            raise ClusterError("tls_ca_file: expected with tls_cert_file and tls_key_file")
+        kind = state.tls
+        if wanted.tls is not None:
+            kind = "made" if wanted.tls else ""
+        if files["tls_cert_file"]:
+            if wanted.tls is False:
+                raise ClusterError("tls_cert_file: expected none with --no-tls")
+            kind = "given"
+        if wanted.tls_name:
+            if kind != "made":
+                raise ClusterError("tls_name: expected with --tls, for the certificate that the cluster makes")
+            state.tls_names = sorted({*state.tls_names, *map(_host_name, wanted.tls_name)})
+        if kind != state.tls and self.process("api").pid() is not None:
+            words = {"": "without TLS", "made": "with TLS", "given": "with TLS, by a certificate of yours"}
+            raise ClusterError(f"the cluster runs {words[state.tls]}: `det down` first, to change it")
+        state.tls = kind
+        if kind != "given":
+            files = dict.fromkeys(files, "")
+        elif not files["tls_cert_file"]:
+            return
+        for name, path in files.items():
+            setattr(state, name, path)
+
+    def _certificate(self, state: ClusterState, network: str | None) -> Served | None:
+        """What this cluster serves with, made where it lacks one. Raises: ClusterError."""
+        if not state.tls:
+            return None
+        try:
+            if state.tls == "given":
+                return own_certificate.given(state.tls_cert_file, state.tls_key_file, state.tls_ca_file or None)
+            own = [host for host in state.host.split(",") if host and host not in _EVERYWHERE]
+            names = {*own_certificate.names_of_host(), *state.tls_names, *own, *filter(None, [network])}
+            return own_certificate.made(self.folder / "tls", names)
+        except (CantUse, OSError, ValueError) as error:
+            raise ClusterError(str(error)) from None
+
     def _apply_trial_python(self, state: ClusterState) -> None:
         """An agent can be restarted at any time: what runs goes on, and what starts later takes the new Python."""
         before = state.trial_python
@@ -275,7 +343,7 @@ class Cluster:
                     f"port {port} is in use{' by ' + holder if holder else ''}: choose another with {variable}"
                 )
 
-    def _start(self, state: ClusterState, wanted: argparse.Namespace) -> str | None:
+    def _start(self, state: ClusterState, wanted: argparse.Namespace, network: str | None) -> str | None:
         """Start what does not run; returns the admin's password if this is the first start."""
         database = os.environ.get("UNDETERRED_DATABASE_URL") or f"sqlite:///{self.folder / 'undeterred.db'}"
         base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
@@ -306,11 +374,11 @@ class Cluster:
                 program, port=state.temporal_port, ui_port=state.ui_port, database=self.folder / "temporal.db"
             )
             self.process("temporal").start(line, base)
-        network = _docker_gateway() if state.launcher == "docker" else None
+        serving, trusting = _serving(self._served), _trusting(self._served)
         outgoing = _given("UNDETERRED_ALLOWED_NETWORKS", "UNDETERRED_OWN_BUCKETS")
         self._start_part(
             "api",
-            base | temporal | records | agent_token | first_start | outgoing
+            base | temporal | records | agent_token | first_start | outgoing | serving
             | _given("UNDETERRED_TIMING", "UNDETERRED_ACCESS", "UNDETERRED_PROXY_URL", *_SIGN_ON_SETTINGS)
             | {
                 "UNDETERRED_PROXY_PORT": str(state.proxy_port),
@@ -329,23 +397,27 @@ class Cluster:
                 "UNDETERRED_HOST": state.listens_at(None),
                 "UNDETERRED_PORT": str(state.gateway_port),
             }
-            self._start_part("gateway", base | temporal | records | listens)
+            self._start_part("gateway", base | temporal | records | listens | serving)
         agent = {
             "UNDETERRED_AGENT_ID": state.agent_id,
             "UNDETERRED_SLOTS": str(state.slots),
             "UNDETERRED_DEVICES": json.dumps([device.model_dump() for device in devices]),
-            "UNDETERRED_API_URL": f"http://127.0.0.1:{state.port}",
+            "UNDETERRED_API_URL": f"{state.scheme}://127.0.0.1:{state.port}",
             "UNDETERRED_FOLDER": str(self.folder / "agent"),
             "UNDETERRED_LAUNCHER": state.launcher,
             "UNDETERRED_TRIAL_PYTHON": state.trial_python,
         }
         if network:
-            agent["UNDETERRED_CONTAINER_API_URL"] = f"http://host.docker.internal:{state.port}"
-        agent |= outgoing | _given(
-            "UNDETERRED_CONTAINER_API_URL",
-            "UNDETERRED_HEARTBEAT_S",
-            "UNDETERRED_RECONNECT_WAIT_S",
-            "UNDETERRED_MEMORY_MIB",
+            agent["UNDETERRED_CONTAINER_API_URL"] = f"{state.scheme}://host.docker.internal:{state.port}"
+        agent |= (
+            trusting
+            | outgoing
+            | _given(
+                "UNDETERRED_CONTAINER_API_URL",
+                "UNDETERRED_HEARTBEAT_S",
+                "UNDETERRED_RECONNECT_WAIT_S",
+                "UNDETERRED_MEMORY_MIB",
+            )
         )
         agent |= {f"UNDETERRED_{name.upper()}": text for name, text in host_limits().items()}
         self._start_part("agent", base | temporal | agent_token | agent)
@@ -387,10 +459,15 @@ class Cluster:
         if name == "temporal":
             return not _is_free(state.temporal_port)
         if name == "api":
-            connection = http.client.HTTPConnection("127.0.0.1", state.port, timeout=1)
+            connection = _connection(state.port, self._served)
             try:
                 connection.request("GET", "/info")
                 return connection.getresponse().status == 200
+            except ssl.SSLCertVerificationError as error:
+                raise ClusterError(
+                    f"tls_cert_file: {state.tls_cert_file!r}: this machine does not trust it: {error.verify_message}: "
+                    "put the certificate of its authority at the file's end, or name its file by --tls-ca-file"
+                ) from None
             except (OSError, http.client.HTTPException):
                 return False
             finally:
@@ -399,8 +476,12 @@ class Cluster:
 
     def _greet(self, state: ClusterState, password: str | None, seconds: float) -> None:
         _say(f"Undeterred is up after {seconds:.1f} s ({state.slots} slots).")
-        _say(f"  Web UI       http://localhost:{state.port}/det/")
-        _say(f"  API          http://localhost:{state.port}   (REST: http://localhost:{state.port}/docs/rest-api)")
+        url = f"{state.scheme}://{(self._served and self._served.name) or 'localhost'}:{state.port}"
+        _say(f"  Web UI       {url}/det/")
+        _say(f"  API          {url}   (REST: {url}/docs/rest-api)")
+        if self._served is not None:
+            _say(f"  det          export DET_MASTER={url}")
+            self._trust(url, self._served)
         if state.ui_port:
             _say(f"  Temporal UI  http://localhost:{state.ui_port}")
         if state.is_shared:
@@ -409,12 +490,19 @@ class Cluster:
             _say(f"  {label:12} {line}")
         _say(f"  data, logs   {self.folder}")
         if password is not None:
-            if not _login(state.port, password):
+            if not _login(state, url, self._served, password):
                 _say("  these records were here before: log in with `det user login`, passwords are unchanged")
                 return
             if (self.folder / "first-password").exists():
                 _say(f"  admin's password, shown once: {password}")
             _say("  the local `det` is logged in as admin")
+
+    def _trust(self, url: str, served: Served) -> None:
+        """Have the `det` of this user trust what is served, and say how other programs do."""
+        _say(f"  certificate  {served.cert_file}, until {served.ends:%Y-%m-%d}")
+        if served.ca_file is not None:
+            CertStore().set(url, Path(served.ca_file).read_text())
+            _say(f"  authority    {served.ca_file}: for browsers, and in DET_MASTER_CERT_FILE for det elsewhere")
 
     # -- down -------------------------------------------------------------------------------------------------------
 
@@ -534,14 +622,42 @@ def _docker_gateway() -> str | None:
         raise ClusterError(f"the Docker launcher can't work: {error}") from None
 
 
-def _login(port: int, password: str) -> bool:
+def _serving(served: Served | None) -> dict[str, str]:
+    """Settings of a process that serves: its certificate."""
+    if served is None:
+        return {}
+    return {"UNDETERRED_TLS_CERT_FILE": served.cert_file, "UNDETERRED_TLS_KEY_FILE": served.key_file}
+
+
+def _trusting(served: Served | None) -> dict[str, str]:
+    """Settings of an agent: what it checks the API's certificate by."""
+    if served is None:
+        return {}
+    found = {"UNDETERRED_API_CA_FILE": served.ca_file, "UNDETERRED_API_SERVER_NAME": served.name}
+    return {name: text for name, text in found.items() if text}
+
+
+def _connection(port: int, served: Served | None) -> http.client.HTTPConnection:
+    if served is None:
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    context = Cert(served.ca_file, served.name or None).context()
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=1, context=context)
+
+
+def _host_name(text: str) -> str:
+    if _HOST_NAME.fullmatch(text) is None:
+        raise ClusterError(f"tls_name: {text!r}: expected a host name or an address, such as det.example.org")
+    return text.lower()
+
+
+def _login(state: ClusterState, url: str, served: Served | None, password: str) -> bool:
     """Log the local `det` in; False if admin has another password, as the records are older than this folder."""
     from determined.common.api import authentication
     from determined.errors import ForbiddenException, UnauthenticatedException
 
-    url = f"http://localhost:{port}"
-    try:
-        token = authentication.request_token(url, "admin", password)
+    cert = None if served is None else Cert(served.ca_file, served.name or None)
+    try:  # by this machine's own address: a name in the certificate need not lead here yet
+        token = authentication.request_token(f"{state.scheme}://localhost:{state.port}", "admin", password, cert)
     except (ForbiddenException, UnauthenticatedException):
         return False
     authentication.TokenStore().set(url, "admin", token)
@@ -592,6 +708,13 @@ def main(arguments: list[str] | None = None) -> int:
     up.add_argument("--storage-path", help="folder for checkpoints (default: in the data folder)")
     up.add_argument("--launcher", choices=["process", "docker"], help="how trials are run (default: process)")
     up.add_argument("--host", help="address to listen on for other hosts as well, such as 0.0.0.0")
+    up.add_argument(
+        "--tls", action=argparse.BooleanOptionalAction, help="serve by TLS, with a certificate of the cluster's own"
+    )
+    up.add_argument("--tls-name", action="append", default=[], help="a further name of this host, for that certificate")
+    up.add_argument("--tls-cert-file", help="serve by TLS, with this certificate (PEM)")
+    up.add_argument("--tls-key-file", help="private key (PEM) of that certificate")
+    up.add_argument("--tls-ca-file", help="authority behind that certificate (default: the last one in its file)")
     up.add_argument("--cluster-name", help="name shown to clients")
     up.add_argument("--initial-user-password", help="password of admin on the first start")
     down = commands.add_parser("down", help="stop the cluster")

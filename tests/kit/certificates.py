@@ -24,12 +24,19 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(ca.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def issue(self, name: str, host: str = "temporal.test") -> tuple[Path, Path]:
-        """The files of a certificate for a server and client of this machine, and of its key."""
+    def issue(
+        self, name: str, host: str = "temporal.test", *, is_local: bool = True, days: int = 1
+    ) -> tuple[Path, Path]:
+        """The files of a certificate for a server and client of this machine, and of its key.
+
+        Without `is_local` it is for `host` alone. It expires after `days`; if negative, it has expired.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.DNSName(host), x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        names: list[x509.GeneralName] = [x509.DNSName(host)]
+        if is_local:
+            names += [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         certificate = (
-            _builder(_name(name), self._name, key)
+            _builder(_name(name), self._name, key, days)
             .add_extension(x509.SubjectAlternativeName(names), False)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), False
@@ -46,14 +53,17 @@ def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    ends = now + datetime.timedelta(days=days)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(min(now, ends) - datetime.timedelta(hours=1))
+        .not_valid_after(ends)
     )
