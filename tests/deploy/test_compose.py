@@ -13,6 +13,7 @@ import pytest
 
 from api.settings import ApiSettings, ClusterSettings, from_environment
 from tests.deploy.programs import REPOSITORY, compose_reader
+from tests.kit.servers import haproxy_program
 from workers.settings import GatewaySettings, OrchestratorSettings
 
 FOLDER = REPOSITORY / "deploy" / "compose"
@@ -60,7 +61,10 @@ def test_a_field_that_compose_does_not_know_is_refused(tmp_path: Path) -> None:
 def test_a_process_takes_what_the_file_sets(services: dict[str, Any], name: str) -> None:
     model, found = PROCESSES[name], services[name]["environment"]
     from_environment(model, found)
-    assert {key for key in found if key != "HOME"} <= {f"UNDETERRED_{field.upper()}" for field in model.model_fields}
+    of_others = {"HOME", "FORWARDED_ALLOW_IPS"}
+    assert {key for key in found if key not in of_others} <= {
+        f"UNDETERRED_{field.upper()}" for field in model.model_fields
+    }
 
 
 def test_commands_are_those_of_the_distribution(services: dict[str, Any]) -> None:
@@ -75,7 +79,36 @@ def test_processes_gain_nothing_and_only_the_servers_listen(services: dict[str, 
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
     published = {name: [str(port["published"]) for port in each.get("ports", [])] for name, each in services.items()}
-    assert {name: ports for name, ports in published.items() if ports} == {"api": ["8080", "8081"], "gateway": ["8090"]}
+    assert {name: ports for name, ports in published.items() if ports} == {"balancer": ["8080", "8081", "8090"]}
+
+
+def test_each_process_is_there_twice_and_the_balancer_finds_it(services: dict[str, Any]) -> None:
+    assert {name: services[name]["scale"] for name in PROCESSES if name != "migrate"} == {
+        "api": 2, "orchestrator": 2, "gateway": 2,
+    }  # fmt: skip
+    text = (FOLDER / "haproxy.cfg").read_text()
+    ports = set(re.findall(r"server-template \w+ \d+ (\w+:\d+)(?: port (\d+))?", text))
+    api, gateway = (from_environment(PROCESSES[name], services[name]["environment"]) for name in ("api", "gateway"))
+    assert ports == {
+        (f"api:{api.port}", ""), (f"api:{api.proxy_port}", str(api.port)),
+        (f"gateway:{gateway.port}", str(gateway.health_port)),
+    }  # fmt: skip
+    for each in (api, gateway):  # two looks, the second's answer, and a second to spare
+        assert each.drain_s >= 2 * 1 + 1
+        assert each.drain_s + 10 < 20, "it is killed while it finishes"
+
+
+def test_haproxy_takes_its_configuration(tmp_path: Path) -> None:
+    def said(text: str) -> tuple[int, str]:
+        (tmp_path / "haproxy.cfg").write_text(text)
+        line = [haproxy_program(), "-c", "-f", str(tmp_path / "haproxy.cfg")]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    text = (FOLDER / "haproxy.cfg").read_text()
+    code, told = said(text)
+    assert (code, "ALERT" in told, "WARNING" in told) == (0, False, False), told
+    assert said(text.replace("default_backend api", "default_backend apy"))[0] != 0
 
 
 def test_all_that_has_no_default_is_in_the_example() -> None:
