@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -33,9 +34,11 @@ from api.temporal.connection import Connection
 from determined.common.outgoing import Outgoing, configure
 from determined.core._system import nvml
 from workers.agent_api import ApiClient
+from workers.agent_metrics import HostMetrics
 from workers.connect import GivenUp, connect, connection_of, following, mark_ready
 from workers.connect import run as run_process
 from workers.health import answering
+from workers.monitoring import served
 from workers.settings import AgentSettings, parts_of
 from workflows import names
 
@@ -176,7 +179,10 @@ async def _work(
     library = nvml() if any(each.kind == "cuda" for each in settings.devices) else None
     gpus = GpuHealth(library, settings.devices)
     api.broken(gpus.broken())
-    api.topology(topology_of(library, settings.devices))
+    topology = topology_of(library, settings.devices)
+    api.topology(topology)
+    where = settings.agent_id, settings.pool
+    metrics = HostMetrics(launcher, library, settings.devices, gpus, topology, where)
     build = spec_builder(host_of(settings), launcher)
     containers = Containers(launcher, api, build, shipper, spools, attempts, gpus.broken)
     orphans = Orphans(launcher, api, shipper, spools)
@@ -214,7 +220,7 @@ async def _work(
         loops.append(asyncio.create_task(_offer_anew(api, nodes)))
         loops.append(asyncio.create_task(nodes.open_gangs(settings.gang_timeout_s)))
     try:
-        async with worker, storage, following(connection, client):
+        async with worker, storage, following(connection, client), _metrics_served(settings, metrics):
             if await _greet(api, stop):
                 health.is_started = True
                 mark_ready()
@@ -232,6 +238,17 @@ async def _work(
         await spools.close()
         await api.close()
         await launcher.close()
+
+
+@contextlib.asynccontextmanager
+async def _metrics_served(settings: AgentSettings, metrics: HostMetrics) -> AsyncGenerator[None]:
+    """As `served`, whose end waits for a scrape that may wait for this loop."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(served(settings, metrics.registry))
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(stack.close)
 
 
 async def _nodes_of(settings: AgentSettings) -> Nodes:

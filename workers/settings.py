@@ -154,7 +154,7 @@ class ClusterOptions(BaseModel):
         return value
 
 
-class AgentSettings(TemporalSettings, LogSettings, OutgoingSettings, HealthSettings, ClusterOptions):
+class AgentSettings(TemporalSettings, LogSettings, OutgoingSettings, HealthSettings, MetricsSettings, ClusterOptions):
     """What an agent needs to know."""
 
     model_config = ConfigDict(extra="forbid")
@@ -250,6 +250,11 @@ class AgentSettings(TemporalSettings, LogSettings, OutgoingSettings, HealthSetti
             for name, value in environment.items()
             if any(fnmatchcase(name, pattern) for pattern in patterns) and not _RESERVED.fullmatch(name)
         }
+
+    @model_validator(mode="after")
+    def _have_ports(self) -> Self:
+        check_ports(self)
+        return self
 
     @model_validator(mode="after")
     def _a_device_each(self) -> AgentSettings:

@@ -136,6 +136,14 @@ class ContainerStatus:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What a running container uses: seconds of processors since its start, and bytes of memory now."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
 class ContainerPaths:
     """Where the harness' folders are, as the container's processes see them.
 
@@ -337,6 +345,10 @@ class Launcher(abc.ABC):
     @abc.abstractmethod
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container of this agent, running or ended, that was not removed."""
+
+    async def usage(self, container_id: str) -> Usage | None:
+        """What a container uses; None: it does not run, or this launcher can't tell. Raises: LaunchError."""
+        return None
 
     async def unstarted(self) -> Sequence[ContainerStatus]:
         """What a crash left between the making of a container and its start: for `start` to make anew, or `remove`."""

@@ -37,6 +37,7 @@ from activities.launchers.base import (
     LaunchError,
     LogLine,
     RunFiles,
+    Usage,
     check_spec,
 )
 from activities.launchers.docker_logs import FrameParser, LogTail
@@ -245,6 +246,21 @@ class DockerLauncher(Launcher):
         found = [_status(item) for item in await self._own() if item["State"] not in ("created", "removing")]
         self._ended |= {status.container_id for status in found if not status.running}
         return found
+
+    async def usage(self, container_id: str) -> Usage | None:
+        """What the engine says of it; the cache of files that it has read does not count."""
+        params = {"stream": "false", "one-shot": "true"}
+        try:
+            found = await self._engine.call("GET", f"/containers/{self._name(container_id)}/stats", params=params)
+        except EngineError as error:
+            if error.status in (404, 409):
+                return None
+            raise
+        memory: dict[str, Any] = found.get("memory_stats") or {}
+        if "usage" not in memory:  # it does not run
+            return None
+        cached = memory.get("stats", {}).get("inactive_file", 0)
+        return Usage(found["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, max(0, memory["usage"] - cached))
 
     async def unstarted(self) -> Sequence[ContainerStatus]:
         """Every container of this agent that was made and not started; also one that is being started now."""

@@ -6,6 +6,8 @@ Source: NVML API reference, "Event Handling Methods"; NVIDIA, "Xid Errors".
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +31,9 @@ class GpuHealth:
         self._slots = {
             slot: device.uuid for slot, device in enumerate(devices) if device.kind == "cuda" and device.uuid
         }
+        self._lock = threading.Lock()
+        #: How often the driver has reported each Xid since this process began, by the GPU's UUID and the Xid.
+        self.xids: Counter[tuple[str, int]] = Counter()
         self._reported: dict[str, str] = {}  # critical errors: they stay until this process starts anew
         self._events: Any = None
         if nvml is not None and self._slots:
@@ -48,7 +53,8 @@ class GpuHealth:
         """The slots that can't be used, and why. Blocks for milliseconds."""
         if self._events is None:
             return {}
-        self._take_events()
+        with self._lock:
+            self._take_events()
         found = {slot: self._reported.get(uuid) or self._problem_of(uuid) for slot, uuid in self._slots.items()}
         return {slot: problem[:_LONGEST] for slot, problem in found.items() if problem}
 
@@ -59,9 +65,12 @@ class GpuHealth:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError:
                 return  # there is no more, or no answer: each GPU is asked below what is wrong with it
-            if event.eventType == nvml.nvmlEventTypeXidCriticalError and event.eventData not in _OF_PROGRAMS:
-                uuid = nvml.nvmlDeviceGetUUID(event.device)
-                uuid = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+            if event.eventType != nvml.nvmlEventTypeXidCriticalError:
+                continue
+            uuid = nvml.nvmlDeviceGetUUID(event.device)
+            uuid = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+            self.xids[uuid, int(event.eventData)] += 1
+            if event.eventData not in _OF_PROGRAMS:
                 self._reported[uuid] = f"Xid {event.eventData}: the driver reports a critical error"
 
     def _problem_of(self, uuid: str) -> str:

@@ -26,6 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from activities.launchers import supervisor
 from activities.launchers.base import (
     RUN_FILES_LIMIT,
@@ -39,6 +41,7 @@ from activities.launchers.base import (
     LaunchError,
     LogLine,
     RunFiles,
+    Usage,
     check_spec,
 )
 from determined.launch._stacks import catches
@@ -152,6 +155,10 @@ class ProcessLauncher(Launcher):
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container that was started: a folder that a crash left before that is for `start` to take up."""
         return await asyncio.to_thread(self._list)
+
+    async def usage(self, container_id: str) -> Usage | None:
+        """The sums over its processes: memory that some of them share counts for each."""
+        return await asyncio.to_thread(_usage, self._root / container_id)
 
     async def unstarted(self) -> Sequence[ContainerStatus]:
         """Folders that were prepared, and in which nothing was started for longer than a start may take."""
@@ -342,6 +349,19 @@ def _signal_group(state: dict[str, Any], number: signal.Signals) -> None:
     except ProcessLookupError:  # it has not made its group yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(state["pid"], number)
+
+
+def _usage(folder: Path) -> Usage | None:
+    state = _read_json(folder / "state.json")
+    if state is None or not _is_alive(state["pid"], state["ticks"]):
+        return None
+    cpu_s, memory = 0.0, 0
+    for pid in supervisor.find_processes(str(folder), (state["pid"], state["ticks"]), state["supervisor"]):
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile: then its parent has its time
+            process = psutil.Process(pid)
+            cpu_s += sum(process.cpu_times()[:4])  # its own, and that of its children which have ended
+            memory += process.memory_info().rss
+    return Usage(cpu_s, memory)
 
 
 def _outermost_catching(folder: Path, state: dict[str, Any], number: signal.Signals) -> list[int]:

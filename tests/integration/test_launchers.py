@@ -421,6 +421,27 @@ asyncio.run(main())
         assert (await end_of(launcher, spec.container_id)).code == 0
         assert [line.text for line in await read_all(launcher, spec.container_id)] == ["up", "done"]
 
+    async def test_what_a_container_uses(self, world: World, launcher: Launcher) -> None:
+        """Its processor time never goes back, and has that of processes that have ended."""
+        work = "import subprocess, sys, time; held = bytearray(64 << 20); "
+        burn = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+        spec = world.code(
+            f"{work} subprocess.run([sys.executable, '-c', {burn!r}]); print('x', flush=True); time.sleep(60)"
+        )
+        await launcher.start(spec)
+        if not launcher.runs_here:
+            assert await launcher.usage(spec.container_id) is None, "its cluster measures it"
+            return
+        await line_from(launcher, spec.container_id, "x")
+        used = await launcher.usage(spec.container_id)
+        assert used is not None
+        assert 0.5 <= used.cpu_s < 30
+        assert 64 << 20 < used.memory_bytes < 512 << 20
+        await launcher.kill(spec.container_id, 0)
+        await end_of(launcher, spec.container_id)
+        assert await launcher.usage(spec.container_id) is None
+        assert await launcher.usage("nowhere-0") is None
+
     async def test_list_and_remove(self, world: World, launcher: Launcher) -> None:
         assert list(await launcher.list()) == []
         ended = world.spec("true", labels={"trial": "7"})

@@ -58,12 +58,18 @@ async def test_orchestrator_serves_the_metrics_of_its_worker_when_it_has_a_port(
         )
         stop = asyncio.Event()
         orchestrator = asyncio.create_task(orchestrator_main(settings, stop))
-        await cluster.start_agent()
+        of_agent = free_port()
+        agent_id = await cluster.start_agent(metrics_port=of_agent)
         assert (await cluster.finish(await cluster.create(CONFIG, {"train.py": SCRIPT})))["state"] == "STATE_COMPLETED"
         found = await scrape(settings.metrics_address)
         assert "temporal_workflow_task_execution_latency_seconds_bucket{" in found
         assert 'task_queue="orchestrator"' in found
-        exported = names(found) | names((await cluster.http.get("/debug/prom/metrics")).text)
+        # it has no container any more, but says what it would say of one
+        of_host = await scrape(f"127.0.0.1:{of_agent}")
+        assert "# TYPE undeterred_container_memory_bytes gauge" in of_host
+        assert "undeterred_gpu_in_error{" not in of_host, "this machine has no GPU"
+        await cluster.stop_agent(agent_id)
+        exported = names(found) | names(of_host) | names((await cluster.http.get("/debug/prom/metrics")).text)
         for file in ("alerts.yaml", "dashboard.json"):
             used = _ASKED.findall((_FOLDER / file).read_text())
             assert len(set(used)) > 10, "or it proves little"

@@ -69,6 +69,7 @@ def test_critical_error_of_the_driver_stays_and_one_of_a_program_is_none() -> No
     nvml.events = [("GPU-0", 31), ("GPU-2", 79)]
     assert health.broken() == {2: "Xid 79: the driver reports a critical error"}
     assert health.broken() == {2: "Xid 79: the driver reports a critical error"}, "it is not asked twice, and stays"
+    assert health.xids == {("GPU-0", 31): 1, ("GPU-2", 79): 1}
 
 
 def test_gpu_that_is_lost_from_the_start_is_broken_and_cores_never_are() -> None:
