@@ -25,7 +25,7 @@ from workflows.trial import Trial
 _CONCURRENT = 20
 _SIMULATED = 2_000
 
-_SCRIPT = '''
+SCRIPT = '''
 """Measures what an operation takes: from its completion to the next one, twenty trials at once."""
 import random, time
 import determined as det
@@ -40,6 +40,8 @@ with core.init() as context:
         time.sleep(max(0.0, start - time.time()) + random.uniform(0.5, 1.5))
         completed = time.monotonic()
         op.report_completed(1.0)
+        print("reported", flush=True)
+    print("ended after", time.monotonic() - completed, flush=True)
 '''
 
 
@@ -49,33 +51,52 @@ def figures() -> Iterator[Figure]:
     yield from asyncio.run(_large())
 
 
-def _latency() -> Iterator[Figure]:
-    """Each trial reports about once a second, at a moment of its own; those that the search ends wait for no answer."""
-    # a divisor near 1: nearly everybody goes on at each of the ten rungs
+def reporting(trials: int, rungs: int, start: float) -> dict[str, Any]:
+    """The configuration of a search whose trials report about once a second each, at a moment of their own.
+
+    Args:
+        trials: All run at once. `SCRIPT` is what they run.
+        rungs: The reports of each that the search does not end; at each of them nearly all go on.
+        start: The Unix time at which they begin: after the last of their processes is up.
+    """
     searcher = {
-        "name": "async_halving", "metric": "x", "smaller_is_better": True, "stop_once": True, "num_rungs": 10,
-        "divisor": 1.2, "max_length": 100, "max_trials": _CONCURRENT, "max_concurrent_trials": _CONCURRENT,
+        "name": "async_halving", "metric": "x", "smaller_is_better": True, "stop_once": True, "num_rungs": rungs,
+        "divisor": 1.2, "max_length": 10 * rungs, "max_trials": trials, "max_concurrent_trials": trials,
     }  # fmt: skip
-    # they start together, after the last of their processes is up
-    config = {"name": "bench", "entrypoint": "python3 train.py", "searcher": searcher,
-              "hyperparameters": {"start": time.time() + 60}}  # fmt: skip
+    return {
+        "name": "bench",
+        "entrypoint": "python3 train.py",
+        "searcher": searcher,
+        "hyperparameters": {"start": start},
+    }
+
+
+def took(cluster: Embedded) -> list[float]:
+    """The seconds from each report of such a trial until the search's answer reached it."""
+    lines = cluster.rows("SELECT log FROM task_logs WHERE log LIKE 'took %'")
+    return [float(match[1]) for (line,) in lines if (match := re.search(r"took ([\d.]+)", line))]
+
+
+def _latency() -> Iterator[Figure]:
+    """Those that the search ends wait for no answer."""
+    config = reporting(_CONCURRENT, 10, time.time() + 60)
     with tempfile.TemporaryDirectory() as folder:
         cluster = Embedded(Path(folder), slots=_CONCURRENT)
         try:
             cluster.up()
-            experiment_id = cluster.create(yaml.safe_dump(config), _SCRIPT)
-            cluster.until(lambda: _is_over(cluster, experiment_id), 300, "the search is over")
-            lines = cluster.rows("SELECT log FROM task_logs WHERE log LIKE 'took %'")
+            experiment_id = cluster.create(yaml.safe_dump(config), SCRIPT)
+            cluster.until(lambda: is_over(cluster, experiment_id), 300, "the search is over")
+            values = [1000 * seconds for seconds in took(cluster)]
         finally:
             cluster.run("down")
-    values = [float(match[1]) * 1000 for (line,) in lines if (match := re.search(r"took ([\d.]+)", line))]
     what = f"a trial's report until the search's answer reaches it, {_CONCURRENT} trials at once"
     note = f"{len(values)} decisions"
     yield Figure(f"{what}, p50", [statistics.median(values)], "ms", note=note)
     yield Figure(f"{what}, p95", [p95(values)], "ms", 200, note=note)
 
 
-def _is_over(cluster: Embedded, experiment_id: int) -> bool:
+def is_over(cluster: Embedded, experiment_id: int) -> bool:
+    """Whether an experiment has ended. Raises: AssertionError, if it failed."""
     ((state,),) = cluster.rows(f"SELECT state FROM experiments WHERE id = {experiment_id}")
     assert state != "ERROR", "the search failed"
     return state == "COMPLETED"

@@ -14,7 +14,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -114,10 +113,10 @@ def _under_a_clock(embedded: Embedded, offset: Path, **environment: str) -> Iter
         "UNDETERRED_AGENT_TOKEN": state["agent_token"],
         "UNDETERRED_STORAGE_PATH": str(embedded.folder / "checkpoints"),
     }
-    started = [_start(embedded, "orchestrator", **clock, **environment)]
+    started = [embedded.another("orchestrator", **clock, **environment)]
     # A program that libfaketime is loaded into hangs at its start now and then, before anything of ours runs.
     for _ in range(3):
-        started.append(_start(embedded, "api", **clock, **environment))
+        started.append(embedded.another("api", **clock, **environment))
         if _answers(embedded.environment["DET_MASTER"], 30):
             break
         started[-1].kill()
@@ -127,18 +126,6 @@ def _under_a_clock(embedded: Embedded, offset: Path, **environment: str) -> Iter
         for process in started:
             process.kill()
             process.wait()
-
-
-def _start(embedded: Embedded, part: str, **more: str) -> subprocess.Popen[bytes]:
-    """Another process of a part of the cluster, on its database and its Temporal."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")}
-    environment |= {
-        "UNDETERRED_DATABASE_URL": f"sqlite:///{embedded.folder / 'undeterred.db'}",
-        "UNDETERRED_TEMPORAL_ADDRESS": f"127.0.0.1:{embedded.environment['UNDETERRED_TEMPORAL_PORT']}",
-        **more,
-    }
-    with (embedded.folder / "logs" / f"{part}-more.log").open("wb") as log:
-        return subprocess.Popen([sys.executable, "-m", f"workers.{part}"], env=environment, stdout=log, stderr=log)
 
 
 def _answers(master: str, within_s: float) -> bool:
@@ -369,7 +356,7 @@ async def test_two_orchestrators_share_the_work_and_one_death_loses_nothing(tmp_
     with _cluster(tmp_path, slots=4) as embedded:
         client = await enter(embedded)
         ready = tmp_path / "ready"
-        second = _start(embedded, "orchestrator", UNDETERRED_READY_FILE=str(ready))
+        second = embedded.another("orchestrator", UNDETERRED_READY_FILE=str(ready))
         try:
             await asyncio.to_thread(embedded.until, ready.exists, 60, "the second one is ready")
             searcher = {"name": "random", "max_trials": 8, "max_concurrent_trials": 4, "max_length": 6}

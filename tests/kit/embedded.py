@@ -103,6 +103,17 @@ class Embedded:
         """The pid of a part."""
         return int(json.loads((self.folder / "run" / f"{part}.pid").read_text())["pid"])
 
+    def another(self, part: str, **more: str) -> subprocess.Popen[bytes]:
+        """Another process of a part, on the cluster's database and its Temporal; the caller ends it."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")}
+        environment |= {
+            "UNDETERRED_DATABASE_URL": f"sqlite:///{self.folder / 'undeterred.db'}",
+            "UNDETERRED_TEMPORAL_ADDRESS": f"127.0.0.1:{self.environment['UNDETERRED_TEMPORAL_PORT']}",
+            **more,
+        }
+        with (self.folder / "logs" / f"{part}-more.log").open("ab") as log:
+            return subprocess.Popen([sys.executable, "-m", f"workers.{part}"], env=environment, stdout=log, stderr=log)
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Look into the database's file, whoever is alive."""
         with sqlite3.connect(f"file:{self.folder / 'undeterred.db'}?mode=ro", uri=True) as connection:
