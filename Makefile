@@ -11,7 +11,7 @@ LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | 
 # The parts of `make check`, of which `make --jobs 2 check` has two at work at a time: the longest first.
 CHECKS := check-types check-pages check-code check-modules check-generated check-words
 
-.PHONY: demo test environments programs test-deploy test-kubernetes test-temporal soak soak-versions check $(CHECKS) bench bench-data install install-dev format docs site changelog clean
+.PHONY: demo test environments programs test-deploy test-kubernetes test-temporal soak soak-versions check $(CHECKS) bench bench-data image-requirements install install-dev format docs site changelog clean
 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
@@ -90,6 +90,12 @@ docs: install-dev
 # The documentation as pages: build/site/index.html
 site: docs
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+# What the server's image is made of, by hashes, and what lists it there.
+COMPILE = $(UV) pip compile --quiet --generate-hashes --no-annotate --no-header --python-version 3.11
+image-requirements: install-dev
+	@echo 'setuptools>=77' | $(COMPILE) pyproject.toml - --extra server --extra optuna --extra tracing -c constraints.txt --no-emit-package undeterred-harness -o deploy/images/server.requirements.txt
+	@echo 'cyclonedx-bom>=7,<8' | $(COMPILE) - -o deploy/images/sbom.requirements.txt
 
 # What changelog.d comes to.
 changelog: install-dev
