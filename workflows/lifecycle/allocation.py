@@ -151,9 +151,10 @@ def classify(
     if failed is None and results:
         return AllocationEnd(kind=ExitKind.FINISHED, cause=EndCause.EXIT_ZERO, message="exited with 0", code=0)
     if node_lost or (failed is not None and failed.cause == "lost"):
-        return AllocationEnd(
-            kind=ExitKind.SYSTEM, cause=EndCause.NODE_LOST, message="its agent or its container was lost"
-        )
+        message = "its agent or its container was lost"
+        if failed is not None and failed.cause == "lost" and failed.message:
+            message = f"its container was lost: {failed.message}"
+        return AllocationEnd(kind=ExitKind.SYSTEM, cause=EndCause.NODE_LOST, message=message)
     assert failed is not None
     where = f"container of rank {failed.rank}: " if len(results) > 1 else ""
     if failed.cause == "killed":

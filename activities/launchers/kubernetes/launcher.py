@@ -49,6 +49,7 @@ from activities.launchers.kubernetes.logs import PodLog
 from activities.launchers.kubernetes.manifest import MAIN, PodSettings
 from activities.launchers.kubernetes.mirror import Mirror
 from activities.launchers.kubernetes.namespaces import Namespaces
+from activities.launchers.kubernetes.resources import is_silent
 
 log = structlog.get_logger()
 
@@ -234,12 +235,33 @@ class KubernetesLauncher(Launcher):
             place = self._place(container_id)
             if place is None:
                 return ContainerExit(ExitCause.LOST, None, datetime.now(UTC), "the cluster has no such Job")
-            found = self._end(jobs.objects[place.job], place, store.objects.get(place), container_id)
+            job, pod = jobs.objects[place.job], store.objects.get(place)
+            found = self._end(job, place, pod, container_id)
+            is_to_go = pod is not None and pods.is_to_go(pod)
+            if found is None and pod is not None and is_to_go and await self._is_on_silent_node(pod):
+                found = pods.end_on_silent_node(pod, is_killed=_is_killed(job, place.rank))
             left = deadline - time.monotonic()
             if found is not None or left <= 0:
                 return found
-            # its Job alone changes where a pod was removed
-            await _first_of(left, store.next_change(place), jobs.next_change(place.job))
+            # its Job alone changes where a pod was removed, and neither does where its node is dead
+            wait_s = min(left, _ASK_S) if is_to_go else left
+            await _first_of(wait_s, store.next_change(place), jobs.next_change(place.job))
+
+    async def _is_on_silent_node(self, pod: Json) -> bool:
+        """Whether nobody is left to end a pod: its node is gone, or nothing has been heard of it for long.
+
+        The cluster keeps such a pod until its node is back: it might still run. It has no valid token then.
+        """
+        name = pods.node_of(pod)
+        if not name:
+            return False
+        cluster, _, _ = await self._ready()
+        try:
+            found = await cluster.get("/api/v1/nodes", fieldSelector=f"metadata.name={name}")
+        except (ClusterError, ClusterGone) as error:
+            log.info("can't see a node", node=name, error=str(error))
+            return False
+        return all(map(is_silent, parts(found, "items")))
 
     async def kill(self, container_id: str, grace_s: float) -> None:
         """Have the node end the container: SIGTERM, and SIGKILL after `manifest.GRACE_S`, whatever `grace_s` is.

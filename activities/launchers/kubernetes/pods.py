@@ -94,6 +94,18 @@ def exit_of(pod: Json, container_id: str, *, is_killed: bool) -> ContainerExit |
     return ContainerExit(ExitCause.EXITED, code, at)
 
 
+def is_to_go(pod: Json) -> bool:
+    """Whether the cluster has been asked to remove it, which its node does when it hears of that."""
+    return bool(part(pod, "metadata").get("deletionTimestamp"))
+
+
+def end_on_silent_node(pod: Json, *, is_killed: bool) -> ContainerExit:
+    """How a container ended whose node says nothing any more, and whose pod the cluster has given up."""
+    cause = ExitCause.KILLED if is_killed else ExitCause.LOST
+    code = 137 if is_killed else None
+    return ContainerExit(cause, code, datetime.now(UTC), f"its {_node(pod)} says nothing any more")
+
+
 def disruption(pod: Json) -> str:
     """Why the cluster ended the pod, as a key of its own words; empty if it did not."""
     status = part(pod, "status")

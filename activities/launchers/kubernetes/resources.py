@@ -48,6 +48,11 @@ def is_open(node: Json, pod: Json) -> bool:
     return ready and is_chosen and all(any(_tolerates(each, taint) for each in tolerations) for taint in taints)
 
 
+def is_silent(node: Json) -> bool:
+    """Whether its kubelet has said nothing for as long as the cluster waits for it."""
+    return any(each["type"] == "Ready" and each["status"] == "Unknown" for each in parts(node, "status", "conditions"))
+
+
 def _tolerates(toleration: Json, taint: Json) -> bool:
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False

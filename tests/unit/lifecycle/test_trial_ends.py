@@ -131,6 +131,12 @@ def test_end_is_a_preemption_when_acknowledged_whatever_the_exit_code(code: int)
     assert (end.kind, end.cause, end.code) == (ExitKind.CLEAN, EndCause.PREEMPTED, code)
 
 
+def test_what_is_known_of_a_lost_container_is_quoted() -> None:
+    end = end_of([result(None, cause="lost", message="its node a says nothing any more")])
+    assert end.message == "its container was lost: its node a says nothing any more"
+    assert end_of([FAILURE], node_lost=True).message == "its agent or its container was lost"
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_end_is_clean_when_acknowledged_without_a_preemption(code: int) -> None:
     """Clients of the operations generation acknowledge also when they run out of operations."""
