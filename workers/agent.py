@@ -45,6 +45,7 @@ from workflows import names
 if TYPE_CHECKING:  # loaded where pods are launched: Kubernetes' client is a third of what an agent loads
     from activities.launchers.kubernetes.manifest import PodSettings
     from activities.launchers.kubernetes.nodes import Nodes
+    from activities.launchers.kubernetes.schedulers import GangScheduler
 
 log = structlog.get_logger()
 
@@ -86,7 +87,30 @@ def _policy_of(settings: AgentSettings) -> Policy:
     )
 
 
-def _pods_of(settings: AgentSettings) -> PodSettings:
+async def _gangs_of(settings: AgentSettings) -> GangScheduler:
+    """What starts gangs on an agent's cluster. Raises: LaunchError."""
+    from activities.launchers.kubernetes.cluster import Cluster, NoCluster
+    from activities.launchers.kubernetes.schedulers import found
+
+    try:
+        cluster = await Cluster.connect(*_cluster_of(settings))
+    except NoCluster as error:
+        raise LaunchError("engine_unavailable", str(error)) from None
+    try:
+        gangs = await found(
+            cluster,
+            settings.gang,
+            kueue_queue=settings.kueue_queue,
+            queue=settings.gang_queue,
+            scheduler=settings.gang_scheduler,
+        )
+    finally:
+        await cluster.close()
+    log.info("gangs are started by", kind=gangs.kind, queue=gangs.queue, scheduler=gangs.scheduler)
+    return gangs
+
+
+def _pods_of(settings: AgentSettings, gangs: GangScheduler) -> PodSettings:
     from activities.launchers.kubernetes.manifest import PodSettings
 
     return PodSettings(
@@ -98,8 +122,7 @@ def _pods_of(settings: AgentSettings) -> PodSettings:
         user=settings.pod_user,
         volumes=settings.pod_volumes,
         pod_spec=settings.pod_spec,
-        queue=settings.kueue_queue,
-        gates_gangs=not settings.kueue_queue,  # Kueue admits all pods of a Job or none
+        gangs=gangs,
         grace_s=settings.pod_grace_s,
     )
 
@@ -108,14 +131,14 @@ def _cluster_of(settings: AgentSettings) -> tuple[str, str, str]:
     return settings.kubeconfig, settings.kube_context, settings.kube_namespace
 
 
-def launcher_of(settings: AgentSettings) -> Launcher:
-    """What runs this agent's containers."""
-    if settings.launcher == "kubernetes":
+def launcher_of(settings: AgentSettings, pods: PodSettings | None) -> Launcher:
+    """What runs this agent's containers; `pods` are those of a cluster."""
+    if pods is not None:
         from activities.launchers.kubernetes.launcher import KubernetesLauncher
 
         where = _cluster_of(settings)
         return KubernetesLauncher(
-            _pods_of(settings),
+            pods,
             kubeconfig=where[0],
             context=where[1],
             namespace=where[2],
@@ -138,8 +161,11 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
     configure(Outgoing.of(settings.allowed_networks, settings.own_buckets))
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    launcher = launcher or launcher_of(settings)
+    pods: PodSettings | None = None
     try:
+        if settings.launcher == "kubernetes":
+            pods = _pods_of(settings, await _gangs_of(settings))
+        launcher = launcher or launcher_of(settings, pods)
         await launcher.check()
     except LaunchError as error:
         raise GivenUp(f"this agent can't launch containers ({settings.launcher}): {error}") from None
@@ -151,12 +177,13 @@ async def main(settings: AgentSettings, stop: asyncio.Event, *, launcher: Launch
         client = await connect(connection, stop)
         if client is not None:
             clients.append(client)
-            await _work(settings, launcher, connection, client, health, stop)
+            await _work(settings, launcher, pods, connection, client, health, stop)
 
 
 async def _work(
     settings: AgentSettings,
     launcher: Launcher,
+    pods: PodSettings | None,
     connection: Connection,
     client: Client,
     health: Health,
@@ -164,14 +191,14 @@ async def _work(
 ) -> None:
     folder = Path(settings.folder)
     api = ApiClient(settings)
-    nodes = await _nodes_of(settings) if settings.launcher == "kubernetes" else None
+    nodes = None if pods is None else await _nodes_of(settings, pods)
     namespaces = None
-    if nodes is not None:
+    if nodes is not None and pods is not None:
         api.offer(nodes.offer())
         from activities.launchers.kubernetes.namespaces import Namespaces
 
         allowed = parts_of(settings.workspace_namespaces)
-        namespaces = Namespaces(_cluster_of(settings), _pods_of(settings), allowed)
+        namespaces = Namespaces(_cluster_of(settings), pods, allowed)
     shipper = LogShipper(launcher, api.send_logs, folder / "shipping")
     shipper.resume()
     spools = SpoolDelivery(launcher, api.post_as_container)
@@ -251,13 +278,13 @@ async def _metrics_served(settings: AgentSettings, metrics: HostMetrics) -> Asyn
             await asyncio.to_thread(stack.close)
 
 
-async def _nodes_of(settings: AgentSettings) -> Nodes:
+async def _nodes_of(settings: AgentSettings, pods: PodSettings) -> Nodes:
     """What a cluster's nodes offer, read once. Raises: GivenUp."""
     from activities.launchers.kubernetes.nodes import Nodes
 
     try:
         nodes = await Nodes.connect(
-            _pods_of(settings),
+            pods,
             _cluster_of(settings),
             slots_per_pod=settings.slots_per_pod,
             most=settings.slots,

@@ -134,7 +134,21 @@ class ClusterOptions(BaseModel):
         le=3600,
         description="seconds until a gang of which only a part has nodes gives them back",
     )
-    kueue_queue: str = Field(default="", description="Kueue's local queue that pods wait in; empty: none")
+    gang: str = Field(
+        default="auto",
+        description="what starts the pods of a trial together: kueue, core (Kubernetes' PodGroup), kai, volcano, "
+        "coscheduling, own (gates of the agent); auto: the first of the first four that is there, else own",
+        pattern="^(auto|kueue|core|kai|volcano|coscheduling|own)$",
+    )
+    kueue_queue: str = Field(
+        default="", description="Kueue's local queue that pods wait in; empty: one named default, if there is one"
+    )
+    gang_queue: str = Field(
+        default="", description="KAI's or Volcano's queue that pods wait in; empty: that of their installation"
+    )
+    gang_scheduler: str = Field(
+        default="", description="name of the scheduler of all pods; empty: that of the installation of `gang`"
+    )
     workspace_namespaces: str = Field(
         default="",
         description="namespaces that workspaces may be bound to, with commas; * at the end of one for many; empty: "
@@ -261,6 +275,11 @@ class AgentSettings(TemporalSettings, LogSettings, OutgoingSettings, HealthSetti
         if self.launcher == "kubernetes":
             if self.devices:
                 raise ValueError("devices: a cluster's are those of its nodes: expected none")
+            for name, kinds in (("kueue_queue", ("auto", "kueue")), ("gang_queue", ("auto", "kai", "volcano"))):
+                if getattr(self, name) and self.gang not in kinds:
+                    raise ValueError(
+                        f"{name}: {getattr(self, name)!r} with gang {self.gang!r}: expected gang {' or '.join(kinds)}"
+                    )
             return self
         if self.slots is None:
             raise ValueError("slots: expected how many slots this host offers")

@@ -135,6 +135,14 @@ class Cluster:
                 raise
             await self.replace(f"{path}/{body['metadata']['name']}", body)
 
+    async def ensure(self, path: str, body: Mapping[str, Any]) -> None:
+        """Create, or leave what is there by this name. Raises: ClusterError, ClusterGone."""
+        try:
+            await self.create(path, body)
+        except ClusterError as error:
+            if error.reason != ALREADY:
+                raise
+
     async def patch(self, path: str, body: Mapping[str, Any]) -> Json:
         """A merge patch. Raises: ClusterError, ClusterGone."""
         return await self._call("PATCH", path, {}, body, _MERGE)

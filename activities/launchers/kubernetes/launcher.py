@@ -32,7 +32,7 @@ from activities.launchers.base import (
     check_spec,
 )
 from activities.launchers.docker_request import RUN_DIR, WORK_DIR
-from activities.launchers.kubernetes import manifest, pods
+from activities.launchers.kubernetes import manifest, pods, schedulers
 from activities.launchers.kubernetes.cluster import (
     ALREADY,
     Cluster,
@@ -193,10 +193,12 @@ class KubernetesLauncher(Launcher):
                 error = pods.hopeless(pod)
                 if error is not None:
                     raise error
-            why = pods.waits_for(pod)
+            why = pods.waits_for(pod, self._settings.gangs.title)
+            job = jobs.objects[place.job]
             if pod is None:
-                job = jobs.objects[place.job]
                 why = _queue_says(job) or (await self._says_no_pod(job) if is_late else "")
+            elif is_late and not pods.node_of(pod):
+                why = await self._says_group(job, pod) or why
             if why and why != told:
                 told = why
                 say(why)
@@ -214,6 +216,22 @@ class KubernetesLauncher(Launcher):
             return f"the cluster makes no pod of it yet, and does not tell why: {error}"
         events = sorted(parts(found, "items"), key=lambda each: str(each.get("lastTimestamp") or ""))
         return f"the cluster makes no pod of it yet: {events[-1].get('message')}" if events else ""
+
+    async def _says_group(self, job: Json, pod: Json) -> str:
+        """Why a PodGroup waits, in the words of its scheduler; empty if there is none, or it does not say so."""
+        gangs = self._settings.gangs
+        if not gangs.version:
+            return ""
+        cluster, _, _ = await self._ready()
+        try:
+            group = await cluster.get(_address(cluster, gangs.version, "podgroups", job))
+        except (ClusterError, ClusterGone):
+            return ""
+        words = schedulers.says(group)
+        own = pods.waits_for(pod, gangs.title)
+        if not words or words in own:
+            return own
+        return f"{gangs.title} has no room for all of its pods yet: {words}"
 
     async def place(self, container_id: str) -> Place | None:
         """Its node, and the address of its pod."""
@@ -429,6 +447,9 @@ class KubernetesLauncher(Launcher):
         await cluster.put(cluster.path("v1", "secrets", namespace), secret)
         if len(specs) > 1:
             await cluster.put(cluster.path("v1", "services", namespace), manifest.service(made))
+        group = manifest.pod_group(made, len(specs), self._settings)
+        if group is not None:
+            await cluster.ensure(cluster.path(group["apiVersion"], "podgroups", namespace), group)
         change = _annotated({manifest.LAUNCHED: "yes"})
         if not is_queued:
             change["spec"] = {"suspend": False}

@@ -18,6 +18,7 @@ from activities.launchers.base import ContainerSpec, LaunchError
 from activities.launchers.docker_request import RUN_DIR, SHM_BYTES, WORK_DIR
 from activities.launchers.kubernetes import first
 from activities.launchers.kubernetes.cluster import Json
+from activities.launchers.kubernetes.schedulers import GangScheduler
 from workflows.messages import NodeState
 
 _LAUNCH_DIR = "/run/undeterred/launch"
@@ -63,8 +64,7 @@ class PodSettings:
         user: `uid:gid` of containers whose user has none; empty: the image's.
         volumes: Folder of a host to the volume of the cluster that stands for it, as in a pod's `volumes`.
         pod_spec: The operator's own part of each pod; a user's goes over it.
-        queue: Kueue's local queue that Jobs wait in; empty: none.
-        gates_gangs: Pods of a gang wait until `Nodes.open_gangs` lets all of them through.
+        gangs: What starts the pods of a gang together.
         grace_s: How long a pod may take to leave that the cluster ends: at least `LEAST_GRACE_S`.
     """
 
@@ -76,8 +76,7 @@ class PodSettings:
     user: str = "1000:1000"
     volumes: Mapping[str, Json] = field(default_factory=dict[str, Json])
     pod_spec: Json = field(default_factory=dict[str, Any])
-    queue: str = ""
-    gates_gangs: bool = False
+    gangs: GangScheduler = field(default_factory=GangScheduler)
     grace_s: int = 120
 
 
@@ -161,10 +160,12 @@ def job(specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
     template = _template(specs, name, settings)
     metadata = template["metadata"]
     metadata["labels"] = metadata.get("labels", {}) | labels | {GANG: str(len(specs))}
-    if len(specs) > 1 and settings.gates_gangs:
+    gangs = settings.gangs
+    if len(specs) > 1 and gangs.kind == "own":
         template["spec"]["schedulingGates"] = [*template["spec"].get("schedulingGates", []), {"name": GATE}]
-    of_queue = {QUEUE: settings.queue} if settings.queue else {}
-    return {
+    is_queued = gangs.kind == "kueue"
+    of_queue = {QUEUE: gangs.queue} if is_queued else {}
+    made: Json = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "labels": labels | of_queue, "annotations": annotations},
@@ -175,10 +176,27 @@ def job(specs: Sequence[ContainerSpec], settings: PodSettings) -> Json:
             # each container ends for itself: what that means for the others is not the cluster's to decide
             "backoffLimitPerIndex": 0,
             "podReplacementPolicy": "Failed",
-            "suspend": bool(settings.queue),
+            "suspend": is_queued,
             "template": template,
         },
     }
+    gangs.mark(made, len(specs))
+    return made
+
+
+def pod_group(job: Json, size: int, settings: PodSettings) -> Json | None:
+    """What the cluster's scheduler is to place together; it goes when the Job goes. None if there is nothing to say.
+
+    Args:
+        job: As the cluster has it: with its uid.
+        size: How many pods.
+        settings: Of the agent.
+    """
+    made = settings.gangs.group(job, size)
+    if made is not None:
+        owned = _owned_by(job)
+        made["metadata"] |= owned | {"labels": owned["labels"] | made["metadata"]["labels"]}
+    return made
 
 
 def _template(specs: Sequence[ContainerSpec], name: str, settings: PodSettings) -> Json:

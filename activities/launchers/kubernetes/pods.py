@@ -137,8 +137,13 @@ def hopeless(pod: Json) -> LaunchError | None:
     return None
 
 
-def waits_for(pod: Json | None) -> str:
-    """Why the container has not started yet, in the cluster's own words; empty if nothing holds it up."""
+def waits_for(pod: Json | None, scheduler: str = "Kubernetes") -> str:
+    """Why the container has not started yet, in the cluster's own words; empty if nothing holds it up.
+
+    Args:
+        pod: As the cluster has it; None: there is none yet.
+        scheduler: Who is to find a node for it.
+    """
     if pod is None:
         return ""
     status = part(pod, "status")
@@ -146,7 +151,7 @@ def waits_for(pod: Json | None) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition.get("reason") == "SchedulingGated":
                 return "waits until all pods of its gang have room at once"
-            return f"Kubernetes has no node for it yet: {condition.get('message') or condition.get('reason')}"
+            return f"{scheduler} has no node for it yet: {condition.get('message') or condition.get('reason')}"
     for each in (*parts(status, "initContainerStatuses"), *parts(status, "containerStatuses")):
         waiting = part(each, "state", "waiting")
         reason = str(waiting.get("reason") or "")
