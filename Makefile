@@ -39,9 +39,9 @@ test-kubernetes: install-dev
 test-temporal: install-dev
 	@$(VENV)/bin/python -m pytest tests/temporal
 
-# The chaos tests and killed runs of the Trainer in their long form, and what runs a platform on both engines: hours. UNDETERRED_CHAOS_SEED runs one again.
+# The chaos tests and killed runs of the Trainer in their long form, what runs a platform on both engines, and what is marked `soak`: hours. UNDETERRED_CHAOS_SEED runs one again.
 soak: install-dev
-	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration harness/tests/test_pytorch_resume.py
+	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration tests/e2e tests/docs/test_tutorials.py harness/tests/test_pytorch_resume.py
 
 # The lower ends of what the harness' extras take, and Keras on TensorFlow: environments of their own, 6 GB.
 soak-versions: install-dev

@@ -20,6 +20,8 @@ DOCS = REPOSITORY / "docs"
 CHAPTERS = ["first-experiment", "search", "pause-and-resume", "sdk", "distributed", "pytorch-loop"]
 TOLD = ["coming-from-determined", "coming-from-trainers", "sdk", "organization", "old-cluster"]
 PAGES = ["index", *(f"tutorials/{chapter}" for chapter in CHAPTERS), *TOLD]
+#: What it trains, with one library after the other, tests/e2e/test_pytorch_example.py trains too.
+LONG = "coming-from-trainers"
 #: What the reader of the page on the SDK has of their own: here it is the first chapter's configuration.
 OWN_FILES = ("my_config.yaml", "small.yaml", "large.yaml")
 
@@ -48,7 +50,9 @@ def test_every_chapter_is_run() -> None:
     assert {path.stem for path in (DOCS / "tutorials").glob("*.md")} == set(CHAPTERS)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.soak) if page == LONG else page for page in PAGES]
+)
 def test_page(page: str, reader: tuple[Path, dict[str, str]]) -> None:
     folder, environment = reader
     for name in OWN_FILES if page == "sdk" else ():
