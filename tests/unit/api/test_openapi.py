@@ -22,7 +22,7 @@ from api.settings import ApiSettings
 PUBLIC = {
     "GET /info", "GET /health", "GET /health/live", "GET /health/startup", "GET /health/ready", "GET /api/v1/master", "POST /api/v1/auth/login", "POST /login",
     "POST /api/v1/undeterred/agents/join", "POST /api/v1/undeterred/gates/{gate_id}/answer",
-    "GET /api/v1/undeterred/config-schema",
+    "GET /api/v1/undeterred/config-schema", "GET /api/v1/undeterred/authority",
 }  # fmt: skip
 
 
