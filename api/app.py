@@ -28,6 +28,7 @@ from api.ingest.log_writer import LogWriter
 from api.ingest.metrics_writer import MetricsWriter
 from api.ingest.report_lane import MetricReports, ReportLane
 from api.middleware.audit import Audited
+from api.middleware.compact import Compact
 from api.middleware.paths import LenientPaths
 from api.parts import Parts
 from api.proxy.peers import peers_of
@@ -274,6 +275,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         routes=[route for module in _MODULES for route in module.router.routes],
     )
     app.state.monitoring = metrics
+    app.add_middleware(Compact)
     app.add_middleware(Audited)
     app.add_middleware(LenientPaths)  # the outer one: what is noted of a request is its canonical path
     app.add_exception_handler(ApiError, _on_api_error)
