@@ -194,7 +194,7 @@ def test_the_agent_reads_no_secret_and_watches_what_nodes_offer() -> None:
     assert {("jobs", "create"), ("jobs", "patch"), ("pods", "delete"), ("pods/log", "get")} <= granted
     assert _granted(wide) == {
         ("nodes", "list"), ("nodes", "watch"), ("nodes", "patch"), ("pods", "list"), ("pods", "watch"),
-        ("pods/eviction", "create"),
+        ("pods/eviction", "create"), ("queues", "get"),
     }  # fmt: skip
 
 
