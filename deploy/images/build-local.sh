@@ -3,8 +3,10 @@
 # that reach no registry. Needs bash, python3.11, ldd, tar and a running Docker engine.
 #
 #   build-local.sh [-t TAG] [-p PYTHON] [-e VENV [-d]] [-o FILE.tar] [REQUIREMENT...]
+#   build-local.sh -s -e VENV [-t TAG] [-o FILE.tar]
 #
-#   -t TAG     name of the image (undeterred/trial:dev)
+#   -t TAG     name of the image (undeterred/trial:dev, undeterred/server:dev)
+#   -s         the image of a cluster's processes, with what VENV has: `pip install ./harness '.[server]'` before
 #   -p PYTHON  the interpreter to copy (python3.11 on PATH, or the one VENV was made from)
 #   -e VENV    take the installed packages of this virtual environment; without it the harness is installed by pip
 #   -d         with the package `determined` that VENV has, such as Determined's own, instead of our harness
@@ -12,14 +14,15 @@
 #   REQUIREMENT  further packages, installed by pip
 set -euo pipefail
 
-tag=undeterred/trial:dev python="" venv="" output="" own=""
-while getopts "t:p:e:do:h" option; do
+tag="" python="" venv="" output="" own="" server="" own_packages=()
+while getopts "t:p:e:do:sh" option; do
     case $option in
         t) tag=$OPTARG ;;
         p) python=$OPTARG ;;
         e) venv=${OPTARG%/} ;;
         d) own=1 ;;
         o) output=$OPTARG ;;
+        s) server=1 ;;
         *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; [ "$option" = h ] && exit 0 || exit 2 ;;
     esac
 done
@@ -27,10 +30,14 @@ shift $((OPTIND - 1))
 fail() { echo "build-local.sh: $*" >&2; exit 1; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-harness=$here/../../harness
+repository=$here/../..
+harness=$repository/harness
+kind=${server:+server}
+tag=${tag:-undeterred/${kind:-trial}:dev}
 [ -n "$python" ] || python=${venv:+$venv/bin/python}
 [ -n "$python" ] || python=$(command -v python3.11) || fail "no python3.11 on PATH; install it, or name one with -p."
 "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || fail "$python is not Python 3.11; name another with -p."
+[ -z "$server" ] || [ -x "$venv/bin/undeterred-api" ] || fail "-s: ${venv:-no VENV} has no undeterred-api; name an environment with undeterred[server] by -e."
 [ -d "$harness/determined" ] || fail "no harness at $harness; run this script from a checkout."
 [ -n "$output" ] || docker info >/dev/null 2>&1 || fail "no Docker engine answers; start it (dockerd), or write a file with -o."
 
@@ -67,16 +74,28 @@ ln -s python3.11 "$root/usr/local/bin/python"
 if [ -n "$venv" ]; then
     replaced=(--exclude=./determined)
     [ -z "$own" ] || replaced=()
-    tar -C "$purelib" -cf - --exclude='./__editable__*' --exclude='./undeterred*' --exclude=./pip --exclude='./pip-*' \
+    [ -n "$server" ] || replaced+=(--exclude='./undeterred*')
+    tar -C "$purelib" -cf - --exclude='./__editable__*' --exclude=./pip --exclude='./pip-*' \
         --exclude=./setuptools --exclude='./setuptools-*' --exclude=./pkg_resources --exclude=./_distutils_hack \
         --exclude='./distutils-precedence.pth' "${replaced[@]}" --exclude=tests --exclude='*.pyi' --exclude='*.pxd' \
         . | tar -C "$site" -xf -
+    if [ -n "$server" ]; then # as this checkout has it, and not as VENV had it once
+        tar -C "$repository" -cf - --exclude=__pycache__ activities api cli database web workers workflows |
+            tar -C "$site" -xf - --recursive-unlink
+        for program in "$venv"/bin/undeterred-* "$venv"/bin/det; do
+            sed '1s|.*|#!/usr/local/bin/python3|' "$program" >"$root/usr/local/bin/${program##*/}"
+        done
+        chmod 0755 "$root"/usr/local/bin/*
+        own_packages=(activities api cli database web workers workflows)
+    fi
     [ -n "$own" ] || tar -C "$harness" -cf - --exclude=__pycache__ determined | tar -C "$site" -xf -
     [ $# -eq 0 ] || "$python" -m pip install --quiet --disable-pip-version-check --target "$site" "$@"
 else
     "$python" -m pip install --quiet --disable-pip-version-check --target "$site" "$harness" "$@"
 fi
-"$python" -m compileall -q "$site/determined" -s "$root" >/dev/null || true
+for package in determined "${own_packages[@]}"; do
+    "$python" -m compileall -q "$site/$package" -s "$root" >/dev/null || true
+done
 
 # A shell and the small tools that entrypoints and start-up hooks use.
 tools="sh bash env cat ls ln cp mv rm mkdir rmdir chmod chown touch sleep echo true false head tail grep sed tr cut sort
@@ -132,8 +151,9 @@ if [ -n "$output" ]; then
     echo "$output"
     exit
 fi
-tar -C "$root" --numeric-owner --owner=0 --group=0 -cf - . | docker import \
+[ -z "$server" ] && starts=(--change 'CMD ["python3"]') || starts=(--change 'USER 10001' --change 'CMD ["undeterred-api"]')
+tar -C "$root" --numeric-owner --owner=0 --group=0 -cf - . | docker import "${starts[@]}" \
     --change 'ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin' \
     --change 'ENV LANG=C.UTF-8' --change 'ENV DET_SKIP_PIP_INSTALL=1' \
-    --change 'WORKDIR /run/determined/workdir' --change 'CMD ["python3"]' - "$tag" >/dev/null
+    --change 'WORKDIR /run/determined/workdir' - "$tag" >/dev/null
 echo "$tag: $(docker image inspect -f '{{.Size}}' "$tag" | awk '{printf "%.0f MB", $1 / 1e6}')"
