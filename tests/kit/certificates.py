@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -25,18 +26,30 @@ class Authority:
         self.file.write_bytes(ca.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def issue(
-        self, name: str, host: str = "temporal.test", *, is_local: bool = True, days: int = 1
+        self,
+        name: str,
+        *hosts: str,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        organization: str = "",
+        is_local: bool = True,
+        days: int = 1,
     ) -> tuple[Path, Path]:
         """The files of a certificate for a server and client of this machine, and of its key.
 
-        Without `is_local` it is for `host` alone. It expires after `days`; if negative, it has expired.
+        Args:
+            name: Of the one who has it, and of the files.
+            hosts: Names of the server; default: that of a Temporal.
+            addresses: Of the server.
+            organization: That the client belongs to.
+            is_local: Whether it is for this machine too, and not for `hosts` alone.
+            days: Until it expires; if negative, it has expired.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [x509.DNSName(host)]
+        names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts or ("temporal.test",)]
         if is_local:
-            names += [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+            names += [x509.DNSName("localhost"), *(x509.IPAddress(ip_address(each)) for each in addresses)]
         certificate = (
-            _builder(_name(name), self._name, key, days)
+            _builder(_name(name, organization), self._name, key, days)
             .add_extension(x509.SubjectAlternativeName(names), False)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), False
@@ -49,8 +62,9 @@ class Authority:
         return of_certificate, of_key
 
 
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _name(name: str, organization: str = "") -> x509.Name:
+    of_organization = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([*of_organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _builder(

@@ -327,6 +327,25 @@ def haproxy_program() -> str:
     return _program("haproxy", "haproxy", lambda: shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin"))
 
 
+def container_programs() -> None:
+    """What a node of Kubernetes runs containers with: containerd, which brings runc, and iptables."""
+    for name, package in (
+        *(("containerd", "containerd"), ("containerd-shim-runc-v2", "containerd"), ("ctr", "containerd")),
+        *(("runc", "runc"), ("iptables", "iptables"), ("ip", "iproute2")),
+    ):
+        _program(name, package)
+
+
+def cni_plugins() -> str:
+    """The folder of the plugins that connect pods to each other."""
+
+    def find() -> str | None:
+        folders = ("/usr/lib/cni", "/opt/cni/bin")
+        return next((folder for folder in folders if Path(folder, "bridge").exists()), None)
+
+    return _program("bridge of the CNI plugins", "containernetworking-plugins", find)
+
+
 def ip_program() -> str:
     """The program that makes networks for hosts of tests."""
     return _program("ip", "iproute2")
@@ -447,6 +466,8 @@ PROGRAMS: tuple[Callable[[], object], ...] = (
     lambda: postgres_program("postgres"),
     pgbouncer_program,
     faketime_library,
+    container_programs,
+    cni_plugins,
     haproxy_program,
     ip_program,
     registry_program,
