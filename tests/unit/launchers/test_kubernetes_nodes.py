@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from activities.launchers.kubernetes import manifest
 from activities.launchers.kubernetes.cluster import Cluster
 from activities.launchers.kubernetes.manifest import PodSettings
 from activities.launchers.kubernetes.nodes import Nodes
+from activities.launchers.kubernetes.resources import is_silent
 
 GPUS = PodSettings(agent_id="gpu")
 
@@ -116,3 +119,12 @@ def test_label_of_a_node_has_a_name_that_kubernetes_takes_whatever_the_agent_is_
     names = [manifest.service_label(each).partition("/")[2] for each in ("gke", "a" * 100, "a" * 99 + "b")]
     assert all(len(name) <= 63 for name in names)
     assert len(set(names)) == 3
+
+
+@pytest.mark.parametrize(("status", "expected"), [("True", False), ("False", False), ("Unknown", True)])
+def test_node_is_silent_when_its_kubelet_says_nothing_and_not_when_it_says_that_it_is_ill(
+    status: str, expected: bool
+) -> None:
+    """One that is ill still ends its pods."""
+    conditions = [{"type": "MemoryPressure", "status": "Unknown"}, {"type": "Ready", "status": status}]
+    assert is_silent({"status": {"conditions": conditions}}) is expected
