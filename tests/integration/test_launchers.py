@@ -68,6 +68,11 @@ class World:
     image = ""
     python = ""
     expression = ""
+    imports = """
+from pathlib import Path
+from activities.launchers.docker import DockerLauncher
+from activities.launchers.process import ProcessLauncher
+"""
     seen_within_s = 0.5  # the end of a container: on a loaded machine; measured in bench
     tells_streams = True  # which of both a line was written to
     variables: tuple[str, ...] = ("DET_CONTAINER_DIR",)  # how those begin that it adds to a container's own
@@ -79,7 +84,7 @@ class World:
     def launcher(self) -> Launcher:
         """A new launcher object, as a restarted agent has it."""
         scope: dict[str, Any] = {}
-        exec(f"{IMPORTS}\nlauncher = {self.expression}", scope)
+        exec(f"{self.imports}\nlauncher = {self.expression}", scope)
         self.made.append(scope["launcher"])
         return scope["launcher"]
 
@@ -116,13 +121,6 @@ class DockerWorld(World):
 
     def shared_folder(self) -> tuple[Sequence[Mount], str]:
         return super().shared_folder()[0], "/shared"
-
-
-IMPORTS = """
-from pathlib import Path
-from activities.launchers.docker import DockerLauncher
-from activities.launchers.process import ProcessLauncher
-"""
 
 
 W = TypeVar("W", bound=World)
@@ -405,7 +403,7 @@ class LauncherContract:
         agent = f"""
 import asyncio, os, signal
 from activities.launchers.base import ContainerSpec
-{IMPORTS}
+{world.imports}
 async def main():
     spec = ContainerSpec(container_id={spec.container_id!r}, argv={list(spec.argv)!r}, env={{}}, image={spec.image!r})
     await ({world.expression}).start(spec)

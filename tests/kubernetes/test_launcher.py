@@ -1,7 +1,4 @@
-"""The contract of launchers, held against pods of a real kubelet, and what is particular to a cluster.
-
-`KUBECONFIG` names the cluster. Its node is this machine, and has the image of `deploy/images/build-local.sh`.
-"""
+"""The contract of launchers, held against pods of a real kubelet, and what is particular to a cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +14,24 @@ from pathlib import Path
 import pytest
 
 from activities.launchers.base import ContainerSpec, ExitCause, Launcher, LaunchError, Mount
-from tests.integration import test_launchers
+from activities.launchers.kubernetes.manifest import PodSettings
+from activities.launchers.kubernetes.nodes import Nodes
 from tests.integration.test_launchers import LauncherContract, World, cleaned, end_of, read_all
+from tests.kubernetes.images import TRIAL_IMAGE
+from tests.kubernetes.machine import BRIDGE
 
-#: Where pods reach this machine.
-BRIDGE = "10.244.77.1"
-IMAGE = "undeterred/trial:dev"
+pytestmark = pytest.mark.long
 
 
 class KubernetesWorld(World):
     """A namespace's worth of pods, of an agent of its own."""
 
-    image = IMAGE
+    imports = """
+from activities.launchers.kubernetes.launcher import KubernetesLauncher
+from activities.launchers.kubernetes.manifest import PodSettings
+from activities.launchers.kubernetes.schedulers import GangScheduler
+"""
+    image = TRIAL_IMAGE
     python = "python3"
     seen_within_s = 3.0  # a pod's times are whole seconds, and its kubelet looks once in a second
     tells_streams = False
@@ -37,19 +40,11 @@ class KubernetesWorld(World):
     def __init__(self, shared: Path) -> None:
         super().__init__(shared)
         agent = f"agent-{uuid.uuid4().hex[:8]}"
-        self.expression = (
-            f"KubernetesLauncher(PodSettings(agent_id={agent!r}, slot_resource='cpu', slot_cpu=0.05,"
-            f" slot_memory_mib=256), kubeconfig={os.environ['KUBECONFIG']!r})"
-        )
+        self.settings = PodSettings(agent, slot_resource="cpu", slot_cpu=0.05, slot_memory_mib=256)
+        self.expression = f"KubernetesLauncher({self.settings!r}, kubeconfig={os.environ['KUBECONFIG']!r})"
 
     def shared_folder(self) -> tuple[Sequence[Mount], str]:
         return super().shared_folder()[0], "/shared"
-
-
-test_launchers.IMPORTS += """
-from activities.launchers.kubernetes.launcher import KubernetesLauncher
-from activities.launchers.kubernetes.manifest import PodSettings
-"""
 
 
 class TestKubernetes(LauncherContract):
@@ -118,7 +113,10 @@ class TestKubernetes(LauncherContract):
             await asyncio.wait_for(launcher.started(spec.container_id, lambda _: None), 60)
         assert refused.value.reason in ("image_missing", "registry_unavailable")
 
-    async def test_gang_is_one_job_with_a_name_for_each(self, world: World, launcher: Launcher) -> None:
+    async def test_gang_is_one_job_with_a_name_for_each(self, world: KubernetesWorld, launcher: Launcher) -> None:
+        where = (os.environ["KUBECONFIG"], "", "")
+        nodes = await Nodes.connect(world.settings, where, slots_per_pod=2, most=None)
+        opening = asyncio.create_task(nodes.open_gangs(60.0))
         text = "import os, socket; print(os.environ['RANK'], socket.gethostname().rpartition('-')[2], os.getuid())"
         group = f"g{uuid.uuid4()}"
         specs = [
@@ -140,6 +138,8 @@ class TestKubernetes(LauncherContract):
         for spec in specs:
             await launcher.remove(spec.container_id)
         assert list(await launcher.list()) == []
+        opening.cancel()
+        await nodes.close()
 
     async def test_memory(self, world: World, launcher: Launcher) -> None:
         spec = world.code("x = bytearray(1 << 30); print(len(x)); x[::4096] = b'1' * len(x[::4096])")
