@@ -7,16 +7,18 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from tests.kit.embedded import PARTS, Embedded
-from workflows.converter import CONVERTER
+from api.settings import TemporalSettings, from_environment
+from api.temporal.connection import Connection
+from tests.kit.embedded import Embedded
 from workflows.messages import PoolRun
 
 
 async def temporal(cluster: Embedded) -> Client:
-    """The cluster's Temporal."""
-    return await Client.connect(
-        f"127.0.0.1:{cluster.environment['UNDETERRED_TEMPORAL_PORT']}", data_converter=CONVERTER
-    )
+    """The cluster's Temporal, which may be one that it did not bring along."""
+    variables = cluster.environment
+    address = variables.get("TEMPORAL_ADDRESS") or f"127.0.0.1:{variables['UNDETERRED_TEMPORAL_PORT']}"
+    settings = from_environment(TemporalSettings, variables | {"UNDETERRED_TEMPORAL_ADDRESS": address})
+    return await Connection(settings).client()
 
 
 async def held_slots(client: Client, pool: str = "default") -> list[str]:
@@ -39,7 +41,7 @@ def containers(cluster: Embedded) -> list[str]:
 
 def processes(cluster: Embedded) -> dict[int, str]:
     """Processes of this cluster other than its four parts: pid to command line."""
-    own = {cluster.pid(part) for part in PARTS}
+    own = {cluster.pid(part) for part in cluster.parts}
     found: dict[int, str] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -56,4 +58,4 @@ def processes(cluster: Embedded) -> dict[int, str]:
 
 def open_files(cluster: Embedded) -> dict[str, int]:
     """How many files, connections among them, each of our three parts has open."""
-    return {part: len(os.listdir(f"/proc/{cluster.pid(part)}/fd")) for part in PARTS if part != "temporal"}
+    return {part: len(os.listdir(f"/proc/{cluster.pid(part)}/fd")) for part in cluster.parts if part != "temporal"}

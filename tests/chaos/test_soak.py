@@ -16,10 +16,10 @@ import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
@@ -108,6 +108,7 @@ class Chaos:
     records: _Records
     chance: random.Random
     database: Postgres | None
+    services: Services | None  # of a Temporal that the cluster did not bring along
     killed: set[str] = field(default_factory=set[str])  # allocations
     kills: Counter[str] = field(default_factory=Counter[str])
     starts_s: list[float] = field(default_factory=list[float])
@@ -140,9 +141,32 @@ class Chaos:
             self.database.kill()
             self.database.start()
             return
-        for part in PARTS if victim == "all" else (victim,):
+        parts = PARTS if victim == "all" else (victim,)
+        if self.services is not None and "temporal" in parts:
+            parts = tuple(part for part in parts if part != "temporal")
+            name = self.services.names[int(which * len(self.services.names))]
+            self.kills[name] += 1
+            self.services.kill(name)
+            self.services.start(name)
+        for part in parts:
             os.kill(self.cluster.pid(part), signal.SIGKILL)
-        self.starts_s.append(self.cluster.up())
+        if parts:
+            self.starts_s.append(self.cluster.up())
+
+
+class Services(Protocol):
+    """The services of a Temporal, which can be killed one by one."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All of them."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to one."""
+
+    def start(self, name: str) -> None:
+        """Start one."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -165,10 +189,23 @@ async def test_everything_ends_as_it_must_when_everything_is_killed_at_random(
     cluster: tuple[Embedded, Postgres | None],
 ) -> None:
     embedded, database = cluster
+    await undergo(embedded, database, EXPERIMENTS // 2 if database and not IS_LONG else EXPERIMENTS)
+
+
+async def undergo(
+    embedded: Embedded, database: Postgres | None, count: int, services: Services | None = None
+) -> Counter[str]:
+    """Start a cluster, have so many experiments run while it is disturbed, and check everything; how often who was killed.
+
+    Args:
+        embedded: The cluster.
+        database: Its own server, which is killed too; None: its file.
+        count: Of experiments, which are of the kinds in turn.
+        services: Of its Temporal, if that is not its own.
+    """
     records = _Records(embedded)
-    chaos = Chaos(embedded, records, random.Random(seed()), database)
+    chaos = Chaos(embedded, records, random.Random(seed()), database, services)
     await asyncio.to_thread(embedded.up)
-    count = EXPERIMENTS // 2 if database and not IS_LONG else EXPERIMENTS
     kinds = [list(KINDS)[number % len(KINDS)] for number in range(count)]
     async with Client(embedded) as client:
         began = time.monotonic()
@@ -190,7 +227,9 @@ async def test_everything_ends_as_it_must_when_everything_is_killed_at_random(
             await _check_decisions(client, experiment_id, is_sequential=KINDS[kind].is_sequential and not is_cut)
         records.check()
         await _check_leftovers(embedded)
-        await _check_growth(embedded, client)
+        if services is None:  # of others' processes nothing is counted
+            await _check_growth(embedded, client)
+    return chaos.kills
 
 
 async def _experiment(client: Client, kind: Kind) -> tuple[int, str]:

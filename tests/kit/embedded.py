@@ -99,6 +99,11 @@ class Embedded:
         assert done.returncode == 0, done.stdout + done.stderr
         return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Those of its parts that it started itself: its Temporal may be another one."""
+        return tuple(part for part in PARTS if part != "temporal" or "TEMPORAL_ADDRESS" not in self.environment)
+
     def pid(self, part: str) -> int:
         """The pid of a part."""
         return int(json.loads((self.folder / "run" / f"{part}.pid").read_text())["pid"])

@@ -61,6 +61,11 @@ class TemporalCluster:
     settings: dict[str, Any]
     services: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all services."""
+        return SERVICES
+
     def start(self, name: str) -> None:
         """Start one of `SERVICES`."""
         with (self.folder / f"{name}.log").open("ab") as log:

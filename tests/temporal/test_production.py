@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.chaos.test_soak import EXPERIMENTS, SLOTS, TIMING, undergo
 from tests.integration.test_encrypted_histories import check_histories
 from tests.kit.certificates import Authority
+from tests.kit.embedded import Embedded
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import TRAIN, config
 from tests.kit.servers import postgres_server
-from tests.kit.temporal_cluster import TemporalCluster, temporal_cluster
+from tests.kit.temporal_cluster import SERVICES, TemporalCluster, temporal_cluster
 from workers.connect import GivenUp, connect, connection_of
 from workers.settings import GatewaySettings
 
@@ -43,6 +46,20 @@ async def running(temporal: TemporalCluster, tmp_path: Path, postgres_database: 
         connection={**further, "temporal_encryption_keys_file": str(keys)},
     ) as platform_:
         yield platform_
+
+
+@pytest.mark.timeout(900)
+async def test_the_short_form_of_the_chaos_passes_on_it(temporal: TemporalCluster, tmp_path: Path) -> None:
+    """Experiments of all kinds, while API, orchestrator, agent, training and each of the four services are killed at random."""
+    settings = {f"UNDETERRED_{name.upper()}": str(value) for name, value in temporal.settings.items()}
+    address = settings.pop("UNDETERRED_TEMPORAL_ADDRESS")
+    environment = {"UNDETERRED_TIMING": json.dumps(TIMING), "TEMPORAL_ADDRESS": address, **settings}
+    embedded = Embedded(tmp_path, slots=SLOTS, environment=environment)
+    try:
+        kills = await undergo(embedded, None, EXPERIMENTS // 2, temporal)
+    finally:
+        embedded.run("down")
+    assert set(kills) & set(SERVICES), kills
 
 
 @pytest.mark.timeout(600)
