@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from inspect import iscoroutinefunction
 from typing import Any
 
 from temporalio import activity
@@ -22,14 +23,17 @@ class _Beating(ActivityInboundInterceptor):
         limit = activity.info().heartbeat_timeout
         if not limit:
             return await super().execute_activity(input)
-        beating = asyncio.create_task(_beat(limit.total_seconds() / 4))
+        beating = asyncio.create_task(_beat(limit.total_seconds() / 4, is_sync=not iscoroutinefunction(input.fn)))
         try:
             return await super().execute_activity(input)
         finally:
             beating.cancel()
 
 
-async def _beat(pause_s: float) -> None:
+async def _beat(pause_s: float, *, is_sync: bool) -> None:
     while True:
         await asyncio.sleep(pause_s)
-        activity.heartbeat()
+        if is_sync:  # the heartbeat of such an activity waits for the event loop: from within it, 10 s for itself
+            await asyncio.to_thread(activity.heartbeat)
+        else:
+            activity.heartbeat()
