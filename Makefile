@@ -24,14 +24,14 @@ programs: install-dev
 
 # Two at a time, as tests/streams.py parts them; the slowest twenty are named at the end.
 test: install-dev environments programs
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 --ignore tests/kubernetes --ignore tests/temporal --ignore tests/deploy
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal
 
 # The Helm chart, the units of systemd, the Compose file and Prometheus' rules. Helm and promtool are compiled the first time.
 test-deploy: install-dev
 	@$(VENV)/bin/python -m tests.deploy.programs
 	@$(VENV)/bin/python -m pytest tests/deploy
 
-# Pods of a real kubelet. KUBECONFIG names a cluster with a node on this machine that has the image undeterred/trial:dev.
+# Pods of a real kubelet, on a cluster that these tests compile, start and take down: root is needed, and containerd is installed.
 test-kubernetes: install-dev
 	@$(VENV)/bin/python -m pytest tests/kubernetes
 
@@ -41,7 +41,7 @@ test-temporal: install-dev
 
 # The chaos tests and killed runs of the Trainer in their long form, what runs a platform on both engines, and what is marked `soak`: hours. UNDETERRED_CHAOS_SEED runs one again.
 soak: install-dev
-	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration tests/e2e tests/docs/test_tutorials.py harness/tests/test_pytorch_resume.py
+	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration tests/e2e tests/kubernetes tests/docs/test_tutorials.py harness/tests/test_pytorch_resume.py
 
 # The lower ends of what the harness' extras take, and Keras on TensorFlow: environments of their own, 6 GB.
 soak-versions: install-dev

@@ -1,7 +1,4 @@
-"""What a trial costs on Kubernetes: from its submission to the first line of its code, and to its end.
-
-`KUBECONFIG` names a cluster whose node is this machine and has the image undeterred/trial:dev, as `make test-kubernetes`.
-"""
+"""What a trial costs on Kubernetes: from its submission to the first line of its code, and to its end."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from bench.measure import Figure, p95
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
 from tests.kit.servers import postgres_server, temporal_server
+from tests.kubernetes.machine import in_environment
 from tests.kubernetes.test_pool import IN_IMAGE, platform_of_cluster, start_agent
 
 _RUNS = 20
@@ -26,6 +24,7 @@ _RUNS = 20
 def figures() -> Iterator[Figure]:
     """One trial after the other, each a pod, the image present."""
     with (
+        in_environment(),
         tempfile.TemporaryDirectory() as folder,
         temporal_server(Path(folder)) as temporal_address,
         postgres_server() as database_url,

@@ -8,13 +8,15 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-#: What shares the Docker engine, or folders outside of the tests' own, as the published harnesses do: one stream.
+#: What shares the Docker engine, the host's networks, or folders outside of the tests' own, as the published harnesses do:
+#: one stream.
 _SHARED = (
     "tests/compat/",
     "tests/docs/test_tutorials.py",
     "tests/e2e/test_core_api.py",
     "tests/e2e/test_docker.py",
     "tests/integration/test_images.py",
+    "tests/kubernetes/",
 )
 #: What is one stream on both engines: its requests are made once for both.
 _ON_BOTH = ("tests/integration/api/test_schemathesis.py",)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,9 +57,17 @@ def built(program: str, module: str, version: str) -> Path:
 
     def build(folder: Path) -> None:
         env = {**os.environ, "GOBIN": str(folder)}
-        subprocess.run(["go", "install", f"{module}@{version}"], env=env, check=True)
+        subprocess.run([go(), "install", f"{module}@{version}"], env=env, check=True)
 
     return kept(f"{module.split('/')[1]}-{version}", build) / program
+
+
+def go() -> str:
+    """Path of Go. Raises: RuntimeError, if there is none."""
+    found = shutil.which("go")
+    if found is None:
+        raise RuntimeError("these tests compile programs that no registry has, and there is no Go on PATH; install it.")
+    return found
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:

@@ -13,6 +13,7 @@ from tests.deploy.programs import REPOSITORY, promtool
 FOLDER = REPOSITORY / "deploy" / "monitoring"
 
 
+@pytest.mark.long  # promtool is compiled with all that Prometheus knows of
 @pytest.mark.parametrize(
     "what", [("check", "rules", "--lint-fatal", FOLDER / "alerts.yaml"), ("test", "rules", FOLDER / "alerts.test.yaml")]
 )

@@ -12,15 +12,16 @@ from collections.abc import Generator
 class Relay:
     """Passes bytes on to a port of this host. While it is cut, connections are refused and those there were are gone."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
         self._target = target
+        self._host = host
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = self._listen(0)
         self.port: int = self._listener.getsockname()[1]
 
     def _listen(self, port: int) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", port))
+        listener = socket.create_server((self._host, port))
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return listener
 
@@ -57,9 +58,9 @@ class Relay:
 
 
 @contextlib.contextmanager
-def relayed(target: int) -> Generator[Relay]:
-    """A line to a port, cut in the end."""
-    relay = Relay(target)
+def relayed(target: int, host: str = "127.0.0.1") -> Generator[Relay]:
+    """A line from an address of this host to a port of it, cut in the end."""
+    relay = Relay(target, host)
     try:
         yield relay
     finally:

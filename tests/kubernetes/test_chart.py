@@ -1,4 +1,4 @@
-"""The chart against a real API server, which only says what it would do: `KUBECONFIG` names its cluster."""
+"""The chart against a real API server, which only says what it would do."""
 
 from __future__ import annotations
 

@@ -12,9 +12,11 @@ import pytest
 
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
+from tests.kubernetes.images import TRIAL_IMAGE
 from tests.kubernetes.kueue import applied, kubectl, kueue, queue
-from tests.kubernetes.test_launcher import IMAGE
 from tests.kubernetes.test_pool import IN_IMAGE, SLOT_CPU, platform_of_cluster, start_agent
+
+pytestmark = pytest.mark.long
 
 QUEUE = "research"
 
@@ -40,7 +42,7 @@ def urgent(name: str, seconds: int) -> dict[str, Any]:
     amounts = {"cpu": f"{round(SLOT_CPU * 2000)}m", "memory": "900Mi"}
     container = {
         "name": "main",
-        "image": IMAGE,
+        "image": TRIAL_IMAGE,
         "imagePullPolicy": "Never",
         "command": ["python3", "-c", f"import time; time.sleep({seconds})"],
         "resources": {"requests": amounts, "limits": amounts},

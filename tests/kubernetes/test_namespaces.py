@@ -15,6 +15,8 @@ from tests.kit.scripts import TRAIN, config
 from tests.kubernetes.kueue import applied, kubectl
 from tests.kubernetes.test_pool import IN_IMAGE, SLOT_CPU, platform_of_cluster, pods, start_agent
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def team() -> Iterator[str]:

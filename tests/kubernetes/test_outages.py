@@ -14,6 +14,8 @@ from tests.kit.scripts import TRAIN, config
 from tests.kubernetes.relay import Relay
 from tests.kubernetes.test_pool import IN_IMAGE, platform_of_cluster, pods, start_agent
 
+pytestmark = pytest.mark.long
+
 #: 10 minutes in the long form: longer than any time-out of ours.
 AWAY_S = 600 if os.environ.get("UNDETERRED_SOAK") else 20
 

@@ -16,12 +16,13 @@ from activities.launchers.kubernetes.manifest import service_label
 from tests.integration.test_gang import TRAIN as TRAIN_IN_GANG
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import TRAIN, config
+from tests.kubernetes.images import TRIAL_IMAGE
 from tests.kubernetes.kueue import kubectl
-from tests.kubernetes.test_launcher import BRIDGE, IMAGE
+from tests.kubernetes.machine import BRIDGE, Machine
 
 #: 4 of the cores of the only node would be too many: each slot is a fifth of one.
 SLOT_CPU = 0.2
-IN_IMAGE: dict[str, Any] = {"environment": {"image": IMAGE}}
+IN_IMAGE: dict[str, Any] = {"environment": {"image": TRIAL_IMAGE}}
 
 
 @contextlib.asynccontextmanager
@@ -114,7 +115,7 @@ def two_pods_that(**wanted: Any) -> dict[str, Any]:
     return config(
         {"max_length": 4},
         resources={"slots_per_trial": 4},
-        environment={"image": IMAGE, "pod_spec": {"spec": wanted}},
+        environment={"image": TRIAL_IMAGE, "pod_spec": {"spec": wanted}},
         max_restarts=0,
     )
 
@@ -133,6 +134,7 @@ async def until_why(cluster: Platform, experiment_id: int, wanted: str) -> None:
     await cluster.until(says, 60, what=f"`why` says: {wanted}")
 
 
+@pytest.mark.long
 async def test_gang_takes_no_node_before_there_is_room_for_all_of_it(cluster: Platform) -> None:
     """Two of its pods have no room beside each other: none starts, and what is smaller goes by."""
     memory = json.loads(kubectl("get", "node", "node-1", "-o", "json"))["status"]["allocatable"]["memory"]
@@ -148,6 +150,7 @@ async def test_gang_takes_no_node_before_there_is_room_for_all_of_it(cluster: Pl
     assert (await cluster.finish(large))["state"] == "STATE_CANCELED"
 
 
+@pytest.mark.long
 async def test_gang_that_gets_half_of_its_pods_gives_the_room_back(cluster: Platform) -> None:
     """The scheduler places one only, for a reason that is not counted: it gives its node back, and nothing fails."""
     [agent_id] = cluster.agents
@@ -172,6 +175,7 @@ async def test_gang_that_gets_half_of_its_pods_gives_the_room_back(cluster: Plat
     assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_CANCELED"
 
 
+@pytest.mark.long
 async def test_paused_trial_leaves_its_pod_with_a_checkpoint(cluster: Platform) -> None:
     experiment_id = await cluster.create(
         config({"max_length": 300}, hyperparameters={"sleep": 0.1}, **IN_IMAGE), {"train.py": TRAIN}
@@ -214,6 +218,7 @@ async def test_evicted_trial_saves_before_it_leaves_and_goes_on(cluster: Platfor
     assert steps == list(range(1, 61)), "no step is lost, and none is done twice"
 
 
+@pytest.mark.long
 async def test_killed_trial_is_not_asked_to_save(cluster: Platform) -> None:
     experiment_id = await cluster.create(
         config({"max_length": 300}, hyperparameters={"sleep": 0.1}, **IN_IMAGE), {"train.py": TRAIN}
@@ -224,11 +229,12 @@ async def test_killed_trial_is_not_asked_to_save(cluster: Platform) -> None:
     assert not any(line.startswith("preempted at") for line in await cluster.logs(trial_id))
 
 
+@pytest.mark.long
 async def test_why_quotes_what_the_scheduler_says(cluster: Platform) -> None:
     """A pod that asks for what no node has waits, and `det trial why` says for what, until it is killed."""
     wanted = {"spec": {"nodeSelector": {"disk": "fast"}}}
     experiment_id = await cluster.create(
-        config({"max_length": 5}, environment={"image": IMAGE, "pod_spec": wanted}), {"train.py": TRAIN}
+        config({"max_length": 5}, environment={"image": TRIAL_IMAGE, "pod_spec": wanted}), {"train.py": TRAIN}
     )
     await until_why(cluster, experiment_id, "Kubernetes has no node for it yet: 0/1 nodes are available")
     await until_why(cluster, experiment_id, "didn't match Pod's node affinity/selector")
@@ -236,10 +242,11 @@ async def test_why_quotes_what_the_scheduler_says(cluster: Platform) -> None:
     assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
 
 
+@pytest.mark.long
 async def test_pod_spec_that_is_not_the_users_to_give_ends_the_trial_with_its_name(cluster: Platform) -> None:
     wanted = {"spec": {"hostNetwork": True}}
     experiment_id = await cluster.create(
-        config({"max_length": 5}, max_restarts=0, environment={"image": IMAGE, "pod_spec": wanted}),
+        config({"max_length": 5}, max_restarts=0, environment={"image": TRIAL_IMAGE, "pod_spec": wanted}),
         {"train.py": TRAIN},
     )
     assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_ERROR"
@@ -247,6 +254,7 @@ async def test_pod_spec_that_is_not_the_users_to_give_ends_the_trial_with_its_na
     assert any("environment.pod_spec.spec.hostNetwork" in line for line in await cluster.logs(trial["id"]))
 
 
+@pytest.mark.long
 async def test_nodes_are_shown_as_agents_and_a_cordon_is_seen(cluster: Platform) -> None:
     agents = (await cluster.get("/api/v1/agents"))["agents"]
     [node] = [agent for agent in agents if agent["id"] == "node-1"]
@@ -265,6 +273,7 @@ async def test_nodes_are_shown_as_agents_and_a_cordon_is_seen(cluster: Platform)
     assert (await cluster.finish(experiment_id, 60))["state"] == "STATE_COMPLETED"
 
 
+@pytest.mark.long
 async def test_node_that_is_disabled_is_left_after_a_checkpoint_and_comes_back(cluster: Platform) -> None:
     """`det agent disable NODE`: nothing new goes there; without --drain, what is there saves and leaves."""
     experiment_id = await cluster.create(
@@ -293,6 +302,7 @@ async def test_node_that_is_disabled_is_left_after_a_checkpoint_and_comes_back(c
     assert steps == [f"step {number}" for number in range(1, 61)]
 
 
+@pytest.mark.long
 async def test_node_that_is_cordoned_is_not_enabled_and_one_that_is_gone_is_named(cluster: Platform) -> None:
     kubectl("cordon", "node-1")
 
@@ -305,6 +315,7 @@ async def test_node_that_is_cordoned_is_not_enabled_and_one_that_is_gone_is_name
     assert "`kubectl uncordon node-1`" in response.text
 
 
+@pytest.mark.long
 async def test_trial_never_goes_back_to_the_node_that_a_log_policy_excluded(cluster: Platform) -> None:
     policies = [{"name": "bad", "pattern": "^NCCL fault", "action": "exclude_node"}]
     train = "import sys\nprint('NCCL fault', flush=True)\nsys.exit(1)\n"
@@ -317,22 +328,52 @@ async def test_trial_never_goes_back_to_the_node_that_a_log_policy_excluded(clus
     assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
 
 
+async def test_trial_of_a_node_that_dies_goes_on_from_its_checkpoint(cluster: Platform, node: Machine) -> None:
+    """Nobody ends its pod, nor says that it ended: the cluster gives it up, and no restart is counted."""
+    saving = TRAIN.replace(
+        "            if context.preempt", "            if steps % 10 == 0: save()\n            if context.preempt"
+    )
+    experiment_id = await cluster.create(
+        config({"max_length": 40}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": saving}
+    )
+    trial_id = await cluster.until_reported(experiment_id)
+
+    async def says(text: str) -> bool:
+        return any(text in line for line in await cluster.logs(trial_id))
+
+    await cluster.until(lambda: says("step 20"), what="it has saved twice")
+    with node.beside_another():
+        await asyncio.to_thread(node.end_node)
+        try:
+            await until_why(cluster, experiment_id, "its container was lost: its node node-1 says nothing any more")
+        finally:
+            await asyncio.to_thread(node.start_node)
+    assert (await cluster.finish(experiment_id, 120))["state"] == "STATE_COMPLETED"
+    [trial] = await cluster.trials(experiment_id)
+    assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 40)
+    lines = await cluster.logs(trial_id)
+    [resumed] = [int(line.rpartition(" ")[2]) for line in lines if line.startswith("resumed at")]
+    assert resumed >= 20
+    assert resumed % 10 == 0
+
+
+@pytest.mark.long
 async def test_agent_that_comes_back_takes_its_pods_up_again(cluster: Platform) -> None:
     experiment_id = await cluster.create(
         config({"max_length": 80}, hyperparameters={"sleep": 0.1}, max_restarts=0, **IN_IMAGE), {"train.py": TRAIN}
     )
     trial_id = await cluster.until_reported(experiment_id)
-    [before] = await pods(trial_id)
     [agent_id] = cluster.agents
     await cluster.stop_agent(agent_id)
     await start_agent(cluster)
     assert (await cluster.finish(experiment_id, 90))["state"] == "STATE_COMPLETED"
-    [after] = await pods(trial_id)
-    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    lines = [line for line in await cluster.logs(trial_id) if line.startswith(("step", "resumed"))]
+    assert lines == [f"step {number}" for number in range(1, 81)]
     [trial] = await cluster.trials(experiment_id)
     assert (trial["restarts"], trial["totalBatchesProcessed"]) == (0, 80)
 
 
+@pytest.mark.long
 async def test_command_runs_as_a_pod_and_its_output_is_kept(cluster: Platform) -> None:
     """A task without slots: it takes room of a node, and none of its slots."""
     text = "import os; print('from', os.environ['DET_AGENT_ID'], os.environ['DET_RESOURCES_TYPE'])"
@@ -353,6 +394,7 @@ async def test_command_runs_as_a_pod_and_its_output_is_kept(cluster: Platform) -
     assert "from node-1 k8s-job" in response.text
 
 
+@pytest.mark.long
 async def test_what_is_no_longer_wanted_leaves_no_object_in_the_cluster(cluster: Platform) -> None:
     """Job, Secret and Service of an allocation go when its end is recorded and its output is delivered."""
     experiment_id = await cluster.create(
