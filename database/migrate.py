@@ -27,6 +27,8 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 #: How long a migration on PostgreSQL waits for a table, and how often it tries again after it gave way.
 _LOCK_S, _TRIES, _PAUSE_S = 3, 40, 1.0
 _LOCKED = "55P03"
+#: Key of the lock under which one process migrates, or creates the first rows.
+_ONE_AT_A_TIME = 7263041
 
 
 class LaterSchema(Exception):
@@ -60,7 +62,7 @@ def _upgrade(database: Database) -> None:
     config = alembic_config()
     with database.engine.connect() as connection, connection.begin():
         if not database.is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(7263041)"))  # one migration at a time
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
             # a lock that is waited for holds up all who come after: they must not wait for the longest reader
             connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_S}s'"))
         config.attributes["connection"] = connection
@@ -134,6 +136,8 @@ def schema_differences(database: Database) -> list[str]:
 
 def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None, pools: list[str]) -> bool:
     """Create the rows that every cluster has; the first pool is its default. True if this was the first start."""
+    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+        session.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
     is_first = session.scalar(select(Cluster.id)) is None
     if is_first:
         row = Cluster(id=1, cluster_id=str(uuid.uuid4()), secret=secrets.token_hex(32), name=cluster_name)

@@ -196,6 +196,26 @@ def test_first_rows_are_there_once_when_seeded_twice(empty: Database) -> None:
         assert (project.name, project.is_immutable, project.workspace_id) == ("Uncategorized", True, 1)
 
 
+async def test_second_server_waits_for_the_first_rows_of_one_that_starts_with_it(
+    empty: Database, database_url: str
+) -> None:
+    migrate(empty)
+    other = Database(database_url)
+
+    def follow() -> bool:
+        with other.write() as session:
+            return seed(session, cluster_name="test", admin_password_hash="other", pools=["default"])
+
+    with empty.write() as session:
+        assert seed(session, cluster_name="test", admin_password_hash="first", pools=["default"])
+        following = asyncio.create_task(asyncio.to_thread(follow))
+        assert not (await asyncio.wait({following}, timeout=0.3))[0], "it has not looked past the first one"
+    assert await following is False
+    with empty.read() as session:
+        assert set(session.scalars(select(User.password_hash))) == {"first"}
+    other.close()
+
+
 def test_new_ids_follow_the_first_rows_when_workspaces_are_added(database: Database) -> None:
     """Rows with a given id do not move PostgreSQL's sequences by themselves."""
     with database.write() as session:
