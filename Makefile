@@ -26,7 +26,7 @@ programs: install-dev
 test: install-dev environments programs
 	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal
 
-# The Helm chart, the units of systemd, the Compose file and Prometheus' rules. Helm and promtool are compiled the first time.
+# The Helm chart, units of systemd, Compose, Terraform, images and Prometheus' rules. Helm, promtool and OpenTofu are compiled the first time.
 test-deploy: install-dev
 	@$(VENV)/bin/python -m tests.deploy.programs
 	@$(VENV)/bin/python -m pytest tests/deploy
@@ -35,7 +35,7 @@ test-deploy: install-dev
 test-kubernetes: install-dev
 	@$(VENV)/bin/python -m pytest tests/kubernetes
 
-# A search on a Temporal of four services on PostgreSQL, which is built once, from its Go module: 10 minutes.
+# A search, and the chaos, on a Temporal of four services on PostgreSQL, which is built once, from its Go module: 5 to 10 minutes.
 test-temporal: install-dev
 	@$(VENV)/bin/python -m pytest tests/temporal
 

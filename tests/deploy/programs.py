@@ -6,6 +6,7 @@ All are kept in ~/.cache/undeterred/bin: the first time takes ten minutes, most 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ HELM = "v3.20.2"
 SCHEMAS = "1.37.0"
 COMPOSE = "v2.16.2"
 PROMETHEUS = "v0.316.0"
+TOFU = "v1.10.10"
 #: The oldest cluster that the chart takes, and the one that tests of pods run on. Helm that is built from its module says 1.20.
 KUBERNETES = ("1.30.0", "1.33.0")
 
@@ -39,6 +41,24 @@ def compose_reader() -> Path:
 def promtool() -> Path:
     """Path of the tool that checks Prometheus' rules. Raises: subprocess.CalledProcessError."""
     return built("promtool", "github.com/prometheus/prometheus/cmd/promtool", PROMETHEUS)
+
+
+def tofu() -> Path:
+    """Path of OpenTofu, which reads Terraform's modules. Raises: subprocess.CalledProcessError, if Go can't build it."""
+
+    def build(folder: Path) -> None:
+        module = f"github.com/opentofu/opentofu@{TOFU}"
+        found = subprocess.run(["go", "mod", "download", "-json", module], capture_output=True, text=True, check=True)
+        # its go.mod replaces other modules, which `go install` refuses: it is built as its own main module
+        source = folder / "source"
+        shutil.copytree(json.loads(found.stdout)["Dir"], source, copy_function=shutil.copyfile)
+        source.chmod(0o755)
+        subprocess.run(["go", "build", "-o", str(folder / "tofu"), "./cmd/tofu"], cwd=source, check=True)
+        for path in source.rglob("*/"):
+            path.chmod(0o755)
+        shutil.rmtree(source)
+
+    return kept(f"tofu-{TOFU}", build) / "tofu"
 
 
 def schemas() -> Path:
@@ -92,5 +112,5 @@ def render(
 
 
 if __name__ == "__main__":
-    for get in (helm, compose_reader, promtool, schemas):
+    for get in (helm, compose_reader, promtool, schemas, tofu):
         print(f"{get()}", file=sys.stderr)
