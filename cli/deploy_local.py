@@ -27,7 +27,10 @@ app = deploy.app
 local_app = new_app("A cluster on this machine, and agents of others.")
 app.add_typer(local_app, name="local")
 
-not_there(app, "det starts no cluster in a cloud", "aws", "gcp", "gke-experimental")
+_TERRAFORM = "`terraform apply` of deploy/terraform/{} makes a cluster there (docs/installation.md)"
+not_there(app, _TERRAFORM.format("aws"), "aws")
+not_there(app, _TERRAFORM.format("gcp"), "gcp")
+not_there(app, "the chart deploy/helm/undeterred installs a cluster on GKE (docs/installation.md)", "gke-experimental")
 
 
 def command() -> Any:

@@ -9,7 +9,7 @@ import typer
 
 from cli.group import new_app
 
-NAMES = {"oauth": "identity providers do not provision users here yet; `det auth login` logs in by one"}
+NAMES = {"oauth": "a provider of accounts is no OAuth client here: it shows the secret in UNDETERRED_SCIM_TOKEN"}
 
 
 def command() -> Any:
