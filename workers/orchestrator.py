@@ -18,6 +18,7 @@ from activities.autoscaler import NodePrograms
 from activities.campaigns import Campaigns
 from activities.cleanup import Cleanup
 from activities.heartbeats import Heartbeats
+from activities.messenger import Messenger
 from activities.records import Records
 from activities.sampling import Sampling
 from activities.webhooks import Webhooks
@@ -71,9 +72,10 @@ def record_activities(
     roots: Sequence[str] = (),
     outgoing: Outgoing | None = None,
     provider_folder: Path | None = None,
+    messenger: Messenger | None = None,
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
-    records, cleanup, importing = Records(database), Cleanup(database, roots), ImportActivities(database)
+    records, cleanup, importing = Records(database, messenger), Cleanup(database, roots), ImportActivities(database)
     campaigns = Campaigns(database)
     return [
         Sampling().suggest,
@@ -135,12 +137,14 @@ def new_worker(
     `workers/versioning.py`; `build`: the version, if it is not this code's; `runner`: how workflow code is kept from
     what would not be the same again.
     """
+    versions = deployment(build or build_id(), takes_over=takes_over)
+    messenger = Messenger(client, pinned=None if takes_over else versions.version)
     return Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
         workflows=workflows,
         activities=record_activities(  # pyright: ignore[reportArgumentType]
-            database, roots=roots, outgoing=outgoing, provider_folder=provider_folder
+            database, roots=roots, outgoing=outgoing, provider_folder=provider_folder, messenger=messenger
         ),
         activity_executor=threads,
         workflow_runner=runner,
@@ -152,7 +156,7 @@ def new_worker(
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         # what was sent to a worker that died waits for so long until another one takes it
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
-        deployment_config=deployment(build or build_id(), takes_over=takes_over),
+        deployment_config=versions,
     )
 
 

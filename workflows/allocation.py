@@ -57,6 +57,11 @@ class Workload(Protocol):
         ...
 
     @property
+    def by_records(self) -> bool:
+        """Whether the pool learns with the record of an allocation's end that its slots are free."""
+        ...
+
+    @property
     def excluded(self) -> Mapping[str, str]:
         """Agents that it must not run on, and why."""
         ...
@@ -99,11 +104,13 @@ class AllocationRun:
     Attributes:
         id: the allocation's.
         facts: what the harness and the log said; None if it never got its slots.
-        release: tells the pool that the slots are free, once containers have run; awaited by whom it matters to.
+        release: tells the pool that the slots are free, where no record does; awaited by whom it matters to.
     """
 
-    def __init__(self, allocation_id: str, pool: str, workload: Workload) -> None:
+    def __init__(self, allocation_id: str, pool: str, workload: Workload, *, is_asked: bool = False) -> None:
+        """`is_asked`: its pool was asked for the slots already."""
         self.id = allocation_id
+        self._is_asked = is_asked
         self.facts: AllocationFacts | None = None
         self.release: asyncio.Task[bool] | None = None
         self._pool = pool
@@ -191,7 +198,7 @@ class AllocationRun:
         """Ask for slots, run the containers on them to their end, and say what the end means."""
         pool, load = names.pool_workflow(self._pool), self._workload
         request = load.request(self.id)
-        if not await tell(pool, "request", request):
+        if not self._is_asked and not await tell(pool, "request", request):
             return AllocationEnd(kind=ExitKind.SYSTEM, cause=EndCause.LAUNCH, message=f"{pool} does not run")
         load.say(f"queued in `{self._pool}` for {request.slots} slots as allocation `{self.id}`")
         await workflow.wait_condition(lambda: self._assignment is not None or bool(self._refusal) or self._is_off())
@@ -199,10 +206,15 @@ class AllocationRun:
             await tell(pool, "release", AllocationNotice(allocation_id=self.id))
             return self._never_started()
         await self._run_containers(self._assignment.placements)
-        self.release = asyncio.create_task(tell(pool, "release", AllocationNotice(allocation_id=self.id)))
-        if load.heeds_output and self._undrained and not self._node_lost and not load.is_ending():
+        waits = load.heeds_output and bool(self._undrained) and not self._node_lost and not load.is_ending()
+        close = CloseAllocation(allocation_id=self.id, results=self._results)
+        if load.by_records and not waits:
+            close.releases_to = self._pool
+        else:
+            self.release = asyncio.create_task(tell(pool, "release", AllocationNotice(allocation_id=self.id)))
+        if waits:
             await self._await_output()
-        self.facts = await record(calls.close_allocation, CloseAllocation(allocation_id=self.id, results=self._results))
+        self.facts = await record(calls.close_allocation, close)
         return self._end(self.facts)
 
     def _is_off(self) -> bool:
@@ -387,6 +399,7 @@ class AllocationHolder:
 
     def __init__(self) -> None:
         self._allocation: AllocationRun | None = None
+        self._returns: list[asyncio.Task[bool]] = []  # slots on their way back
 
     def _is_about(self, allocation_id: str) -> AllocationRun | None:
         """The present allocation, if that is its id."""
@@ -395,9 +408,12 @@ class AllocationHolder:
 
     @workflow.signal
     def assigned(self, assignment: Assignment) -> None:
-        """The pool granted slots."""
+        """The pool granted slots. Those of an earlier allocation, for which an activity asked twice, are given back."""
         if now := self._is_about(assignment.allocation_id):
             now.assigned(assignment)
+        elif assignment.pool:
+            notice = AllocationNotice(allocation_id=assignment.allocation_id)
+            self._returns.append(asyncio.create_task(tell(names.pool_workflow(assignment.pool), "release", notice)))
 
     @workflow.signal
     def refused(self, notice: AllocationNotice) -> None:

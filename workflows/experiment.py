@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -11,7 +11,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
 
 from workflows import calls, names
-from workflows.attributes import ORDINARY, note_pool, note_state, search_attributes
+from workflows.attributes import note_pool, note_state
 from workflows.cleanup import start_gc
 from workflows.experiment_budget import BudgetWatch
 from workflows.lifecycle.budget import Meter
@@ -33,6 +33,7 @@ from workflows.messages import (
     ExperimentRun,
     GateDecided,
     Hold,
+    NewTrial,
     OperationAnswers,
     OperationReports,
     PoolMove,
@@ -41,11 +42,12 @@ from workflows.messages import (
     TrialEnded,
     TrialEntry,
     TrialOrders,
-    TrialRun,
     TrialStanding,
+    TrialStart,
+    TrialStarts,
     ValidationReport,
 )
-from workflows.new_trials import new_trial, note_trials
+from workflows.new_trials import new_trial, note_trials, start_options, trial_run
 from workflows.options import record_once, suggest, tell
 from workflows.searchers import (
     Amended,
@@ -148,6 +150,10 @@ class Experiment:
         self._outgoing: set[asyncio.Task[None]] = set()
         self._asking: asyncio.Task[None] | None = None
         self._started = 0
+        self._being_recorded: set[str] = set()  # trials that are started as soon as they have their numbers
+        self._held: list[Callable[[], None]] = []  # their messages
+        # a trial that runs once more has the id of one that ran: an activity that is done twice could start it twice
+        self._is_by_records = run.by_records and not run.continuation
 
     @workflow.run
     async def run(self, run: ExperimentRun) -> ExperimentState:
@@ -280,6 +286,8 @@ class Experiment:
     @workflow.signal
     def validation_reported(self, report: ValidationReport) -> None:
         """A validation that the searcher decides on. A repeat changes nothing."""
+        if self._is_too_soon(report.request_id, lambda: self.validation_reported(report)):
+            return
         entry = self._run.trials.get(report.request_id)
         if entry is not None and report.steps_completed > entry.last_step:
             entry.last_step = report.steps_completed
@@ -293,18 +301,28 @@ class Experiment:
     @workflow.signal
     def progress_reported(self, report: ProgressReport) -> None:
         """How far a trial came."""
+        if self._is_too_soon(report.request_id, lambda: self.progress_reported(report)):
+            return
         if report.request_id in self._run.trials:
             self._run.inbox.append(ProgressReported(request_id=report.request_id, progress=report.progress))
 
     @workflow.signal
     def trial_ended(self, ended: TrialEnded) -> None:
         """A trial is over. A repeat changes nothing."""
+        if self._is_too_soon(ended.request_id, lambda: self.trial_ended(ended)):
+            return
         if ended.request_id not in self._open:
             return
         if ended.exit_reason is not None:
             reason = ExitReason(ended.exit_reason)
             self._run.inbox.append(TrialExitedEarly(request_id=ended.request_id, reason=reason))
         self._close(ended.request_id)
+
+    def _is_too_soon(self, request_id: str, take: Callable[[], None]) -> bool:
+        """Hold a message of a trial until its number is known here: the activity that writes its record starts it."""
+        if request_id in self._being_recorded:
+            self._held.append(take)
+        return request_id in self._being_recorded
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -537,14 +555,17 @@ class Experiment:
         """Record what was decided, then have it done. Signals that come meanwhile wait in the inbox."""
         created, self._created = self._created, []
         touched, self._touched = self._touched, set()
-        await self._record(created, touched)
-        starts = self._next_starts()
-        del self._to_start[: len(starts)]
-        await asyncio.gather(*map(self._start, starts))
+        await self._record(created, touched, starts=self._is_by_records)
+        if not self._is_by_records:
+            starts = self._next_starts()
+            del self._to_start[: len(starts)]
+            await asyncio.gather(*map(self._start, starts))
         self._order(self._open if self._run.state is not self._ordered_state else touched & self._open.keys())
 
-    async def _record(self, created: list[Create] | None = None, touched: Iterable[str] = ()) -> CreatedTrials:
-        """Write what is new, and take the numbers of new trials in."""
+    async def _record(
+        self, created: list[Create] | None = None, touched: Iterable[str] = (), *, starts: bool = False
+    ) -> CreatedTrials:
+        """Write what is new, and take the numbers of new trials in. `starts`: then start those that are next."""
         run = self._run
         new = [new_trial(run, action) for action in created or ()]
         touched = set(touched)
@@ -564,13 +585,16 @@ class Experiment:
         asked = self._come_to_gates(touched)
         queue = run.search.queue()
         has_queue_news = [event.id for event in queue] != self._recorded_queue
-        if not (decided or new or standings or has_queue_news or notices or asked) and head == self._recorded_head:
+        started = self._take_starts(new) if starts else None
+        has_news = decided or new or standings or has_queue_news or notices or asked or started
+        if not has_news and head == self._recorded_head:
             return CreatedTrials(trial_ids=[])
         if self._recorded_head is None or self._recorded_head[0] is not run.state:
             note_state(run.state.value)
         self._recorded_head = head
         self._recorded_queue = [event.id for event in queue]
         run.revision += 1
+        self._being_recorded = fresh if started else set()
         answer = await record_once(
             calls.record_experiment,
             RecordExperiment(
@@ -587,15 +611,38 @@ class Experiment:
                 clock=clock,
                 notices=notices,
                 asked=asked,
+                starts=started,
             ),
         )
+        running = [each.request_id for each in started.trials] if started else []
         for request_id, entry in note_trials(run, new, answer).items():
             self._open[request_id] = entry
             if entry.trial_id in answer.pasts:
                 self._touched.add(request_id)  # its row still says where it stood when it ended
-            if entry.is_waiting:
+            if entry.is_waiting and request_id not in running:
                 self._to_start.append(request_id)
+        for request_id in running:
+            run.trials[request_id].is_waiting = False
+        self._being_recorded = set()
+        held, self._held = self._held, []
+        for take in held:
+            take()
         return answer
+
+    def _take_starts(self, new: Sequence[NewTrial]) -> TrialStarts | None:
+        """Trials that are to be started once the record is written: those that wait for it, and new ones.
+
+        New ones of a search with a past, or with a budget of trials, are looked at when their numbers are known.
+        """
+        run = self._run
+        waiting = self._next_starts()
+        del self._to_start[: len(waiting)]
+        if run.inheritance is None and run.past is None and run.budget is None and not run.state.is_stopping:
+            waiting += [trial.request_id for trial in new][: max(0, _BATCH - len(waiting))]
+        if not waiting:
+            return None
+        starts = [self._new_start(request_id) for request_id in waiting]
+        return self._starts_of(starts)
 
     def _progress(self) -> float:
         """How far the search is; of one that was ended before it was over, how far it came."""
@@ -634,44 +681,44 @@ class Experiment:
             self._touched.add(request_id)
 
     def _next_starts(self) -> list[str]:
-        return self._to_start[: self._budget.affordable(min(_BATCH, _STARTS_PER_RUN - self._started))]
+        most = _BATCH if self._is_by_records else min(_BATCH, _STARTS_PER_RUN - self._started)
+        return self._to_start[: self._budget.affordable(most)]
 
-    async def _start(self, request_id: str) -> None:
+    def _new_start(self, request_id: str) -> TrialStart:
         run = self._run
         self._started += 1
-        entry = run.trials[request_id]
+        entry = run.trials.get(request_id, TrialEntry(trial_id=0))  # 0: its record creates it
         run.clock.trials += not entry.run_id
-        orders = self._orders(request_id)
-        self._ordered[request_id] = orders
-        child = TrialRun(
-            experiment_id=run.experiment_id,
+        orders = self._ordered[request_id] = self._orders(request_id)
+        return TrialStart(
             trial_id=entry.trial_id,
             request_id=request_id,
             task_id=entry.task_id or names.trial_task(run.experiment_id, request_id),
-            experiment_name=run.name,
-            owner=run.owner,
-            job_id=run.job_id,
-            template=run.template,
             orders=orders,
-            # one whose search stopped it before it was started again, on a restored cluster
-            state=TrialState.STOPPING_COMPLETED if orders.is_stopped and not orders.state.is_stopping else orders.state,
             run_id=entry.run_id,
             restarts=entry.restarts,
-            continued_after=entry.run_id,
             revision=entry.revision,
         )
+
+    def _starts_of(self, trials: list[TrialStart]) -> TrialStarts:
+        run = self._run
+        return TrialStarts(
+            experiment_id=run.experiment_id, name=run.name, owner=run.owner, job_id=run.job_id, template=run.template,
+            trials=trials,
+        )  # fmt: skip
+
+    async def _start(self, request_id: str) -> None:
+        """Start a trial as a child: so did experiments that began before `by_records`, and do those that went on."""
+        entry = self._run.trials[request_id]
+        starts = self._starts_of([self._new_start(request_id)])
         try:
             await workflow.start_child_workflow(
                 "Trial",
-                child,
-                id=names.trial_workflow(entry.trial_id),
-                task_queue=names.ORCHESTRATOR_QUEUE,
+                trial_run(starts, starts.trials[0], by_records=False),
                 # an experiment that continues as new would end its trials under any other policy
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 id_reuse_policy=self._reuse_policy(),
-                static_summary=f"trial {entry.trial_id} of experiment {run.experiment_id} “{run.name}”",
-                search_attributes=search_attributes(run.experiment_id, run.template.pool, run.owner, entry.trial_id),
-                priority=ORDINARY,
+                **start_options(starts, entry.trial_id),
             )
         except WorkflowAlreadyStartedError:
             workflow.logger.info("trial %s runs already", entry.trial_id)
@@ -739,7 +786,7 @@ class Experiment:
         info = workflow.info()
         if info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN:
             return True
-        return self._started >= _STARTS_PER_RUN and bool(self._to_start)
+        return self._started >= _STARTS_PER_RUN and bool(self._to_start) and not self._is_by_records
 
     def _say_what_it_waits_for(self) -> None:
         run = self._run

@@ -24,7 +24,7 @@ from workflows.lifecycle.remedies import FailurePolicy
 from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.lifecycle.trial import TrialState
 from workflows.scheduling.autoscaler import Demand, Node
-from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot
+from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapshot, Request
 from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Decision, Event, Search
@@ -110,6 +110,7 @@ class ExperimentRun(BaseModel):
     name: str
     owner: str
     job_id: str = ""
+    by_records: bool = False  # its trials are started by the activity that writes its records, and not as children
     state: ExperimentState
     search: Search
     template: TrialTemplate
@@ -236,6 +237,9 @@ class TrialRun(BaseModel):
     job_id: str = ""
     template: TrialTemplate
     orders: TrialOrders
+    by_records: bool = False  # what it has to say goes with its records, and not by signals of its own
+    is_asked: bool = False  # its pool was asked for the slots of its next run before it was started
+    placements: tuple[Placement, ...] | None = None  # that the pool granted at once
     state: TrialState = TrialState.ACTIVE
     run_id: int = 0
     restarts: int = 0
@@ -267,6 +271,7 @@ class TaskRun(BaseModel):
     job_id: str
     pool: str
     slots: int
+    by_records: bool = False  # as in TrialRun
     claim: Claim = Claim()
     goes_on: bool = False  # interrupted, it is started again: it does then what it did before
     max_restarts: int = 0
@@ -318,10 +323,23 @@ class TaskNote(BaseModel):
 
 
 class Assignment(BaseModel):
-    """The pool grants an allocation its slots."""
+    """The pool grants an allocation its slots. A holder that has no such allocation any more gives them back."""
 
     allocation_id: str
     placements: tuple[Placement, ...]
+    pool: str = ""
+
+
+class SlotRequests(BaseModel):
+    """Requests that come together, for holders that may be about to be started."""
+
+    requests: list[Request]
+
+
+class SlotGrants(BaseModel):
+    """Those that got their slots at once. The others are queued: their holders receive a signal."""
+
+    granted: list[Assignment] = Field(default_factory=list[Assignment])
 
 
 class AllocationNotice(BaseModel):
@@ -330,6 +348,15 @@ class AllocationNotice(BaseModel):
     allocation_id: str
     agent_id: str = ""
     reason: str = ""  # of a refusal, why it has to leave, or for how long it has been silent
+
+
+class LateMessage(BaseModel):
+    """A message of a pool to a holder that is about to be started: it is sent until the holder is there."""
+
+    signal: str
+    holder: str
+    allocation_id: str
+    reason: str = ""
 
 
 # -- pool and agent ------------------------------------------------------------------------------------------------
@@ -378,6 +405,8 @@ class PoolRun(BaseModel):
     silent: list[str] = Field(default_factory=list[str])  # agents given up but for what could run nowhere else
     settings: PoolSettings = Field(default_factory=PoolSettings)
     former_provider: Provider | None = None  # that it has no more; its nodes are not gone yet
+    early: dict[str, datetime] = Field(default_factory=dict[str, datetime])  # allocations asked for by `ask`, and when
+    late: list[LateMessage] = Field(default_factory=list[LateMessage])
 
 
 class ProviderChange(BaseModel):
@@ -541,6 +570,29 @@ class TrialStanding(BaseModel):
     bracket: int | None = None
 
 
+class TrialStart(BaseModel):
+    """A trial whose workflow is to be started. `trial_id` 0: the record that it comes with creates it."""
+
+    trial_id: int = 0
+    request_id: str
+    task_id: str
+    orders: TrialOrders
+    run_id: int = 0
+    restarts: int = 0
+    revision: int = 0
+
+
+class TrialStarts(BaseModel):
+    """Trials of one experiment that are to be started, and what they have in common."""
+
+    experiment_id: int
+    name: str
+    owner: str
+    job_id: str
+    template: TrialTemplate
+    trials: list[TrialStart]
+
+
 class RecordExperiment(BaseModel):
     """The experiment's state, its latest decisions and what they changed. Answers the numbers of the new trials.
 
@@ -562,6 +614,7 @@ class RecordExperiment(BaseModel):
     clock: Clock | None = None  # of its budget, if it has one
     notices: list[str] = Field(default_factory=list[str])  # of its budget, to be read behind the experiment's name
     asked: list[int] = Field(default_factory=list[int])  # rungs whose gates trials have come to
+    starts: TrialStarts | None = None  # trials to be started once this is recorded
 
 
 class RecordTrial(BaseModel):
@@ -578,6 +631,8 @@ class RecordTrial(BaseModel):
     next_run_at: datetime | None = None  # end of the back-off that it is in
     continued_after: int = 0  # as in TrialRun
     factors: dict[str, float] = Field(default_factory=dict[str, float])  # as in TrialRun
+    experiment_id: int = 0  # of whom it is, if it is to learn of the end
+    ended: TrialEnded | None = None
 
 
 class RecordTask(BaseModel):
@@ -609,6 +664,7 @@ class CloseAllocation(BaseModel):
 
     allocation_id: str
     results: list[ContainerResult] = Field(default_factory=list[ContainerResult])
+    releases_to: str = ""  # the pool that gets its slots back; empty: it was notified already
 
 
 class AllocationFacts(BaseModel):

@@ -1,15 +1,21 @@
 """New trials of an experiment: what is recorded of them, and what is noted of them once they have their numbers.
 
 The API makes those that a search begins with, in the transaction that records the experiment: a client that has the
-experiment's number sees its trials. The Experiment workflow makes all later ones.
+experiment's number sees its trials. The Experiment workflow makes all later ones. The activity that writes its records
+starts them, after it has asked their pool for slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from workflows import names
+from workflows.attributes import ORDINARY, search_attributes
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import CreatedTrials, ExperimentRun, NewTrial, TrialEntry
+from workflows.lifecycle.trial import TrialState
+from workflows.messages import CreatedTrials, ExperimentRun, NewTrial, TrialEntry, TrialRun, TrialStart, TrialStarts
+from workflows.scheduling.model import Request
 from workflows.searchers import Create
 
 
@@ -47,3 +53,62 @@ def note_trials(run: ExperimentRun, new: Sequence[NewTrial], recorded: CreatedTr
             entry.task_id = past.task_id
         run.trials[trial.request_id] = entries[trial.request_id] = entry
     return entries
+
+
+def trial_run(starts: TrialStarts, start: TrialStart, *, by_records: bool) -> TrialRun:
+    """What the workflow of a trial is started with."""
+    orders = start.orders
+    return TrialRun(
+        experiment_id=starts.experiment_id,
+        trial_id=start.trial_id,
+        request_id=start.request_id,
+        task_id=start.task_id,
+        experiment_name=starts.name,
+        owner=starts.owner,
+        job_id=starts.job_id,
+        template=starts.template,
+        orders=orders,
+        by_records=by_records,
+        # one whose search stopped it before it was started again, on a restored cluster
+        state=TrialState.STOPPING_COMPLETED if orders.is_stopped and not orders.state.is_stopping else orders.state,
+        run_id=start.run_id,
+        restarts=start.restarts,
+        continued_after=start.run_id,
+        revision=start.revision,
+    )
+
+
+def start_options(starts: TrialStarts, trial_id: int) -> dict[str, Any]:
+    """How the workflow of a trial is started, by whichever way."""
+    return {
+        "id": names.trial_workflow(trial_id),
+        "task_queue": names.ORCHESTRATOR_QUEUE,
+        "static_summary": f"trial {trial_id} of experiment {starts.experiment_id} “{starts.name}”",
+        "search_attributes": search_attributes(starts.experiment_id, starts.template.pool, starts.owner, trial_id),
+        "priority": ORDINARY,
+    }
+
+
+def wants_slots(run: TrialRun) -> bool:
+    """Whether a trial has work: one of the operations generation runs only while an operation is open."""
+    if run.state is not TrialState.ACTIVE or run.orders.is_closed or run.orders.is_stopped:
+        return False
+    return not run.orders.needs_length or run.orders.length not in (None, run.done_length)
+
+
+def slot_request(run: TrialRun, allocation_id: str) -> Request:
+    """What a trial asks its pool for, in the name of its experiment's job."""
+    template = run.template
+    return Request(
+        allocation_id=allocation_id,
+        holder=names.trial_workflow(run.trial_id),
+        slots=run.slots or template.slots,
+        job_id=run.job_id,
+        name=f"trial {run.trial_id} of experiment {run.experiment_id}",
+        is_single_node=template.is_single_node,
+        closeness=template.closeness,
+        user=template.user,
+        workspace=template.workspace,
+        claim=template.claim,
+        excluded_agents=tuple(sorted(run.excluded)),
+    )

@@ -21,7 +21,10 @@ from workflows.messages import (
     JobMove,
     JobsAsked,
     JobsEnded,
+    LateMessage,
     PoolRun,
+    SlotGrants,
+    SlotRequests,
 )
 from workflows.options import record, tell
 from workflows.scheduling.autoscaler import Demand, demand_of
@@ -34,6 +37,9 @@ from workflows.scheduling.settings import Policy, PoolSettings
 
 #: Lost agents that are remembered, because they may come back.
 _MOST_LOST = 100
+#: For so long a holder that was asked for by `ask` may be about to be started, and is sent again what did not reach it.
+_EARLY = timedelta(seconds=60)
+_AGAIN = timedelta(seconds=1)
 
 
 @workflow.defn(name="ResourcePool", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -42,9 +48,9 @@ class ResourcePool:
 
     Messages, signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost` from
     Agent workflows; `agent_service`, `job_claim` and `configure` from the API; `agent_service` and `demand_wanted` from
-    the Autoscaler workflow. An update from the API: `move_job`. It answers by signals to the holder: `assigned`,
-    `refused`, `preempted`, `agent_silent`, `agent_back`, `agent_lost`; and to the Autoscaler workflow, if it has a
-    provider: `demand`.
+    the Autoscaler workflow. Updates: `move_job` from the API, `ask` from the activity that starts trials. It answers by
+    signals to the holder: `assigned`, `refused`, `preempted`, `agent_silent`, `agent_back`, `agent_lost`; and to the
+    Autoscaler workflow, if it has a provider: `demand`.
     """
 
     @workflow.init
@@ -55,6 +61,9 @@ class ResourcePool:
         self._of_hosts: list[tuple[str, str, AllocationNotice]] = []  # signal, holder: what became of an agent
         self._preempted: list[tuple[str, AllocationNotice]] = []
         self._demand: Demand | None = None  # as last sent to the Autoscaler workflow
+        self._asking: set[str] = set()  # allocations that an `ask` is being answered about
+        self._again: list[str] = []  # allocations whose holder asks for what it was granted
+        self._round = 0  # counts decisions
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
@@ -62,46 +71,74 @@ class ResourcePool:
         while True:
             self._say_who_waits()
             try:
-                await workflow.wait_condition(lambda: self._dirty or self._is_old(), timeout=self._shortest_grace())
+                await workflow.wait_condition(lambda: self._dirty or self._is_old(), timeout=self._next_look())
             except TimeoutError:
                 self._end_graces()
             self._dirty = False
+            await self._send_late()
             while self._of_hosts:
-                await _tell(*self._of_hosts.pop(0))
+                await self._notify(*self._of_hosts.pop(0))
             if len(self._run.claims) > self._run.most_claims:
                 await self._forget_ended_jobs()
             for request in self._pool.take_hopeless(self._run.lost.values()):
                 slots = f"{request.slots} slot{'s' * (request.slots != 1)}"
                 reason = f"log policies excluded every agent of pool `{self._run.name}` that could hold {slots}"
-                await _tell("refused", request.holder, _notice(request, reason))
+                await self._notify("refused", request.holder, _notice(request, reason))
             decision = decide(self._pool)
+            self._round += 1
+            # an `ask` answers by itself, as soon as this waits for anything
+            starts = [grant for grant in decision.starts if grant.request.allocation_id not in self._asking]
+            starts += [self._pool.snapshot.grants[id_] for id_ in self._again if id_ in self._pool.snapshot.grants]
+            self._again.clear()
             # nothing starts behind who asks slots back: the next decision starts what may pass meanwhile
             self._dirty = self._dirty or bool(decision.leaves)
             for leave in decision.leaves:
                 request = self._pool.snapshot.grants[leave.allocation_id].request
                 self._preempted.append((request.holder, _notice(request, leave.reason)))
             while self._preempted:
-                await _tell("preempted", *self._preempted.pop(0))
-            for grant in decision.starts:
-                request = grant.request
-                assignment = Assignment(allocation_id=request.allocation_id, placements=grant.placements)
-                if not await tell(request.holder, "assigned", assignment):
-                    self._give_back(request.allocation_id)  # the holder closed while it queued
+                await self._notify("preempted", *self._preempted.pop(0))
+            for grant in starts:
+                if not await tell(grant.request.holder, "assigned", self._assignment(grant)):
+                    self._not_reached("assigned", grant.request.holder, _notice(grant.request))
             provider = self._run.settings.provider or self._run.former_provider
             if provider is not None:
                 await self._tell_demand(provider)
             if self._is_old() and not self._dirty:
-                await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(self._run)
+                await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._dirty)
+                if not self._dirty:
+                    workflow.continue_as_new(self._run)
 
     # -- from holders --------------------------------------------------------------------------------------------------
 
     @workflow.signal
     def request(self, request: Request) -> None:
         """Queue a request. Keyed by its allocation: asking twice is asking once."""
-        claim = self._run.claims.get(request.job_id, request.claim)
-        if self._pool.ask(request.model_copy(update={"claim": claim})):
+        if self._queue(request):
             self._dirty = True
+        elif request.allocation_id in self._pool.snapshot.grants:  # it was asked for by `ask`, whose answer got lost
+            self._again.append(request.allocation_id)
+            self._dirty = True
+
+    @workflow.update
+    async def ask(self, asked: SlotRequests) -> SlotGrants:
+        """Queue requests for holders that are about to be started, and answer which got their slots at once.
+
+        Asking twice is asking once: what was granted meanwhile is answered as well.
+        """
+        ids = [request.allocation_id for request in asked.requests]
+        for request in asked.requests:
+            self._queue(request)
+            self._run.early[request.allocation_id] = workflow.now()
+        self._asking |= set(ids)
+        self._dirty, seen = True, self._round
+        await workflow.wait_condition(lambda: self._round > seen)
+        self._asking -= set(ids)
+        grants = self._pool.snapshot.grants
+        return SlotGrants(granted=[self._assignment(grants[id_]) for id_ in ids if id_ in grants])
+
+    def _queue(self, request: Request) -> bool:
+        claim = self._run.claims.get(request.job_id, request.claim)
+        return self._pool.ask(request.model_copy(update={"claim": claim}))
 
     @workflow.signal
     def release(self, notice: AllocationNotice) -> None:
@@ -249,10 +286,44 @@ class ResourcePool:
                 grant.is_preempting = True
                 self._preempted.append((grant.request.holder, _notice(grant.request, reason)))
 
-    def _shortest_grace(self) -> timedelta | None:
-        """Until the next drained agent is to be left; None if none has a grace."""
+    def _next_look(self) -> timedelta | None:
+        """Until the next drained agent is to be left, or a message is sent again; None if there is neither."""
         ends = [service.leave_at for service in self._run.services.values() if service.leave_at is not None]
+        ends += [workflow.now() + _AGAIN] if self._run.late else []
         return max(min(ends) - workflow.now(), timedelta(0)) if ends else None
+
+    # -- holders that are about to be started --------------------------------------------------------------------------
+
+    def _assignment(self, grant: Grant) -> Assignment:
+        id_ = grant.request.allocation_id
+        return Assignment(allocation_id=id_, placements=grant.placements, pool=self._run.name)
+
+    async def _notify(self, signal: str, holder: str, notice: AllocationNotice) -> None:
+        """Tell a holder about its allocation. One that closed meanwhile needs to know nothing."""
+        if not await tell(holder, signal, notice):
+            self._not_reached(signal, holder, notice)
+
+    def _not_reached(self, signal: str, holder: str, notice: AllocationNotice) -> None:
+        """There is no such holder: it has closed, or is about to be started."""
+        id_ = notice.allocation_id
+        if id_ in self._run.early:
+            late = LateMessage(signal=signal, holder=holder, allocation_id=id_, reason=notice.reason)
+            self._run.late.append(late)
+        elif signal == "assigned":
+            self._give_back(id_)
+
+    async def _send_late(self) -> None:
+        run = self._run
+        if run.early:
+            oldest = workflow.now() - _EARLY
+            run.early = {id_: at for id_, at in run.early.items() if at > oldest}
+        late, run.late = run.late, []
+        for each in late:
+            id_, grant = each.allocation_id, self._pool.snapshot.grants.get(each.allocation_id)
+            if each.signal != "assigned":
+                await self._notify(each.signal, each.holder, AllocationNotice(allocation_id=id_, reason=each.reason))
+            elif grant is not None and not await tell(each.holder, "assigned", self._assignment(grant)):
+                self._not_reached("assigned", each.holder, _notice(grant.request))
 
     def _end_graces(self) -> None:
         for agent_id, service in self._run.services.items():
@@ -305,11 +376,6 @@ class ResourcePool:
             f"**{used} of {snapshot.total_slots()} slots** of {len(snapshot.agents)} agents are in use, "
             f"{len(snapshot.queue)} requests wait.\n\n{queue}"
         )
-
-
-async def _tell(signal: str, holder: str, notice: AllocationNotice) -> None:
-    """Tell a holder about its allocation. One that closed meanwhile needs to know nothing."""
-    await tell(holder, signal, notice)
 
 
 def _notice(request: Request, reason: str = "") -> AllocationNotice:

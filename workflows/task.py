@@ -30,6 +30,11 @@ class TaskWorkload:
         self.heeds_output = False
 
     @property
+    def by_records(self) -> bool:
+        """As it was started."""
+        return self._run.by_records
+
+    @property
     def timing(self) -> Timing:
         """As it was given when it was created."""
         return self._run.timing

@@ -17,6 +17,7 @@ from workflows.lifecycle.trial import FINAL_STATE, NextStep, TrialState, Verdict
 from workflows.messages import (
     AllocationFacts,
     AllocationNotice,
+    Assignment,
     OpenAllocation,
     RecordTrial,
     Timing,
@@ -24,6 +25,7 @@ from workflows.messages import (
     TrialOrders,
     TrialRun,
 )
+from workflows.new_trials import slot_request, wants_slots
 from workflows.options import record, tell
 from workflows.scheduling.model import Placement, Request
 
@@ -43,6 +45,11 @@ class TrialWorkload:
         return self._run.template.timing
 
     @property
+    def by_records(self) -> bool:
+        """As it was started."""
+        return self._run.by_records
+
+    @property
     def excluded(self) -> Mapping[str, str]:
         """Agents that log policies excluded, and which."""
         return self._run.excluded
@@ -54,20 +61,7 @@ class TrialWorkload:
 
     def request(self, allocation_id: str) -> Request:
         """Its slots, in the name of its experiment's job."""
-        run = self._run
-        return Request(
-            allocation_id=allocation_id,
-            holder=workflow.info().workflow_id,
-            slots=run.slots or run.template.slots,
-            job_id=run.job_id,
-            name=f"trial {run.trial_id} of experiment {run.experiment_id}",
-            is_single_node=run.template.is_single_node,
-            closeness=run.template.closeness,
-            user=run.template.user,
-            workspace=run.template.workspace,
-            claim=run.template.claim,
-            excluded_agents=tuple(sorted(run.excluded)),
-        )
+        return slot_request(self._run, allocation_id)
 
     def opened(self, allocation_id: str, pool: str, placements: tuple[Placement, ...]) -> OpenAllocation:
         """Its present run."""
@@ -83,11 +77,8 @@ class TrialWorkload:
         )
 
     def needs_slots(self) -> bool:
-        """Whether it has work: a trial of the operations generation runs only while an operation is open."""
-        run = self._run
-        if run.state is not TrialState.ACTIVE or run.orders.is_closed or run.orders.is_stopped:
-            return False
-        return not run.orders.needs_length or run.orders.length not in (None, run.done_length)
+        """Whether it has work."""
+        return wants_slots(self._run)
 
     def wish(self) -> Wish:
         """Out of operations is no reason to leave: the harness ends by itself then."""
@@ -127,6 +118,10 @@ class Trial(AllocationHolder):
         is_new = run.revision == 0 and run.state is TrialState.ACTIVE
         self._recorded = self._entry() if is_new else None  # a new trial's row was written with the search's decision
         self._release: asyncio.Task[bool] | None = None  # on its way to a pool, see `_given_back`
+        if run.is_asked:
+            now = self._allocation = self._next_allocation(run.run_id + 1)  # signals may come before `run` begins
+            if run.placements is not None:
+                now.assigned(Assignment(allocation_id=now.id, placements=run.placements))
 
     @workflow.run
     async def run(self, run: TrialRun) -> TrialState:
@@ -136,10 +131,11 @@ class Trial(AllocationHolder):
         end: AllocationEnd | None = None
         while verdict is None:
             await self._record()
-            if state.state.is_stopping or state.orders.is_closed:
+            is_over = state.state.is_stopping or state.orders.is_closed
+            if is_over and not state.is_asked:
                 verdict, end = self._end_without_allocation(), None
                 break
-            if not self._workload.needs_slots():
+            if not self._workload.needs_slots() and not state.is_asked:
                 why = "paused" if state.state is TrialState.PAUSED else "no operation of the searcher"
                 self._workload.say(f"waits: {why}")
                 await workflow.wait_condition(
@@ -156,11 +152,12 @@ class Trial(AllocationHolder):
         state.state = final
         if verdict.message:
             state.message = verdict.message
-        await self._record(end)
         ended = TrialEnded(
             request_id=state.request_id, trial_id=state.trial_id, state=final, exit_reason=verdict.exit_reason
         )
-        await tell(names.experiment_workflow(state.experiment_id), "trial_ended", ended)
+        await self._record(end, ended=ended if state.by_records else None)
+        if not state.by_records:
+            await tell(names.experiment_workflow(state.experiment_id), "trial_ended", ended)
         await self._given_back()
         self._workload.say(f"ended: {final}. {state.message}")
         return final
@@ -292,14 +289,20 @@ class Trial(AllocationHolder):
         """Run one allocation to its end, and learn what was said meanwhile."""
         run = self._run
         run.run_id += 1
-        allocation_id = names.allocation_id(run.task_id, run.run_id)
-        now = self._allocation = AllocationRun(allocation_id, run.pool or run.template.pool, self._workload)
+        now = self._allocation if run.is_asked else None
+        now = self._allocation = now or self._next_allocation(run.run_id)
+        run.is_asked, run.placements = False, None
         end = await now.run()
         self._allocation = None
         self._release = now.release
         if now.facts is not None:
             self._learn(now.facts)
         return end
+
+    def _next_allocation(self, run_id: int) -> AllocationRun:
+        run = self._run
+        id_ = names.allocation_id(run.task_id, run_id)
+        return AllocationRun(id_, run.pool or run.template.pool, self._workload, is_asked=run.is_asked)
 
     def _learn(self, facts: AllocationFacts) -> None:
         run = self._run
@@ -322,7 +325,9 @@ class Trial(AllocationHolder):
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
-    def _entry(self, end: AllocationEnd | None = None, next_run_at: datetime | None = None) -> RecordTrial:
+    def _entry(
+        self, end: AllocationEnd | None = None, next_run_at: datetime | None = None, ended: TrialEnded | None = None
+    ) -> RecordTrial:
         run = self._run
         return RecordTrial(
             trial_id=run.trial_id,
@@ -336,11 +341,15 @@ class Trial(AllocationHolder):
             next_run_at=next_run_at,
             continued_after=run.continued_after,
             factors=run.factors,
+            experiment_id=run.experiment_id if ended else 0,
+            ended=ended,
         )
 
-    async def _record(self, end: AllocationEnd | None = None, next_run_at: datetime | None = None) -> None:
+    async def _record(
+        self, end: AllocationEnd | None = None, next_run_at: datetime | None = None, ended: TrialEnded | None = None
+    ) -> None:
         run = self._run
-        entry = self._entry(end, next_run_at)
+        entry = self._entry(end, next_run_at, ended)
         if entry == self._recorded:
             return
         if (self._recorded is not None and self._recorded.state is not run.state) or run.state.is_terminal:

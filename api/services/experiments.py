@@ -495,6 +495,7 @@ def run_of(
         name=config.name,
         owner=owner,
         job_id=experiment.job_id,
+        by_records=True,
         state=ExperimentState(experiment.state),
         search=search,
         moves=experiment.pool_moves,

@@ -216,6 +216,7 @@ def run_of(row: Task, config: TaskConfig, owner: str, workspace: Workspace, timi
         job_id=row.job_id,
         pool=config.resources.resource_pool,
         slots=config.resources.slots,
+        by_records=True,
         claim=claim_of(row).claim,
         goes_on=bool(row.is_pausable),
         max_restarts=config.max_restarts,

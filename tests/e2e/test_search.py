@@ -104,7 +104,8 @@ def test_one_trace_leads_from_the_request_to_the_first_metrics(searched: Searche
         way.append((at.service.removeprefix("undeterred-"), at.name))
     assert way == [
         ("agent", "RunActivity:run_container"), ("orchestrator", "StartActivity:run_container"),
-        ("orchestrator", "StartChildWorkflow:Trial"), ("api", "StartWorkflow:Experiment"), ("api", create),
+        ("orchestrator", "StartWorkflow:Trial"), ("orchestrator", "RunActivity:record_experiment"),
+        ("orchestrator", "StartActivity:record_experiment"), ("api", "StartWorkflow:Experiment"), ("api", create),
     ]  # fmt: skip
 
 

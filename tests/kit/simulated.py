@@ -9,8 +9,19 @@ from temporalio.client import Client
 
 from workflows import names
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import TrialEnded, TrialOrders, TrialRun, ValidationReport
+from workflows.messages import AllocationNotice, TrialEnded, TrialOrders, TrialRun, ValidationReport
 from workflows.options import tell
+
+
+async def _end(run: TrialRun) -> TrialState:
+    """Give back the slots that were asked for in its name, and tell its experiment."""
+    if run.is_asked:
+        notice = AllocationNotice(allocation_id=names.allocation_id(run.task_id, run.run_id + 1))
+        await tell(names.pool_workflow(run.template.pool), "release", notice)
+    ended = TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED)
+    await tell(names.experiment_workflow(run.experiment_id), "trial_ended", ended)
+    return TrialState.COMPLETED
+
 
 #: When each trial reports, in the time metric `epoch`.
 TIMES = (1, 3, 9)
@@ -36,9 +47,7 @@ class SimulatedTrial:
             metrics = {"loss": quality / time, "epoch": time}
             report = ValidationReport(request_id=run.request_id, steps_completed=time, metrics=metrics)
             await tell(experiment, "validation_reported", report)
-        ended = TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED)
-        await tell(experiment, "trial_ended", ended)
-        return TrialState.COMPLETED
+        return await _end(run)
 
     @workflow.signal
     def orders(self, orders: TrialOrders) -> None:
@@ -62,9 +71,7 @@ class IdleTrial:
         await workflow.wait_condition(
             lambda: self._has_left or self._orders.is_closed or self._orders.state.is_stopping
         )
-        ended = TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED)
-        await tell(names.experiment_workflow(run.experiment_id), "trial_ended", ended)
-        return TrialState.COMPLETED
+        return await _end(run)
 
     @workflow.signal
     def leave(self) -> None:
@@ -106,9 +113,7 @@ class LiveTrial:
             metrics = {"loss": 1.0 / step, "epoch": step}
             report = ValidationReport(request_id=run.request_id, steps_completed=step, metrics=metrics)
             await tell(experiment, "validation_reported", report)
-        ended = TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED)
-        await tell(experiment, "trial_ended", ended)
-        return TrialState.COMPLETED
+        return await _end(run)
 
     @workflow.signal
     def orders(self, orders: TrialOrders) -> None:

@@ -1,0 +1,153 @@
+"""Messages of activities to workflows, sent as soon as the record that they go with is written.
+
+A workflow that sends them itself pays with five events of its history for each: the command, its result, and the task
+in which it sees that. Here they cost none. An activity may be done twice, and so may its messages arrive twice:
+receivers ignore repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import structlog
+from temporalio.client import (
+    Client,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import (
+    PinnedVersioningOverride,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from workflows import names
+from workflows.messages import AllocationNotice, Assignment, SlotGrants, SlotRequests, TrialEnded, TrialRun, TrialStarts
+from workflows.new_trials import slot_request, start_options, trial_run, wants_slots
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+#: A pool that does not answer so soon does not hold the decisions of a search up: its trials ask it themselves.
+_POOL_ANSWERS = timedelta(seconds=3)
+_DEADLINE = timedelta(seconds=10)
+#: What is sent is there by then, or has failed. A worker that leaves has no event loop any more that would say so.
+_SENT_WITHIN_S = 15.0
+
+
+class Messenger:
+    """Sends from the threads in which activities write records. Made in the event loop of the worker.
+
+    Args:
+        client: Of the worker.
+        pinned: The version that decides for what is started here; None: the current one.
+    """
+
+    def __init__(self, client: Client, pinned: WorkerDeploymentVersion | None = None) -> None:
+        self._client = client
+        self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
+        self._loop = asyncio.get_running_loop()
+
+    def release(self, pool: str, allocation_id: str) -> Callable[[], bool]:
+        """Give the slots of an allocation back to its pool; what this returns waits until the pool has them.
+
+        That raises: RPCError, TimeoutError.
+        """
+        notice = AllocationNotice(allocation_id=allocation_id)
+        return self._soon(self._signal(names.pool_workflow(pool), "release", notice))
+
+    def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
+        """Tell an experiment that a trial is over; returns when it is sent. Raises: RPCError, TimeoutError."""
+        self._soon(self._signal(names.experiment_workflow(experiment_id), "trial_ended", ended))()
+
+    def start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
+        """Ask the pool for slots, and start the workflows of trials; returns when they are started.
+
+        Args:
+            starts: The trials.
+            ids: Of those that were just created, by request id.
+
+        Raises: RPCError, TimeoutError.
+        """
+        self._soon(self._start_trials(starts, ids))()
+
+    def _soon(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+        sending = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return lambda: sending.result(_SENT_WITHIN_S)
+
+    async def _signal(self, workflow_id: str, signal: str, message: Any) -> bool:
+        """False if there is no such workflow, or it is closed."""
+        try:
+            await self._client.get_workflow_handle(workflow_id).signal(signal, message, rpc_timeout=_DEADLINE)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    async def _start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
+        runs = [
+            trial_run(
+                starts, each.model_copy(update={"trial_id": each.trial_id or ids[each.request_id]}), by_records=True
+            )
+            for each in starts.trials
+        ]
+        wanted = {_next_allocation(run): run for run in runs if wants_slots(run)}
+        granted = await self._ask(starts.template.pool, wanted)
+        if granted is not None:
+            for id_, run in wanted.items():
+                run.is_asked = True
+                run.placements = granted[id_].placements if id_ in granted else None
+        await asyncio.gather(*[self._start_trial(starts, run) for run in runs])
+
+    async def _ask(self, pool: str, wanted: dict[str, TrialRun]) -> dict[str, Assignment] | None:
+        """The slots that were granted at once. None: the pool does not run, or does not answer in time."""
+        if not wanted:
+            return {}
+        asked = SlotRequests(requests=[slot_request(run, id_) for id_, run in wanted.items()])
+        handle = self._client.get_workflow_handle(names.pool_workflow(pool))
+        try:
+            answer: SlotGrants = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+                "ask", asked, result_type=SlotGrants, rpc_timeout=_POOL_ANSWERS
+            )
+        except (WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            log.info("a pool does not answer: trials ask it themselves", pool=pool, error=str(error.cause or error))
+            return None
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return None
+        return {each.allocation_id: each for each in answer.granted}
+
+    async def _start_trial(self, starts: TrialStarts, run: TrialRun) -> None:
+        options = start_options(starts, run.trial_id)
+        try:
+            await self._client.start_workflow(
+                "Trial",
+                run,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                versioning_override=self._override,
+                rpc_timeout=_DEADLINE,
+                **options,
+            )
+        except WorkflowAlreadyStartedError:
+            # By an earlier attempt. What was granted now is its present allocation, or else it gives that back; one
+            # that has ended can't.
+            if run.placements is not None:
+                pool, id_ = starts.template.pool, _next_allocation(run)
+                assignment = Assignment(allocation_id=id_, placements=run.placements, pool=pool)
+                if not await self._signal(names.trial_workflow(run.trial_id), "assigned", assignment):
+                    await self._signal(names.pool_workflow(pool), "release", AllocationNotice(allocation_id=id_))
+
+
+def _next_allocation(run: TrialRun) -> str:
+    return names.allocation_id(run.task_id, run.run_id + 1)
