@@ -285,23 +285,25 @@ class Records:
         trial = select(Trial.experiment_id).join(Allocation, Allocation.trial_id == Trial.id)
         with self._database.read() as session:
             experiment_id = session.scalar(trial.where(Allocation.id == allocation_id))
-        if experiment_id is None:
-            return
-        waiting = (
-            select(Outbox.id)
-            .where(
-                Outbox.workflow_id == names.experiment_workflow(experiment_id),
-                Outbox.kind == "validation_reported",
-                Outbox.sent_at.is_(None),
+            if experiment_id is None:
+                return
+            waiting = (
+                select(Outbox.id)
+                .where(
+                    Outbox.workflow_id == names.experiment_workflow(experiment_id),
+                    Outbox.kind == "validation_reported",
+                    Outbox.sent_at.is_(None),
+                )
+                .limit(1)
             )
-            .limit(1)
-        )
+            if session.scalar(waiting) is None:  # as nearly always
+                return
         deadline = time.monotonic() + _REPORTS_WAIT_S
         while time.monotonic() < deadline:
+            time.sleep(0.02)
             with self._database.read() as session:
                 if session.scalar(waiting) is None:
                     return
-            time.sleep(0.02)
 
     @activity.defn
     def ended_jobs(self, asked: JobsAsked) -> JobsEnded:
