@@ -39,7 +39,7 @@ test-kubernetes: install-dev
 test-temporal: install-dev
 	@$(VENV)/bin/python -m pytest tests/temporal
 
-# The chaos tests and killed runs of the Trainer in their long form, what runs a platform on both engines, and what is marked `soak`: hours. UNDETERRED_CHAOS_SEED runs one again.
+# The chaos tests and killed runs of the Trainer in their long form, what runs a platform on both engines, and what is marked `long`: hours. UNDETERRED_CHAOS_SEED runs one again.
 soak: install-dev
 	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration tests/e2e tests/kubernetes tests/docs/test_tutorials.py harness/tests/test_pytorch_resume.py
 

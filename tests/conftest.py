@@ -50,9 +50,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked `soak` is left out, and of two engines one where nothing is about statements; the soak runs all.
+    """What is not about statements runs on one of the engines, by its name half on each; all on both in the soak.
 
-    The engine is chosen by a test's name, so that half runs on each. That is what runs a whole platform, and what refuses requests. The statements themselves are tested on both, by the
+    That is what runs a whole platform, and what refuses requests. The statements themselves are tested on both, by the
     other tests of the API and by those of the database. What takes long begins first.
     """
     items.sort(key=lambda item: turn_of(item.nodeid))
@@ -68,8 +68,6 @@ _ABOUT_REQUESTS = ("test_permissions.py", "test_bad_input.py", "test_cli.py")
 
 
 def _is_left_out(item: pytest.Item) -> bool:
-    if item.get_closest_marker("soak"):
-        return True
     call = getattr(item, "callspec", None)
     params = call.params if call is not None else {}
     engine = params.get("database_url", params.get("api_database_url"))

@@ -19,6 +19,9 @@ import yaml
 from tests.deploy.programs import REPOSITORY, tofu
 from workers.configuration import SECTIONS, settings_of
 
+#: OpenTofu is compiled with all that it knows of.
+pytestmark = pytest.mark.long
+
 FOLDER = REPOSITORY / "deploy" / "terraform"
 CLOUDS = ("aws", "gcp")
 #: What the modules of the clouds give to that of their hosts, with values in the places of what is not known before.

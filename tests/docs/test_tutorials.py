@@ -51,7 +51,7 @@ def test_every_chapter_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.soak) if page == LONG else page for page in PAGES]
+    "page", [pytest.param(page, marks=pytest.mark.long) if page == LONG else page for page in PAGES]
 )
 def test_page(page: str, reader: tuple[Path, dict[str, str]]) -> None:
     folder, environment = reader

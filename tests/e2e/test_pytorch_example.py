@@ -220,7 +220,7 @@ def test_example_with_a_library_learns(
     assert runs.cluster.rows(query) == [(steps,)]
 
 
-@pytest.mark.soak  # harness/tests/test_keras_trial.py kills such a trial, and the others here are paused
+@pytest.mark.long  # harness/tests/test_keras_trial.py kills such a trial, and the others here are paused
 def test_keras_trial_goes_on_after_a_pause(runs: Runs) -> None:
     experiment = runs.create("trial.yaml", EXAMPLE.with_name("digits_keras"), 20)
     runs.until_trained(experiment, 60)

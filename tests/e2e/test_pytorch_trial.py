@@ -121,7 +121,7 @@ def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(
 
 
 @pytest.mark.parametrize(
-    ("config", "batches"), [pytest.param("const.yaml", 3 * 90, marks=pytest.mark.soak), ("distributed.yaml", 3 * 45)]
+    ("config", "batches"), [pytest.param("const.yaml", 3 * 90, marks=pytest.mark.long), ("distributed.yaml", 3 * 45)]
 )
 def test_deepspeed_example_goes_on_after_a_kill_as_if_nothing_had_happened(
     trials: Trials, config: str, batches: int
