@@ -115,7 +115,9 @@ class Chaos:
 
     async def run(self, over: asyncio.Event) -> None:
         """Until it is over; ends what it does then."""
-        victims = dict(VICTIMS) | ({"database": 5} if self.database else {})
+        victims = (
+            dict(VICTIMS) | ({"database": 5} if self.database else {}) | ({"temporal": 16} if self.services else {})
+        )
         for number in itertools.count(1):
             pause, which = self.chance.uniform(1.0, 3.0), self.chance.random()
             (victim,) = self.chance.choices(list(victims), list(victims.values()))
@@ -144,7 +146,12 @@ class Chaos:
         parts = PARTS if victim == "all" else (victim,)
         if self.services is not None and "temporal" in parts:
             parts = tuple(part for part in parts if part != "temporal")
-            name = self.services.names[int(which * len(self.services.names))]
+            killed = [name for name in self.services.names if name in self.kills]
+            name = (
+                self.services.names[len(killed)]
+                if len(killed) < len(self.services.names)
+                else killed[int(which * len(killed))]
+            )
             self.kills[name] += 1
             self.services.kill(name)
             self.services.start(name)

@@ -98,14 +98,15 @@ def test_each_process_is_there_twice_and_the_balancer_finds_it(services: dict[st
         assert each.drain_s + 10 < 20, "it is killed while it finishes"
 
 
-def test_haproxy_takes_its_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["compose/haproxy.cfg", "systemd/haproxy.cfg.example"])
+def test_haproxy_takes_its_configuration(tmp_path: Path, path: str) -> None:
     def said(text: str) -> tuple[int, str]:
         (tmp_path / "haproxy.cfg").write_text(text)
         line = [haproxy_program(), "-c", "-f", str(tmp_path / "haproxy.cfg")]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    text = (FOLDER / "haproxy.cfg").read_text()
+    text = (FOLDER.parent / path).read_text()
     code, told = said(text)
     assert (code, "ALERT" in told, "WARNING" in told) == (0, False, False), told
     assert said(text.replace("default_backend api", "default_backend apy"))[0] != 0

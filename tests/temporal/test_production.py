@@ -59,7 +59,7 @@ async def test_the_short_form_of_the_chaos_passes_on_it(temporal: TemporalCluste
         kills = await undergo(embedded, None, EXPERIMENTS // 2, temporal)
     finally:
         embedded.run("down")
-    assert set(kills) & set(SERVICES), kills
+    assert set(SERVICES) <= set(kills), "each was killed, or this proves little"
 
 
 @pytest.mark.timeout(600)
