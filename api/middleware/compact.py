@@ -50,8 +50,9 @@ class Compact:
 
 def _is_plain(start: Message) -> bool:
     headers = Headers(raw=start["headers"])
-    is_json = headers.get("content-type", "").partition(";")[0] == "application/json"
-    return start["status"] == 200 and is_json and "etag" not in headers and "content-encoding" not in headers
+    if "etag" in headers or "content-encoding" in headers or "content-length" not in headers:
+        return False  # without a length it is a stream, whose begin must not wait for its first piece
+    return start["status"] == 200 and headers.get("content-type", "").partition(";")[0] == "application/json"
 
 
 def _compact(asked: Headers, start: Message, message: Message, *, is_far: bool) -> Message:

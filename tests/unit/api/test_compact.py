@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from api.middleware.compact import Compact
 
@@ -101,3 +102,23 @@ async def test_all_else_is_left_as_it_is(method: str, path: str) -> None:
     assert found.content
     assert "etag" not in found.headers
     assert "content-encoding" not in found.headers
+
+
+async def test_a_streams_begin_does_not_wait_for_its_first_piece() -> None:
+    sent: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        sent.append("the begin was handed on" if began else "the begin was held")
+
+    began: list[Message] = []
+
+    async def send(message: Message) -> None:
+        began.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    scope: Scope = {"type": "http", "method": "GET", "path": "/api/logs", "headers": []}
+    await Compact(app)(scope, receive, send)
+    assert sent == ["the begin was handed on"]
