@@ -57,7 +57,7 @@ async def cluster(temporal_address: str, postgres_database: str, tmp_path: Path)
             kubectl("label", "node", "node-1", f"{service_label('gke-one')}-")
 
 
-async def start_agent(running: Platform, **more: Any) -> str:
+async def start_agent(running: Platform, name: str = "one", **more: Any) -> str:
     """An agent of the cluster, whose slots are counted on its nodes."""
     wanted: dict[str, Any] = {
         "slots": None,
@@ -69,7 +69,7 @@ async def start_agent(running: Platform, **more: Any) -> str:
         "slots_per_pod": 2,
         "container_api_url": f"http://{BRIDGE}:{running.port}",
     }
-    return await running.start_agent("one", **(wanted | more))
+    return await running.start_agent(name, **(wanted | more))
 
 
 async def pods(trial_id: int) -> list[dict[str, Any]]:
