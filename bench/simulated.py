@@ -43,6 +43,9 @@ class SimulatedLauncher(Launcher):
     """
 
     name = "simulated"
+    sees_host = True
+    shares_host_network = True
+    makes_storage = False
 
     def __init__(self, api_url: str) -> None:
         parts = urlsplit(api_url)
