@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Below this many bytes an answer is one packet, whatever is done about it.
 _WORTH_IT = 1400
-#: Lists become a sixth to a tenth at this level, in 3 ms a MiB; the next ones take longer for little.
+#: A list of 100 alike experiments becomes a nineteenth at this level, in 1 ms.
 _LEVEL = 1
 
 

@@ -56,7 +56,7 @@ class Compute:
         return self._ask("GET", f"zones/{zone}/instances/{name}", absent=True) is not None
 
     def metadata_of(self, template: str) -> list[dict[str, str]]:
-        """What instances of a template are told. Raises: CantDo."""
+        """The metadata that instances of a template get. Raises: CantDo."""
         found = self._ask("GET", f"global/instanceTemplates/{template}")
         return list(found["properties"].get("metadata", {}).get("items", []))
 

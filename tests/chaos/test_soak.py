@@ -146,12 +146,8 @@ class Chaos:
         parts = PARTS if victim == "all" else (victim,)
         if self.services is not None and "temporal" in parts:
             parts = tuple(part for part in parts if part != "temporal")
-            killed = [name for name in self.services.names if name in self.kills]
-            name = (
-                self.services.names[len(killed)]
-                if len(killed) < len(self.services.names)
-                else killed[int(which * len(killed))]
-            )
+            left = [name for name in self.services.names if name not in self.kills] or self.services.names
+            name = left[int(which * len(left))]  # each once before one has its second turn
             self.kills[name] += 1
             self.services.kill(name)
             self.services.start(name)
