@@ -138,23 +138,25 @@ async def _live(cluster: Embedded) -> list[Figure]:
     )
     stop = asyncio.Event()
     running = asyncio.create_task(agent.main(settings, stop, launcher=launcher))
-    with _http(cluster) as http:
-        began = time.monotonic()
-        await asyncio.to_thread(_create, http, _config(_LIVE, _LIVE, "true"))
-        while len(await launcher.list()) < _LIVE:
-            await asyncio.sleep(0.1)
-            assert not running.done(), running.exception()
-            assert time.monotonic() - began < 300, "a thousand did not start in time"
-        ramp = time.monotonic() - began
-        await asyncio.sleep(20)  # what was late while they started is caught up with
-        launcher.took.clear()
-        launcher.late.clear()
-        launcher.refused = 0
-        spent, since = await asyncio.to_thread(_spent, cluster), time.monotonic()
-        await asyncio.sleep(_WATCHED_S)
-        load = (await asyncio.to_thread(_spent, cluster) - spent) / (time.monotonic() - since)
-        memory = sum(psutil.Process(cluster.pid(part)).memory_full_info().pss for part in PARTS) / 2**20
-        took, late = list(launcher.took), list(launcher.late)
+    try:
+        with _http(cluster) as http:
+            began = time.monotonic()
+            await asyncio.to_thread(_create, http, _config(_LIVE, _LIVE, "true"))
+            while len(await launcher.list()) < _LIVE:
+                await asyncio.sleep(0.1)
+                assert not running.done(), running.exception()
+                assert time.monotonic() - began < 300, "a thousand did not start in time"
+            ramp = time.monotonic() - began
+            await asyncio.sleep(20)  # what was late while they started is caught up with
+            launcher.took.clear()
+            launcher.late.clear()
+            launcher.refused = 0
+            spent, since = await asyncio.to_thread(_spent, cluster), time.monotonic()
+            await asyncio.sleep(_WATCHED_S)
+            load = (await asyncio.to_thread(_spent, cluster) - spent) / (time.monotonic() - since)
+            memory = sum(psutil.Process(cluster.pid(part)).memory_full_info().pss for part in PARTS) / 2**20
+            took, late = list(launcher.took), list(launcher.late)
+    finally:
         stop.set()
         await running
         await launcher.close()

@@ -113,6 +113,7 @@ class ResourcePool:
     @workflow.signal
     def request(self, request: Request) -> None:
         """Queue a request. Keyed by its allocation: asking twice is asking once."""
+        self._asking.discard(request.allocation_id)  # a holder that asks itself has missed the answer of `ask`
         if self._queue(request):
             self._dirty = True
         elif request.allocation_id in self._pool.snapshot.grants:  # it was asked for by `ask`, whose answer got lost
@@ -126,13 +127,13 @@ class ResourcePool:
         Asking twice is asking once: what was granted meanwhile is answered as well.
         """
         ids = [request.allocation_id for request in asked.requests]
-        for request in asked.requests:
-            self._queue(request)
-            self._run.early[request.allocation_id] = workflow.now()
-        self._asking |= set(ids)
+        # a holder whose own request came first, as this one was so late that nobody waits for its answer, gets a signal
+        asking = {request.allocation_id for request in asked.requests if self._queue(request)}
+        self._run.early |= dict.fromkeys(ids, workflow.now())
+        self._asking |= asking
         self._dirty, seen = True, self._round
         await workflow.wait_condition(lambda: self._round > seen)
-        self._asking -= set(ids)
+        self._asking -= asking
         grants = self._pool.snapshot.grants
         return SlotGrants(granted=[self._assignment(grants[id_]) for id_ in ids if id_ in grants])
 

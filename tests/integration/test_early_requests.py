@@ -107,3 +107,15 @@ async def test_holder_that_asks_by_a_signal_gets_what_was_granted_before(client:
     await pool.signal("request", Request(allocation_id="x", holder="holder-x", slots=1))
     [line] = await asyncio.wait_for(told, 20)
     assert line.startswith("assigned x")
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["request comes first", "ask comes first"])
+async def test_holder_whose_request_overtakes_a_late_answer_gets_its_slots(client: Client, is_first: bool) -> None:
+    """A pool so busy that who asked it by `ask` gave up, and the holder asked by itself: it sees both in one go."""
+    told = asyncio.create_task(_holder(client, "x"))
+    request = Request(allocation_id="x", holder="holder-x", slots=1)
+    pool = await _pool(client)
+    parts = [pool.signal("request", request), _ask(pool, "x")]
+    await asyncio.gather(*(parts if is_first else reversed(parts)))
+    [line] = await asyncio.wait_for(told, 20)
+    assert line.startswith("assigned x")
