@@ -96,7 +96,7 @@ class Records:
                 gates.open_overrun(session, record.experiment_id)
             for rung in record.asked:
                 gates.open_promotion(session, record.experiment_id, rung)
-            record_decisions(session, record.experiment_id, record.decisions)
+            record_decisions(session, {record.experiment_id: record.decisions})
             for standing in record.standings:
                 _update_standing(session, standing)
             if record.is_terminal:

@@ -36,7 +36,7 @@ def figures(launcher: str = "process") -> Iterator[Figure]:
                 yield Figure("det up until ready (first, then again)", starts, "s")
                 yield _create(cluster)
             yield from _first_line(cluster, where)
-            yield _trials(cluster, where)
+            yield trials(cluster, where)
             if launcher == "process":
                 yield from _memory(cluster)
                 yield from _recovery(cluster)
@@ -114,7 +114,7 @@ def _first_line(cluster: Embedded, where: str) -> Iterator[Figure]:
     yield Figure(f"create until user code runs, {where}, p95", [p95(values)], "s", 2.5 if where == "Docker" else 1.5)
 
 
-def _trials(cluster: Embedded, where: str) -> Figure:
+def trials(cluster: Embedded, where: str) -> Figure:
     """64 trials of an empty script on 2 slots, wall time a trial."""
     client = _client(cluster)
     model = _model(cluster, _EMPTY)
@@ -131,6 +131,12 @@ def _trials(cluster: Embedded, where: str) -> Figure:
     return Figure(
         f"64-trial random search of empty scripts on 2 slots, wall per trial, {where}", values, "s", goal, theirs
     )
+
+
+def create_on_two_slots(cluster: Embedded, entrypoint: str) -> None:
+    """Create an experiment of one trial on two slots, by the SDK as all here; returns at once."""
+    config = _config(resources={"slots_per_trial": 2}) | {"entrypoint": entrypoint}
+    _client(cluster).create_experiment(config, _model(cluster, ""))
 
 
 def _memory(cluster: Embedded) -> Iterator[Figure]:

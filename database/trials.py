@@ -19,19 +19,39 @@ from workflows.messages import CreatedTrials, NewTrial, TrialPast
 from workflows.searchers import Decision
 
 
-def record_decisions(session: Session, experiment_id: int, decisions: Sequence[Decision]) -> None:
-    """Record decisions of a search, keyed by (experiment, number)."""
-    if decisions:
-        rows = [
-            {
-                "experiment_id": experiment_id,
-                "number": decision.number,
-                "decision": decision.canonical().decode(),
-                "decided_at": utc_now(),
-            }
-            for decision in decisions
-        ]
+def record_decisions(session: Session, decisions: Mapping[int, Sequence[Decision]]) -> None:
+    """Record decisions of searches by experiment, keyed by (experiment, number)."""
+    rows = [
+        {
+            "experiment_id": experiment_id,
+            "number": decision.number,
+            "decision": decision.canonical().decode(),
+            "decided_at": utc_now(),
+        }
+        for experiment_id, its in decisions.items()
+        for decision in its
+    ]
+    if rows:
         session.execute(insert(session, SearchDecision).on_conflict_do_nothing(), rows)
+
+
+def create_first_trials(session: Session, trials: Mapping[int, Sequence[NewTrial]]) -> dict[int, CreatedTrials]:
+    """Record the trials that searches begin with, by experiments that this transaction makes, which count them.
+
+    However many experiments, the statements are the same: one that came over a network for each of a trial's rows would
+    be most of what a request with a hundred experiments costs.
+    """
+    rows = [_row(session, experiment_id, trial) for experiment_id, its in trials.items() for trial in its]
+    made: dict[tuple[int, str], int] = {}
+    if rows:
+        added = plain_insert(Trial).returning(Trial.experiment_id, Trial.request_id, Trial.id)
+        made = {(row[0], row[1]): row[2] for row in session.execute(added, rows)}
+        create_trial_tasks(session, made.values())
+    for experiment_id, its in trials.items():
+        for trial in its:
+            if trial.inherits is not None:
+                _inherit(session, experiment_id, made[experiment_id, trial.request_id], trial.inherits)
+    return {id_: CreatedTrials(trial_ids=[made[id_, trial.request_id] for trial in its]) for id_, its in trials.items()}
 
 
 def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTrial]) -> CreatedTrials:

@@ -25,19 +25,20 @@ from workflows.lifecycle.budget import Clock, Limits, What
 from workflows.lifecycle.experiment import ExperimentState
 
 
-def give(session: Session, experiment: Experiment, written: BudgetConfig | None) -> None:
-    """Record the budget of a new experiment, if its configuration has one."""
-    if written is not None:
-        clock = Clock()
-        clock.run_on(utc_now(), is_active=experiment.state == ExperimentState.ACTIVE.value)
-        session.add(
-            Budget(
-                experiment_id=experiment.id,
-                limits=written.limits.model_dump(mode="json"),
-                clock=clock.model_dump(mode="json"),
-            )
-        )
-        session.flush()
+def give(session: Session, experiment: Experiment, written: BudgetConfig | None) -> Budget | None:
+    """Record the budget of a new experiment, and return it, if its configuration has one."""
+    if written is None:
+        return None
+    clock = Clock()
+    clock.run_on(utc_now(), is_active=experiment.state == ExperimentState.ACTIVE.value)
+    budget = Budget(
+        experiment_id=experiment.id,
+        limits=written.limits.model_dump(mode="json"),
+        clock=clock.model_dump(mode="json"),
+    )
+    session.add(budget)
+    session.flush()
+    return budget
 
 
 def change(session: Session, experiment_id: int, wanted: wire.PatchBudget, user: UserPrincipal) -> wire.BudgetResponse:

@@ -75,7 +75,8 @@ def fitted(session: Session, policy: ConfigPolicy, resources: dict[str, Any], po
     limits, filled = policy.constraints, dict(resources)
     if limits.max_slots is not None and resources.get("max_slots") is None:
         filled["max_slots"] = limits.max_slots
-    if resources.get("priority") is None and limits.priority_problem(_usual_priority(session, pool)) is not None:
+    is_limited = limits.priority_limit is not None and resources.get("priority") is None
+    if is_limited and limits.priority_problem(_usual_priority(session, pool)) is not None:
         filled["priority"] = limits.priority_limit
     return filled
 

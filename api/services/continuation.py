@@ -96,7 +96,9 @@ class Continuer:
         row.is_archived = False  # or it would run while archived, and could not be unarchived
         row.wants_validations, row.max_length = search.wants_validations, search.frame.max_units
         row.slots_per_trial = config.resources.slots_per_trial
-        run = run_of(session, row, config, search, self._creator.settings.timing)
+        run = run_of(
+            session, row, config, search, self._creator.settings.timing, budgets.of_experiment(session, row.id)
+        )
         run.past, run.is_started = past.events, bool(past.events)
         run.continuation, run.revision = row.continuations, row.revision
         run.template.source_checkpoint = row.source_checkpoint

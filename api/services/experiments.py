@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -33,6 +33,7 @@ from database.budgets import meter_of
 from database.checkpoints import resume_point
 from database.models import (
     Agent,
+    Budget,
     Checkpoint,
     Experiment,
     ModelDefinition,
@@ -41,7 +42,7 @@ from database.models import (
     Workspace,
 )
 from database.session import Database
-from database.trials import create_trials, record_decisions
+from database.trials import create_first_trials, record_decisions
 from determined.common.storage.hosted import folder_of, named_root
 from determined.errors import StorageNotNamed
 from workflows.config import (
@@ -58,7 +59,7 @@ from workflows.config.served import notices
 from workflows.config.yamltext import Document
 from workflows.lifecycle.budget import Clock
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import ExperimentRun, Inheritance, Timing, TrialTemplate
+from workflows.messages import ExperimentRun, Inheritance, NewTrial, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
 from workflows.searchers import Create, Decision, Search, SearchError, Started
 
@@ -102,6 +103,7 @@ class _Place:
     pool: str
     launchers: frozenset[str]
     warnings: list[str]
+    kept: tuple[Any, ...]  # rows that `run_of` looks up: the session itself forgets what nobody else refers to
 
 
 #: Bytes of code that experiments which are created together may have: each has a copy.
@@ -121,6 +123,27 @@ class _Checked:
     content: bytes
     origin: Origin | None
     inheritance: Inheritance | None
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An experiment as it is about to be recorded."""
+
+    checked: _Checked
+    row: Experiment
+    content: bytes
+    place: _Place
+    notices: list[str]
+
+    def created(self, runs: Mapping[int, ExperimentRun], starts: Mapping[int, outbox.Outbox]) -> Created:
+        """What the client is answered, once it is recorded."""
+        wire, warnings = self.row.config, self.place.warnings
+        if self.checked.request.validate_only:
+            return Created(0, wire, warnings, notices=self.notices, pool=self.place.pool)
+        start = starts.get(self.row.id)
+        if start is None:
+            return Created(self.row.id, wire, warnings, notices=self.notices)
+        return Created(self.row.id, wire, warnings, runs[self.row.id], start.id, self.notices)
 
 
 @contextmanager
@@ -179,7 +202,7 @@ class Creator:
         try:
             with self.database.write() as session:
                 earlier = None if key is None else _earlier(session, key)
-                return earlier or self._record(session, checked, user, {}, key, note)
+                return earlier or self._record(session, [self._made(session, checked, user, {}, key)], note)[0]
         except IntegrityError:
             if key is None:
                 raise
@@ -217,20 +240,22 @@ class Creator:
         with self.database.write() as session:
 
             def record() -> dict[str, Any]:
-                made: list[dict[str, Any]] = []
+                made: list[_Made] = []
                 places: dict[Any, _Place] = {}
                 for number, each in enumerate(checked):
                     with _at(number):
-                        created = self._record(session, each, user, places)
-                    made.append(
+                        made.append(self._made(session, each, user, places))
+                return {
+                    "experiments": [
                         {
                             "id": created.experiment_id,
-                            "name": each.config.name,
+                            "name": created.config["name"],
                             "warnings": created.warnings,
                             "notices": created.notices,
                         }
-                    )
-                return {"experiments": made}
+                        for created in self._record(session, made)
+                    ]
+                }
 
             return once(session, record)
 
@@ -267,16 +292,15 @@ class Creator:
             content = pack(request.model_definition or [])
         return _Checked(request, document, site, config, search, decision, content, origin, inheritance)
 
-    def _record(
+    def _made(
         self,
         session: Session,
         checked: _Checked,
         user: UserPrincipal,
         places: dict[Any, _Place],
         key: Key | None = None,
-        note: Callable[[Session, Experiment], None] | None = None,
-    ) -> Created:
-        """Record an experiment, and post its start unless it is paused. Raises: BadRequest, NotFound, Conflict.
+    ) -> _Made:
+        """The row of an experiment that is to be recorded. Raises: BadRequest, NotFound, Conflict.
 
         Args:
             session: Of the transaction.
@@ -284,7 +308,6 @@ class Creator:
             user: Becomes the owner.
             places: Those that were looked up in this transaction.
             key: As for `create`.
-            note: See there.
         """
         request, site, config = checked.request, checked.site, checked.config
         wire, content = config.to_wire(), checked.content
@@ -301,41 +324,75 @@ class Creator:
         source = _source_checkpoint(session, config, user)
         if request.parent_id:
             content = _parent_content(session, request.parent_id, user)
-        if request.validate_only:
-            return Created(0, wire, place.warnings, notices=said, pool=place.pool)
-        experiment = _row(config, wire, request, user, checked.search)
+        row = _row(config, wire, request, user, checked.search)
         if checked.origin is not None and checked.inheritance is not None:
-            experiment.forked_at = checked.origin.at
-            experiment.inherited = checked.origin.records(checked.inheritance)
-        experiment.project_id, experiment.resource_pool = site.project_id, place.pool
+            row.forked_at = checked.origin.at
+            row.inherited = checked.origin.records(checked.inheritance)
+        row.project_id, row.resource_pool = site.project_id, place.pool
         if key is not None:
-            experiment.idempotency_key, experiment.request_digest = key.name, key.digest
-        experiment.source_checkpoint, experiment.token_id = source, place.token_id
-        session.add(experiment)
+            row.idempotency_key, row.request_digest = key.name, key.digest
+        row.source_checkpoint, row.token_id = source, place.token_id
+        row.trial_count = sum(isinstance(action, Create) for action in checked.decision.actions)
+        row.searcher_queue = [event.model_dump(mode="json") for event in checked.search.queue()]
+        return _Made(checked, row, content, place, said)
+
+    def _record(
+        self,
+        session: Session,
+        made: Sequence[_Made],
+        note: Callable[[Session, Experiment], None] | None = None,
+    ) -> list[Created]:
+        """Record experiments, and post the starts of those that are not paused: one that is only checked stays out.
+
+        Args:
+            session: Of the transaction.
+            made: What they are.
+            note: As for `create`.
+        """
+        lasting = [each for each in made if not each.checked.request.validate_only]
+        session.add_all([each.row for each in lasting])
         session.flush()
+        runs = {each.row.id: self._run(session, each, note) for each in lasting}
+        news: dict[int, list[NewTrial]] = {}
+        for each in lasting:
+            actions = each.checked.decision.actions
+            news[each.row.id] = [new_trial(runs[each.row.id], act) for act in actions if isinstance(act, Create)]
+        recorded = create_first_trials(session, news)
+        record_decisions(session, {each.row.id: [each.checked.decision] for each in lasting})
+        starts: dict[int, outbox.Outbox] = {}
+        for id_, run in runs.items():
+            note_trials(run, news[id_], recorded[id_])
+            run.is_started = run.is_recorded = True
+            if run.trials and run.state is ExperimentState.PAUSED and run.inheritance is None:
+                outbox.hold_start(session, run)
+            else:
+                starts[id_] = outbox.add_start(session, run)
+        session.flush()
+        return [each.created(runs, starts) for each in made]
+
+    def _run(self, session: Session, made: _Made, note: Callable[[Session, Experiment], None] | None) -> ExperimentRun:
+        """What else is recorded of an experiment with its row, and what its workflow starts with."""
+        checked, row = made.checked, made.row
         if note is not None:
-            note(session, experiment)
-        session.add(ModelDefinition(experiment_id=experiment.id, content=content, size_bytes=len(content)))
-        budgets.give(session, experiment, config.budget)
-        run = run_of(session, experiment, config, checked.search, self.settings.timing)
-        run.inheritance, run.template.source_checkpoint = checked.inheritance, source
-        _begin(session, experiment, run, checked.decision)
-        if run.trials and run.state is ExperimentState.PAUSED and checked.inheritance is None:
-            outbox.hold_start(session, run)
-            return Created(experiment.id, wire, place.warnings, notices=said)
-        return Created(experiment.id, wire, place.warnings, run, outbox.post_start(session, run), said)
+            note(session, row)
+        session.add(ModelDefinition(experiment_id=row.id, content=made.content, size_bytes=len(made.content)))
+        budget = budgets.give(session, row, checked.config.budget)
+        run = run_of(session, row, checked.config, checked.search, self.settings.timing, budget)
+        run.inheritance, run.template.source_checkpoint = checked.inheritance, row.source_checkpoint
+        return run
 
     def _place(
         self, session: Session, site: _Site, config: ExperimentConfig, user: UserPrincipal, *, is_active: bool
     ) -> _Place:
         """Where an experiment goes, looked up in the transaction that records it. Raises: BadRequest, NotFound."""
-        target_project(session, site.project_id, user, is_locked=True)
+        project = target_project(session, site.project_id, user, is_locked=True)
         token_id = budgets.token_of(session, user)
         bounds = budgets.check_open(session, site.workspace_id, token_id) if is_active else []
         pool = self._pool(session, config, site.workspace_id, user)
         launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
         warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
-        return _Place(token_id, bounds, pool, frozenset(launchers), warnings)
+        kept = (session.get_one(User, user.user_id), project, session.get_one(Workspace, project.workspace_id))
+        return _Place(token_id, bounds, pool, frozenset(launchers), warnings, kept)
 
     def create_unmanaged(
         self, request: CreateExperimentRequest, user: UserPrincipal, external_id: str | None
@@ -482,12 +539,16 @@ def check_next_resources(
 
 
 def run_of(
-    session: Session, experiment: Experiment, config: ExperimentConfig, search: Search, timing: Timing
+    session: Session,
+    experiment: Experiment,
+    config: ExperimentConfig,
+    search: Search,
+    timing: Timing,
+    budget: Budget | None,
 ) -> ExperimentRun:
     """What the workflow of an experiment starts with."""
     owner = session.get_one(User, experiment.owner_id).username
     project = session.get_one(Project, experiment.project_id)
-    budget = budgets.of_experiment(session, experiment.id)
     if config.preemption_timeout is not None:
         timing = timing.model_copy(update={"preemption_timeout_s": float(config.preemption_timeout)})
     return ExperimentRun(
@@ -516,15 +577,6 @@ def run_of(
             timing=timing,
         ),
     )
-
-
-def _begin(session: Session, experiment: Experiment, run: ExperimentRun, decision: Decision) -> None:
-    """Record the first decision of a search, and its trials. The workflow goes on from there."""
-    new = [new_trial(run, action) for action in decision.actions if isinstance(action, Create)]
-    note_trials(run, new, create_trials(session, experiment.id, new))
-    record_decisions(session, experiment.id, [decision])
-    experiment.searcher_queue = [event.model_dump(mode="json") for event in run.search.queue()]
-    run.is_started = run.is_recorded = True
 
 
 #: Stands where unmanaged experiments have no searcher.

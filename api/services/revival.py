@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from api.errors import NotFound
 from api.services import campaigns, cleanup, experiments, imports, tasks
+from api.services.budgets import of_experiment
 from api.services.forks import origin_of
 from api.services.pools import post_service, run_of
 from api.temporal import outbox
@@ -212,7 +213,7 @@ def _experiment(session: Session, row: Experiment, timing: Timing, because: str)
     inherited = [Inherited(request_id=trial["request_id"], hparams=trial["hparams"]) for trial in row.inherited]
     search = carried_on(Search.new(config, inherited=inherited), decisions)
     trials = session.scalars(select(Trial).where(Trial.experiment_id == row.id).order_by(Trial.id)).all()
-    run = experiments.run_of(session, row, config, search, timing)
+    run = experiments.run_of(session, row, config, search, timing, of_experiment(session, row.id))
     run.is_started, run.revision, run.error, run.progress = bool(decisions), row.revision, row.error, row.progress
     run.template.source_checkpoint = row.source_checkpoint
     run.inheritance = _inheritance(session, row, config, decisions, {t.request_id for t in trials if t.run_id})

@@ -56,10 +56,14 @@ def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any])
     return entry
 
 
+def add_start(session: Session, run: ExperimentRun) -> Outbox:
+    """Have an experiment's workflow started, for the first time or to go on. The message's id comes with the flush."""
+    return post(session, names.experiment_workflow(run.experiment_id), START_EXPERIMENT, run.model_dump(mode="json"))
+
+
 def post_start(session: Session, run: ExperimentRun) -> int:
     """Have an experiment's workflow started, for the first time or to go on; returns the message's id."""
-    workflow_id = names.experiment_workflow(run.experiment_id)
-    entry = post(session, workflow_id, START_EXPERIMENT, run.model_dump(mode="json"))
+    entry = add_start(session, run)
     session.flush()
     return entry.id
 
