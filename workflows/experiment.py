@@ -104,11 +104,11 @@ def _is_news(told: TrialOrders | None, orders: TrialOrders) -> bool:
 
 
 class _Request:
-    """An event whose sender waits until it is decided and recorded."""
+    """An event whose sender waits until it is decided, or until that is recorded as well."""
 
     def __init__(self, event: Event) -> None:
         self.event = event
-        self.is_done = False
+        self.is_decided = self.is_done = False
         self.refusal: str | None = None
 
 
@@ -133,6 +133,7 @@ class Experiment:
         self._to_start: list[str] = [request_id for request_id, entry in self._open.items() if entry.is_waiting]
         self._budget = BudgetWatch(run, self._to_start)
         self._has_passed = False  # a gate was decided
+        self._is_ahead = False  # of the records: something was decided while one was being written
         self._may_overrun = False  # the budget's
         self._fault = ""
         self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
@@ -213,12 +214,28 @@ class Experiment:
 
     @workflow.update
     async def complete_operations(self, batch: OperationReports) -> OperationAnswers:
-        """Take results of searcher operations. Answers when the decisions that follow are recorded."""
+        """Take results of searcher operations. Answers when the decisions that follow are recorded.
+
+        `once_decided`: answers without that wait. The decisions are in this workflow's history then, from which no
+        crash takes them; their record is on its way.
+        """
         events = [
             OperationCompleted(request_id=report.request_id, length=report.length, metric=report.metric)
             for report in batch.reports
         ]
-        return OperationAnswers(refusals=await self._decide_when_free(events))
+        if not batch.once_decided:
+            return OperationAnswers(refusals=await self._decide_when_free(events))
+        is_ahead = self._may_decide_ahead()
+        requests = self._put(events)
+        if is_ahead:
+            self._decide_requests()
+            self._is_ahead = True
+        await workflow.wait_condition(lambda: all(request.is_decided for request in requests))
+        lengths = [
+            self._next_length(report.request_id, report.length) if request.refusal is None else None
+            for report, request in zip(batch.reports, requests, strict=True)
+        ]
+        return OperationAnswers(refusals=[request.refusal for request in requests], lengths=lengths)
 
     @workflow.update
     async def amend(self, amendment: Amended) -> None:
@@ -328,7 +345,7 @@ class Experiment:
 
     def _has_news(self) -> bool:
         # an old run takes no more from the inbox, which is part of the state, so that what is on its way gets there
-        if self._requests or self._fault or self._has_passed:
+        if self._requests or self._fault or self._has_passed or self._is_ahead:
             return True
         if self._is_old():
             return False
@@ -350,7 +367,7 @@ class Experiment:
     async def _work_off(self) -> None:
         async with self._lock:
             while self._has_news():
-                self._has_passed = False
+                self._has_passed = self._is_ahead = False
                 taken = self._take_in()
                 await self._carry_out()
                 for request in taken:
@@ -360,7 +377,7 @@ class Experiment:
         """Refuse what comes while the workflow closes: nothing decides it, and a sender would wait indefinitely."""
         while not workflow.all_handlers_finished():
             for request in self._requests:
-                request.refusal, request.is_done = _OVER, True
+                request.refusal, request.is_decided, request.is_done = _OVER, True, True
             self._requests.clear()
             await workflow.wait_condition(lambda: bool(self._requests) or workflow.all_handlers_finished())
 
@@ -371,10 +388,27 @@ class Experiment:
 
     async def _decide_when_free(self, events: Sequence[Event]) -> list[str | None]:
         """Have events decided together with whatever else has come; returns refusals when all that is recorded."""
-        requests = [_Request(event) for event in events]
-        self._requests.extend(requests)
+        requests = self._put(events)
         await workflow.wait_condition(lambda: all(request.is_done for request in requests))
         return [request.refusal for request in requests]
+
+    def _put(self, events: Sequence[Event]) -> list[_Request]:
+        requests = [_Request(event) for event in events]
+        self._requests.extend(requests)
+        return requests
+
+    def _next_length(self, request_id: str, completed: int) -> int | None:
+        """The length of a trial's open operation, if it is beyond what it has completed."""
+        entry = self._run.trials[request_id]
+        length = self._standing(request_id, entry).length
+        return length if length is not None and length > completed else None
+
+    def _may_decide_ahead(self) -> bool:
+        """Whether what comes now can be decided while a record is being written: nothing waits to go before it."""
+        run = self._run
+        is_at_rest = not (run.inbox or self._requests or self._fault or self._may_overrun)
+        is_open = run.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED) and run.past is None
+        return self._lock.locked() and is_at_rest and is_open
 
     def _take_in(self) -> list[_Request]:
         """Decide on what is there, up to a limit; returns the requests that were decided."""
@@ -392,8 +426,13 @@ class Experiment:
                 self._stop(ExperimentState.PAUSED)
         if run.past is not None and not self._is_old():
             return []  # the search is not yet where it was
+        return self._decide_requests()
+
+    def _decide_requests(self) -> list[_Request]:
+        run = self._run
         requests, self._requests = self._requests[:_BATCH], self._requests[_BATCH:]
         for request in requests:
+            request.is_decided = True
             if run.search.is_repeat(request.event):
                 continue  # or how often an answer was lost would be in the record of the search
             if run.search.shutdown is not None and isinstance(request.event, Amended | OperationsPosted | Steered):
@@ -771,13 +810,14 @@ class Experiment:
 
     def _can_end(self) -> bool:
         run = self._run
-        return run.state.is_stopping and not run.inbox and not self._requests and not self._open
+        return run.state.is_stopping and not (run.inbox or self._requests or self._is_ahead or self._open)
 
     def _can_continue_as_new(self) -> bool:
         return (
             self._is_old()
             and not self._fault
             and not self._has_passed
+            and not self._is_ahead
             and not self._outgoing
             and workflow.all_handlers_finished()
         )

@@ -182,15 +182,27 @@ class OperationReport(BaseModel):
 
 
 class OperationReports(BaseModel):
-    """Completions that come together: each is decided by itself, in this order."""
+    """Completions that come together: each is decided by itself, in this order.
+
+    Attributes:
+        reports: What was completed.
+        once_decided: Answer when all are decided and thus in the history; else when they are recorded.
+    """
 
     reports: list[OperationReport]
+    once_decided: bool = False
 
 
 class OperationAnswers(BaseModel):
-    """For each of the reports why it was refused; None if it was not."""
+    """What became of each of the reports.
+
+    Attributes:
+        refusals: Why it was refused; None if it was not.
+        lengths: The length to train to next, where answered `once_decided`. None: there is none, or not yet.
+    """
 
     refusals: list[str | None]
+    lengths: list[int | None] = Field(default_factory=list[int | None])
 
 
 class TrialEnded(BaseModel):

@@ -43,6 +43,8 @@ router = APIRouter(route_class=Route, tags=["trials"])
 
 #: Progress is a courtesy: one signal in this time for each trial is enough.
 _PROGRESS_EVERY_S = 2.0
+#: Seconds that a decision's record may take, before the request is to be repeated.
+_RECORDED_WITHIN_S = 20.0
 #: Seconds between the attempts to kill a trial whose workflow has not begun; 10 altogether.
 _WAITS_FOR_START_S = (0.05, 0.1, 0.2, 0.4, *[0.5] * 18)
 
@@ -316,15 +318,21 @@ def operation(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep) -> Respo
             session.execute(update(Trial).where(Trial.id == trial_id).values(asks_operations=True))
     if trial.operation_length is None:
         return answer({"op": None, "completed": True})
-    op = {"validateAfter": {"length": str(trial.operation_length), "requestId": trial.request_id}}
-    return answer({"op": op, "completed": False})
+    return answer(_open_operation(trial.operation_length, trial.request_id))
+
+
+def _open_operation(length: int, request_id: str) -> dict[str, Any]:
+    return {"op": {"validateAfter": {"length": str(length), "requestId": request_id}}, "completed": False}
 
 
 @router.post("/api/v1/trials/{trial_id}/searcher/completed_operation")
 async def completed_operation(
     trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, body: wire.CompleteOperation
 ) -> Response:
-    """An operation is complete; answers when the search has decided what follows. A repeat changes nothing."""
+    """An operation is complete; answers when the search has decided what follows. A repeat changes nothing.
+
+    With `wantsNext` the answer has the next operation as `next`, if there is one.
+    """
     allocation = own_trial(caller, trial_id)
     length = body.op.get("length")
     if not isinstance(length, int | str) or not re.fullmatch("[0-9]{1,18}", str(length)):
@@ -336,5 +344,23 @@ async def completed_operation(
 
     await run_in_threadpool(check)
     report = OperationReport(request_id=allocation.request_id, length=int(length), metric=body.searcher_metric)
-    await parts.commands.complete_operation(allocation.experiment_id, report)
+    following = await parts.commands.complete_operation(allocation.experiment_id, report)
+    if body.wants_next and following is not None:
+        return answer({"next": _open_operation(following, allocation.request_id)})
+    await _is_recorded(parts, trial_id, report.length)
     return answer()
+
+
+async def _is_recorded(parts: Parts, trial_id: int, completed: int) -> None:
+    """Wait until the record of a trial no longer has an operation as open. Raises: Unavailable, after a while."""
+
+    def is_open() -> bool:
+        with parts.database.read() as session:
+            return session.scalar(select(Trial.operation_length).where(Trial.id == trial_id)) == completed
+
+    pause, deadline = 0.005, time.monotonic() + _RECORDED_WITHIN_S
+    while await run_in_threadpool(is_open):
+        if time.monotonic() > deadline:
+            raise Unavailable("the search has decided, but its record can't be written: does an orchestrator run?")
+        await asyncio.sleep(pause)
+        pause = min(0.1, pause * 1.5)

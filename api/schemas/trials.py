@@ -66,10 +66,17 @@ class Trial(Wire):
 
 
 class CompleteOperation(Wire, json_schema_extra=example({"op": {"length": "100"}, "searcherMetric": 0.25})):
-    """v1CompleteValidateAfterOperation."""
+    """v1CompleteValidateAfterOperation.
+
+    Attributes:
+        op: It has the length that was completed.
+        searcher_metric: The value of the searcher's metric.
+        wants_next: Answer with the next operation as soon as it is decided. Without it the answer waits for the record.
+    """
 
     op: Map
     searcher_metric: Any = None
+    wants_next: bool = False
 
 
 class EarlyExit(Wire, json_schema_extra=example({"reason": "EXITED_REASON_INVALID_HP"})):

@@ -315,17 +315,19 @@ class Commands:
         """Have the namespace of a deleted workspace removed. Raises: Unavailable."""
         await self._ensure("NamespaceRemoval", workflow_id, order, f"namespace {order.namespace}")
 
-    async def complete_operation(self, experiment_id: int, report: OperationReport) -> None:
-        """Tell the search that an operation is complete; returns when its decisions are recorded.
+    async def complete_operation(self, experiment_id: int, report: OperationReport) -> int | None:
+        """Have the search decide what follows on a completed operation; returns when that is decided.
+
+        Returns: the length of the trial's next operation; None: the record will say, or says.
 
         Raises: FailedPrecondition, Unavailable.
         """
-        await self._completions.complete(experiment_id, report)
+        return await self._completions.complete(experiment_id, report)
 
-    async def _complete_operations(self, experiment_id: int, reports: list[OperationReport]) -> list[str | None]:
-        message = OperationReports(reports=reports)
+    async def _complete_operations(self, experiment_id: int, reports: list[OperationReport]) -> OperationAnswers:
+        message = OperationReports(reports=reports, once_decided=True)
         answers = await self._update_search(experiment_id, "complete_operations", message, OperationAnswers)
-        return cast("OperationAnswers", answers).refusals
+        return cast("OperationAnswers", answers)
 
     async def amend(self, experiment_id: int, amendment: Amended) -> None:
         """Change a running search; returns when what follows is recorded. Raises: FailedPrecondition, Unavailable."""

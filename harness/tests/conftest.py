@@ -229,6 +229,7 @@ class Trial:
         self.slot_ids = [0]
         self.latest_checkpoint: str | None = None
         self.lengths = [4]
+        self.answers_next = False
         self.completed: list[dict[str, Any]] = []
         self.preempt = threading.Event()
         monkeypatch.setenv("DET_RUN_DIR", str(self.run_dir))
@@ -317,7 +318,8 @@ class Trial:
         if len(self.completed) >= len(self.lengths) or call.body["op"]["length"] != self.lengths[len(self.completed)]:
             return 400, {"message": "length does not match the current operation"}
         self.completed.append(call.body)
-        return {}
+        follows = self.answers_next and call.body.get("wantsNext") and len(self.completed) < len(self.lengths)
+        return {"next": self._operation(call)} if follows else {}
 
     def _preemption(self, call: Call) -> Any:
         timeout_s = float(call.query["timeout_seconds"][0])

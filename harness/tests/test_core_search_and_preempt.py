@@ -69,6 +69,18 @@ def test_a_decision_that_takes_a_while_is_waited_for(trial: Trial) -> None:
     assert lengths == [1, 4]
 
 
+def test_the_next_operation_comes_with_the_answer(trial: Trial) -> None:
+    trial.lengths = [1, 4, 16]
+    trial.answers_next = True
+    with trial.init() as ctx:
+        lengths = []
+        for op in ctx.searcher.operations():
+            lengths.append(op.length)
+            op.report_completed(0.5)
+    assert lengths == [1, 4, 16]
+    assert len(trial.master.of("GET /api/v1/trials/7/searcher/operation")) == 2, "the first, and that there is no more"
+
+
 def test_an_operation_must_be_completed_once(trial: Trial) -> None:
     with trial.init() as ctx:
         ops = ctx.searcher.operations()

@@ -67,11 +67,14 @@ class InstantContainers:
         quality = self._quality(int(env["DET_TRIAL_ID"]))
         signals = f"/api/v1/allocations/{order.allocation_id}/signals"
         await self._ask("GET", f"{signals}/preemption?timeout_seconds=0", me)
+        following: dict[str, Any] | None = None
+        done = 0
         while True:
-            answer = await self._ask("GET", f"{trial}/searcher/operation", me)
+            answer = following or await self._ask("GET", f"{trial}/searcher/operation", me)
             if answer["completed"]:
                 break
             length = int(answer["op"]["validateAfter"]["length"])
+            assert length > done, f"{trial} was to train to {length}, which it has done"
             while self._steps[task] < length:
                 self._steps[task] += 1
                 report = {
@@ -81,8 +84,9 @@ class InstantContainers:
                 }
                 await self._ask("POST", f"{trial}/validation_metrics", me, report)
             await self._until(self._are_ends_known, order.allocation_id)
-            body = {"op": {"length": str(length)}, "searcherMetric": quality * length}
-            await self._ask("POST", f"{trial}/searcher/completed_operation", me, body)
+            body = {"op": {"length": str(length)}, "searcherMetric": quality * length, "wantsNext": True}
+            following = (await self._ask("POST", f"{trial}/searcher/completed_operation", me, body)).get("next")
+            done = length
         await self._until(self._are_ends_known, order.allocation_id)
         await self._ask("POST", f"{signals}/ack_preemption", me)
 

@@ -46,6 +46,7 @@ class SearcherOperation:
         self._length = length
         self._is_chief = is_chief
         self._completed = False
+        self._following: dict[str, Any] | None = None  # what the master answered as the next one, if it did
 
     @property
     def length(self) -> int:
@@ -77,16 +78,17 @@ class SearcherOperation:
         if not self._is_chief:
             raise RuntimeError("report_completed() may be called by the chief (rank 0) only")
         if self._reporter is not None:
-            self._reporter.call(lambda send: self._complete(send, searcher_metric))
+            self._following = self._reporter.call(lambda send: self._complete(send, searcher_metric))
         self._completed = True
 
-    def _complete(self, send: Send, searcher_metric: Any) -> None:
+    def _complete(self, send: Send, searcher_metric: Any) -> dict[str, Any] | None:
         from determined.core._convert import to_json_value
 
         base = f"/api/v1/trials/{self._trial_id}/searcher"
-        body = {"op": {"length": self._length}, "searcherMetric": to_json_value(searcher_metric, "searcher_metric")}
+        metric = to_json_value(searcher_metric, "searcher_metric")
+        body = {"op": {"length": self._length}, "searcherMetric": metric, "wantsNext": True}
         try:
-            send("POST", f"{base}/completed_operation", body)
+            return (send("POST", f"{base}/completed_operation", body) or {}).get("next")  # older masters answer nothing
         except (errors.InvalidRequestException, errors.ConflictException) as e:
             # The answer to an earlier attempt may have been lost; then the master has moved on from this length.
             if not e.maybe_applied:
@@ -94,6 +96,7 @@ class SearcherOperation:
             answer = send("GET", f"{base}/operation")
             if not answer.get("completed") and _length_of(answer) <= self._length:
                 raise
+            return None
 
 
 class SearcherContext:
@@ -154,8 +157,9 @@ class SearcherContext:
 
     def _operations(self, auto_ack: bool) -> Iterator[SearcherOperation]:
         done_length = -1
+        following: dict[str, Any] | None = None
         while True:
-            answer = self._next(done_length)
+            answer = following or self._next(done_length)
             if answer.get("completed"):
                 if auto_ack:
                     self.acknowledge_out_of_ops()
@@ -163,7 +167,7 @@ class SearcherContext:
             op = SearcherOperation(self._reporter, self._trial_id, _length_of(answer), self._dist.rank == 0)
             yield op
             _check_completed(op)
-            done_length = op.length
+            done_length, following = op.length, op._following  # pyright: ignore[reportPrivateUsage]
 
     def _tell_workers(self, operations: Iterator[SearcherOperation]) -> Iterator[SearcherOperation]:
         while True:
