@@ -133,8 +133,7 @@ class Containers:
         info = activity.info()
         beat = (info.heartbeat_timeout.total_seconds() if info.heartbeat_timeout else 10.0) / 4
         try:
-            known = {status.container_id for status in await self._launcher.list()}
-            if order.container_id not in known:
+            if await self._launcher.find(order.container_id) is None:
                 if "started" in info.heartbeat_details:
                     return self._ended(
                         order, ContainerExit(ExitCause.LOST, None, datetime.now(UTC), "the container is gone")
@@ -275,8 +274,7 @@ class Containers:
     async def _labels(self, order: RunContainer) -> Mapping[str, str]:
         """What it was started with, kept with the container."""
         try:
-            found = (status for status in await self._launcher.list() if status.container_id == order.container_id)
-            status = next(found, None)
+            status = await self._launcher.find(order.container_id)
         except LaunchError:  # only for a sentence
             status = None
         return {} if status is None else status.labels

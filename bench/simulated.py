@@ -108,6 +108,11 @@ class SimulatedLauncher(Launcher):
         """All that were not removed."""
         return [ContainerStatus(id_, not each.ended.is_set(), each.spec.labels) for id_, each in self._known.items()]
 
+    async def find(self, container_id: str) -> ContainerStatus | None:
+        """At hand."""
+        each = self._known.get(container_id)
+        return None if each is None else ContainerStatus(container_id, not each.ended.is_set(), each.spec.labels)
+
     async def remove(self, container_id: str) -> None:
         """Forget it."""
         self._known.pop(container_id, None)

@@ -20,6 +20,7 @@ from activities.spool import Answer
 from api import tracing
 from api.pem import CantUse, trusting
 from workers.connect import GivenUp
+from workers.lean_http import transport_to
 from workers.settings import AgentSettings
 from workflows.lifecycle.allocation import AllocationState
 from workflows.messages import RunContainer
@@ -76,6 +77,7 @@ class ApiClient:
             raise GivenUp(str(error)) from None
         self._http = httpx.AsyncClient(
             verify=verify,
+            transport=transport_to(settings.api_url, verify),
             base_url=settings.api_url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(15.0, connect=3.0),
@@ -83,7 +85,10 @@ class ApiClient:
         )
         # without the agent's token: for what is sent in the name of a container
         self._anonymous = httpx.AsyncClient(
-            verify=verify, base_url=settings.api_url, timeout=httpx.Timeout(60.0, connect=3.0)
+            verify=verify,
+            transport=transport_to(settings.api_url, verify),
+            base_url=settings.api_url,
+            timeout=httpx.Timeout(60.0, connect=3.0),
         )
 
     def offer(self, offer: Offer) -> None:

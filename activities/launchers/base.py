@@ -346,6 +346,10 @@ class Launcher(abc.ABC):
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container of this agent, running or ended, that was not removed."""
 
+    async def find(self, container_id: str) -> ContainerStatus | None:
+        """One container of those that `list` has; None: it was never started here, or was removed."""
+        return next((status for status in await self.list() if status.container_id == container_id), None)
+
     async def usage(self, container_id: str) -> Usage | None:
         """What a container uses; None: it does not run, or this launcher can't tell. Raises: LaunchError."""
         return None

@@ -156,6 +156,10 @@ class ProcessLauncher(Launcher):
         """Every container that was started: a folder that a crash left before that is for `start` to take up."""
         return await asyncio.to_thread(self._list)
 
+    async def find(self, container_id: str) -> ContainerStatus | None:
+        """By its own folder: a look at all of them for each start would be the more, the more there are."""
+        return await asyncio.to_thread(self._status, self._root / container_id)
+
     async def usage(self, container_id: str) -> Usage | None:
         """The sums over its processes: memory that some of them share counts for each."""
         return await asyncio.to_thread(_usage, self._root / container_id)
@@ -265,11 +269,16 @@ class ProcessLauncher(Launcher):
     def _list(self) -> Sequence[ContainerStatus]:
         statuses: list[ContainerStatus] = []
         for entry in sorted(self._root.iterdir()) if self._root.is_dir() else ():
-            record = None if entry.name.startswith(".") else _read_json(entry / "spec.json")
-            if record is not None and (entry / "state.json").exists():
-                running = not isinstance(self._look(entry), ContainerExit)
-                statuses.append(ContainerStatus(entry.name, running, record["labels"]))
+            if (status := self._status(entry)) is not None:
+                statuses.append(status)
         return statuses
+
+    def _status(self, folder: Path) -> ContainerStatus | None:
+        record = None if folder.name.startswith(".") else _read_json(folder / "spec.json")
+        if record is None or not (folder / "state.json").exists():
+            return None
+        running = not isinstance(self._look(folder), ContainerExit)
+        return ContainerStatus(folder.name, running, record["labels"])
 
     def _list_unstarted(self) -> Sequence[ContainerStatus]:
         statuses: list[ContainerStatus] = []

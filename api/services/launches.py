@@ -18,7 +18,7 @@ from api.auth import config_secrets, task_secrets
 from api.auth.authentication import new_token, token_hash
 from api.errors import FailedPrecondition, NotFound
 from api.schemas.base import plain
-from api.services import tensorboards
+from api.services import rendezvous, tensorboards
 from database.checkpoints import newest_checkpoint
 from database.log_facts import actions_of_log_policies
 from database.models import (
@@ -149,6 +149,8 @@ def _trial_work(session: Session, task: Task, allocation: Allocation, rank: int)
         "DET_HPARAMS": orjson.dumps(plain(multiplied(trial.hparams, trial.factors))).decode(),
         "DET_UNIQUE_PORT_OFFSET": str(min(_slot_ids(allocation, rank), default=0)),
     }
+    if (alone := rendezvous.of_one(allocation.placements)) is not None:
+        env["UNDETERRED_RENDEZVOUS"] = orjson.dumps(alone).decode()
     return Work(
         config=experiment.config,
         workspace_id=session.get_one(Project, experiment.project_id).workspace_id,

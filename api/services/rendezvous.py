@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select, update
@@ -16,6 +17,8 @@ from database.types import utc_now
 from workflows import names
 from workflows.scheduling.model import Placement
 
+#: The address of a container that is the only one of its allocation.
+_ALONE = "127.0.0.1"
 #: Between two looks: APIs of one cluster don't hear of each other's callers.
 _TICK_S = 0.2
 
@@ -50,6 +53,13 @@ async def rendezvous(
         await asyncio.sleep(_TICK_S)
 
 
+def of_one(placements: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What the only container of an allocation is answered, who need not ask; None if there are others."""
+    if len(placements) != 1:
+        return None
+    return {"addresses": [_ALONE], "rank": 0, "slots": [max(1, Placement.model_validate(placements[0]).count)]}
+
+
 def _arrive(database: Database, caller: AllocationPrincipal) -> None:
     with database.write() as session:
         session.execute(
@@ -67,7 +77,7 @@ def _look(database: Database, allocation_id: str) -> tuple[list[dict[str, Any]],
     with database.read() as session:
         places = sorted(session.get_one(Allocation, allocation_id).placements, key=lambda place: place["rank"])
         if len(places) == 1:
-            return places, [], ["127.0.0.1"]
+            return places, [], [_ALONE]
         own = containers_of(session, allocation_id)
         rows = session.scalars(select(Agent).where(Agent.id.in_([place["agent_id"] for place in places])))
         agents = {row.id: row for row in rows}

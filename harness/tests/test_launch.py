@@ -129,6 +129,14 @@ def test_the_container_is_prepared_and_becomes_the_entrypoint(container: Contain
         assert call.headers["Grpc-Metadata-x-allocation-token"] == "Bearer secret-token"
 
 
+def test_a_container_that_is_alone_asks_for_no_addresses(container: Container) -> None:
+    command = "import determined as d; i = d.get_cluster_info(); print(i.container_addrs, i.container_rank)"
+    container.config["entrypoint"] = [sys.executable, "-c", command]
+    done = container.run(UNDETERRED_RENDEZVOUS='{"addresses": ["127.0.0.1"], "rank": 0, "slots": [1]}')
+    assert done.stdout.splitlines() == ["['127.0.0.1'] 0"], done.stderr
+    assert [call.path for call in container.master.calls] == ["/api/v1/tasks/3.task/context_directory"]
+
+
 @pytest.mark.parametrize(
     ("visible", "found"),
     [("all", ["GPU-a", "GPU-b"]), ("1", ["GPU-b"]), ("GPU-a", ["GPU-a"]), ("none", []), ("", [])],

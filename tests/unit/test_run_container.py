@@ -58,8 +58,8 @@ class Host:
             await asyncio.sleep(BEAT_S * 5)
         self.said.append(what)
 
-    async def list(self) -> list[ContainerStatus]:
-        return [ContainerStatus("c1", False, {SLOTS: "0,2"})] if self.known else []
+    async def find(self, container_id: str) -> ContainerStatus | None:
+        return ContainerStatus("c1", False, {SLOTS: "0,2"}) if self.known else None
 
     async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
         self.launches += 1

@@ -88,7 +88,8 @@ class SearcherOperation:
         metric = to_json_value(searcher_metric, "searcher_metric")
         body = {"op": {"length": self._length}, "searcherMetric": metric, "wantsNext": True}
         try:
-            return (send("POST", f"{base}/completed_operation", body) or {}).get("next")  # older masters answer nothing
+            answer: dict[str, Any] = send("POST", f"{base}/completed_operation", body) or {}
+            return answer.get("next")  # older masters have none
         except (errors.InvalidRequestException, errors.ConflictException) as e:
             # The answer to an earlier attempt may have been lost; then the master has moved on from this length.
             if not e.maybe_applied:

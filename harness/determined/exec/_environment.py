@@ -71,6 +71,8 @@ class TaskEnvironment:
         self.config: dict[str, Any] = self._json("DET_EXPERIMENT_CONFIG", dict) if self.is_trial else {}
         self.hparams: dict[str, Any] = self._json("DET_HPARAMS", dict) if self.is_trial else {}
         self.entrypoint: Any = self._json("DET_TASK_ENTRYPOINT", list) if has_words else self.config.get("entrypoint")
+        known = "UNDETERRED_RENDEZVOUS"
+        self.rendezvous: dict[str, Any] | None = self._json(known, dict) if self.is_trial and known in env else None
         self.start_dir = env.get("DET_TASK_WORK_DIR") or ""
         self.cert_file = env.get("DET_MASTER_CERT_FILE") or None
         self.cert_name = env.get("DET_MASTER_CERT_NAME") or None

@@ -102,11 +102,16 @@ def _unpack_context(master: Master, env: TaskEnvironment) -> None:
 
 
 def _rendezvous(master: Master, env: TaskEnvironment) -> dict[str, Any]:
+    if env.rendezvous is not None:  # the only container of its allocation: an older API lets it ask
+        return _addresses(env.rendezvous)
     # Answered earlier than the client gives up, so that it is said who is missing.
     path = api_path("allocations", env.allocation_id, "resources", env.resources_id, "rendezvous")
     path += f"?timeoutSeconds={_RENDEZVOUS_ANSWER_S:g}"
     answer = _get(master, path, "the addresses of the other containers", _RENDEZVOUS_TIMEOUT_S)
-    info: dict[str, Any] = answer.get("rendezvousInfo") or {}
+    return _addresses(answer.get("rendezvousInfo") or {})
+
+
+def _addresses(info: dict[str, Any]) -> dict[str, Any]:
     try:
         return {
             "container_addrs": [str(address) for address in info["addresses"]],

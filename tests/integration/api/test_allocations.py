@@ -99,6 +99,8 @@ async def test_rendezvous_is_the_container_itself_when_it_is_alone(api: Served, 
     path = f"/api/v1/allocations/{run.allocation_id}/resources/{run.allocation_id}-0/rendezvous"
     info = (await run.container.get(path))["rendezvousInfo"]
     assert info == {"addresses": ["127.0.0.1"], "rank": 0, "slots": [shown]}
+    order = await api.agent.post(f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch")
+    assert orjson.loads(order["env"]["UNDETERRED_RENDEZVOUS"]) == info, "so that it need not ask"
 
 
 async def test_slots_without_ids_are_counted(api: Served) -> None:
