@@ -111,7 +111,7 @@ def _commands(cluster: Embedded, http: httpx.Client) -> Iterator[Figure]:
                 command(experiment_id, "activate")
     for name, values in calls.items():
         yield Figure(f"{name} call, p95", [p95(values)], "ms", 300, note=f"{len(values)} calls")
-    yield Figure("pause or cancel until the harness knows, p95", [p95(told)], "ms", 1000, note=f"{len(told)} times")
+    yield Figure("pause or cancel until the harness knows, p95", [p95(told)], "ms", 50, note=f"{len(told)} times")
 
 
 def _is_ready(cluster: Embedded) -> bool:

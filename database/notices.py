@@ -32,7 +32,9 @@ _QUIET_S = 30.0
 #: Between two looks where notices don't arrive: behind a pooler that gives each transaction another connection.
 _UNHEARD_S = 0.2
 _HEARD_WITHIN_S = 2.0
-_SQLITE_TICK_S = 0.02
+_SQLITE_TICK_S = 0.01
+#: The longest that looking after a commit is put off: by then many polls want to know.
+_SQLITE_REST_S = 0.5
 
 
 def notify(session: Session, allocation_id: str) -> None:
@@ -95,7 +97,8 @@ def _send(database: Database, payload: str) -> None:
 async def _of_sqlite(database: Database, wanted: asyncio.Event) -> AsyncGenerator[Notice]:
     """Any commit of another connection is a notice: the file counts them.
 
-    Looking after each may take a tenth of the time at most, however many commits there are.
+    Looking after each may take a tenth of the time at most, however many commits there are, as long as it takes less
+    than a twentieth of a second.
     """
     with contextlib.closing(sqlite3.connect(str(make_url(database.url).database), isolation_level=None)) as connection:
         seen, again_at = None, 0.0
@@ -106,5 +109,6 @@ async def _of_sqlite(database: Database, wanted: asyncio.Event) -> AsyncGenerato
             if version != seen and began >= again_at:
                 seen = version
                 yield None
-                again_at = time.monotonic() + 10 * (time.monotonic() - began)
+                took = time.monotonic() - began
+                again_at = began + took + min(_SQLITE_REST_S, 10 * took)
             await asyncio.sleep(_SQLITE_TICK_S)

@@ -70,7 +70,7 @@ class InstantContainers:
         following: dict[str, Any] | None = None
         done = 0
         while True:
-            answer = following or await self._ask("GET", f"{trial}/searcher/operation", me)
+            answer: dict[str, Any] = following or await self._ask("GET", f"{trial}/searcher/operation", me)
             if answer["completed"]:
                 break
             length = int(answer["op"]["validateAfter"]["length"])
@@ -87,8 +87,16 @@ class InstantContainers:
             body = {"op": {"length": str(length)}, "searcherMetric": quality * length, "wantsNext": True}
             following = (await self._ask("POST", f"{trial}/searcher/completed_operation", me, body)).get("next")
             done = length
+            if following is not None:  # answered as it was decided: the record says the same, whatever died meanwhile
+                await self._is_recorded(f"{trial}/searcher/operation", me, following)
         await self._until(self._are_ends_known, order.allocation_id)
         await self._ask("POST", f"{signals}/ack_preemption", me)
+
+    async def _is_recorded(self, path: str, headers: dict[str, str], expected: dict[str, Any]) -> None:
+        async def is_there() -> bool:
+            return await self._ask("GET", path, headers) == expected
+
+        await self._platform.until(is_there, 170, what=f"the record of {expected}")
 
     async def _ask(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> Any:
         """As the harness does: again, until the cluster takes it."""
