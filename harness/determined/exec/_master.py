@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from determined import __version__
 from determined.common.api._response import Response, error_of, unreachable
-from determined.common.api._session import Session
 from determined.common.api._transport import CONNECT_TIMEOUT_S, Settings, say
 from determined.common.api._url import canonicalize_master_url
 
@@ -37,6 +36,8 @@ def connect(master: str, allocation_token: str, cert: Cert) -> Master:
     """The master of a container, in the name of its allocation."""
     url = canonicalize_master_url(master)
     if Settings(url, cert).proxy:
+        from determined.common.api._session import Session
+
         return Session(url, allocation_token=allocation_token, cert=cert, max_tries=1)
     return _Direct(url, allocation_token, cert)
 
