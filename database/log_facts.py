@@ -9,7 +9,9 @@ from typing import TypedDict, cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.models import Allocation, AllocationContainer, Experiment, LogPolicyMatch, TaskLog, Trial
+from database import log_reads
+from database.log_reads import LogFilter
+from database.models import Allocation, AllocationContainer, Experiment, LogPolicyMatch, Trial
 from database.upsert import insert
 from workflows.lifecycle.allocation import BAD_GPU
 
@@ -45,14 +47,9 @@ class Failure(TypedDict):
 
 def failure_of(session: Session, allocation: Allocation, container_id: str) -> Failure:
     """The last line of the exception that ended a container, or its worker that failed first, or of its last error."""
-    statement = (
-        select(TaskLog.log, TaskLog.rank_id, TaskLog.level)
-        .where(TaskLog.task_id == allocation.task_id, TaskLog.allocation_id == allocation.id, TaskLog.source == "task")
-        .where(TaskLog.container_id == container_id)
-        .order_by(TaskLog.id.desc())
-        .limit(_LOOKED_AT)
-    )
-    lines = [_of_rank(*line) for line in session.execute(statement).tuples()]
+    of_code = LogFilter(allocation_ids=[allocation.id], container_ids=[container_id], sources=["task"])
+    written = log_reads.lines(session, [allocation.task_id], of_code, most=_LOOKED_AT, descending=True)
+    lines = [_of_rank(line.log, line.rank_id, line.level) for line in written]
     named = next((found for text, _, _ in lines if (found := _FIRST_RANK.search(text))), None)
     own = [line for line in lines if named is not None and line[1] == int(named[1] or named[2])] or lines
     texts = [text for text, _, _ in own]

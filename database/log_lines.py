@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import orjson
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from database import log_blocks
 from database.models import TaskLog
 from database.types import utc_now
 from database.upsert import insert
@@ -47,10 +48,55 @@ _AT_ONCE = text(
 )
 
 
+#: From so many lines of one task on they become a block at once: as rows they would cost some ten times as much.
+_BLOCK_FROM = 400
+
+
 def insert_lines(session: Session, lines: Sequence[LogLine]) -> None:
     """Keep these lines, in this order."""
-    if not lines:
+    tasks = sorted({line["task_id"] for line in lines})
+    if len(tasks) == 1 and len(lines) >= _BLOCK_FROM and log_blocks.lock(session, tasks[0], alone=True):
+        _insert_block(session, tasks[0], lines)
         return
+    for task_id in tasks:
+        log_blocks.lock(session, task_id, alone=False)
+    if there := log_blocks.known(session, lines):
+        lines = [line for line in lines if _key(line) not in there]
+    if lines:
+        _insert_rows(session, lines)
+
+
+def _key(line: LogLine) -> tuple[str | None, int | None]:
+    return line["container_id"], line["line_offset"]
+
+
+def _insert_block(session: Session, task_id: str, lines: Sequence[LogLine]) -> None:
+    """As a block: of what was not there before, in blocks or rows."""
+    there: set[Any] = log_blocks.known(session, lines)
+    spans: dict[str, list[int]] = {}
+    for line in lines:
+        container, offset = line["container_id"], line["line_offset"]
+        if container is not None and offset is not None:
+            spans.setdefault(container, []).append(offset)
+    for container, offsets in spans.items():
+        rows = select(TaskLog.container_id, TaskLog.line_offset).where(
+            TaskLog.container_id == container, TaskLog.line_offset.between(min(offsets), max(offsets))
+        )
+        there.update(session.execute(rows).tuples())
+    fresh: list[LogLine] = []
+    for line in lines:
+        key = _key(line)
+        if key in there:
+            continue
+        if None not in key:
+            there.add(key)
+        fresh.append(line)
+    for at in range(0, len(fresh), log_blocks.BLOCK):
+        piece = fresh[at : at + log_blocks.BLOCK]
+        log_blocks.write(session, task_id, log_blocks.next_ids(session, len(piece)), piece)
+
+
+def _insert_rows(session: Session, lines: Sequence[LogLine]) -> None:
     if session.get_bind().dialect.name == "postgresql":
         session.execute(_AT_ONCE, {"lines": orjson.dumps(lines).decode()})
     else:
@@ -88,8 +134,11 @@ def note_line(
 
 def is_noted(session: Session, allocation_id: str, place: int) -> bool:
     """Whether `note_line` has written the line of this place about an allocation."""
-    line = select(TaskLog.id).where(TaskLog.container_id == _ours(allocation_id), TaskLog.line_offset == place)
-    return session.scalar(line) is not None
+    name = _ours(allocation_id)
+    line = select(TaskLog.id).where(TaskLog.container_id == name, TaskLog.line_offset == place)
+    if session.scalar(line) is not None:
+        return True
+    return (name, place) in log_blocks.known(session, [{"container_id": name, "line_offset": place}])
 
 
 def _ours(about: str) -> str:

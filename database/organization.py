@@ -6,7 +6,18 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from database.campaigns import post_schedules
-from database.models import Campaign, Experiment, Model, NamespaceBinding, Outbox, Project, Task, TaskLog, Workspace
+from database.models import (
+    Campaign,
+    Experiment,
+    LogBlock,
+    Model,
+    NamespaceBinding,
+    Outbox,
+    Project,
+    Task,
+    TaskLog,
+    Workspace,
+)
 from workflows import names
 from workflows.messages import NamespaceRemovalOrder
 
@@ -58,7 +69,8 @@ def erase_contents(session: Session, workspace_id: int) -> None:
     post_schedules(session, campaigns)
     session.execute(delete(Campaign).where(Campaign.id.in_(campaigns)))
     tasks = select(Task.id).where(Task.workspace_id == workspace_id)
-    session.execute(delete(TaskLog).where(TaskLog.task_id.in_(tasks)))
+    for model in (TaskLog, LogBlock):
+        session.execute(delete(model).where(model.task_id.in_(tasks)))
     session.execute(delete(Task).where(Task.workspace_id == workspace_id))
 
 

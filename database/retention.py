@@ -15,6 +15,7 @@ from database.models import (
     Checkpoint,
     Cluster,
     Experiment,
+    LogBlock,
     Metric,
     MetricBlock,
     MetricColumn,
@@ -259,7 +260,8 @@ def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
     tasks = select(Task.id).join(Trial, Trial.id == Task.trial_id).where(Trial.experiment_id == experiment_id)
     trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
     reported = ((model, model.trial_id.in_(trials)) for model in (Metric, MetricColumn, MetricBlock))
-    for model, whose in ((TaskLog, TaskLog.task_id.in_(tasks)), *reported):
+    logged = ((model, model.task_id.in_(tasks)) for model in (TaskLog, LogBlock))
+    for model, whose in (*logged, *reported):
         some = select(model.id).where(whose).limit(limit)
         if cast("CursorResult[Any]", session.execute(delete(model).where(model.id.in_(some)))).rowcount:
             return False

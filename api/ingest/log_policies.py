@@ -18,7 +18,8 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.models import Allocation, Experiment, LogPolicyMatch, TaskLog, Trial
+from database.log_lines import LogLine, insert_lines
+from database.models import Allocation, Experiment, LogPolicyMatch, Trial
 from database.session import Database
 from database.types import utc_now
 from database.upsert import insert
@@ -91,6 +92,11 @@ class LogPolicies:
         self._watched: OrderedDict[str, _Watched | None] = OrderedDict()
         self._sets: OrderedDict[tuple[str, ...], PatternSet] = OrderedDict()
 
+    def are_for(self, allocation_ids: Iterable[str]) -> bool:
+        """Whether lines of one of these allocations are to be searched."""
+        some = (self._policies_of(allocation_id) for allocation_id in allocation_ids if allocation_id)
+        return any(watched is not None and not watched.is_off for watched in some)
+
     def search(self, lines: Iterable[SentLine]) -> Found:
         """The first match of each policy, allocation and agent that is not recorded yet. Writes nothing."""
         by_allocation: dict[str, list[SentLine]] = {}
@@ -114,7 +120,7 @@ class LogPolicies:
             if rows:
                 session.execute(insert(session, LogPolicyMatch).on_conflict_do_nothing(), rows)
         for allocation_id, task_id in found.too_slow.items():
-            session.execute(insert(session, TaskLog).values(_notice(allocation_id, task_id)).on_conflict_do_nothing())
+            insert_lines(session, [_notice(allocation_id, task_id)])
 
     def committed(self, found: Found) -> None:
         """What was kept is recorded for good: it need not be kept again."""
@@ -201,16 +207,18 @@ def _row(match: Match) -> dict[str, Any]:
     }
 
 
-def _notice(allocation_id: str, task_id: str) -> dict[str, Any]:
-    return {
-        "task_id": task_id,
-        "allocation_id": allocation_id,
-        "container_id": f"log policies {allocation_id}",
-        "line_offset": 0,
-        "timestamp": utc_now(),
-        "level": "WARNING",
-        "source": "master",
-        "stdtype": "stdout",
-        "log": f"The patterns of log_policies take too long on this output: they are not looked for any more in "
+def _notice(allocation_id: str, task_id: str) -> LogLine:
+    return LogLine(
+        task_id=task_id,
+        allocation_id=allocation_id,
+        agent_id=None,
+        container_id=f"log policies {allocation_id}",
+        line_offset=0,
+        rank_id=None,
+        timestamp=utc_now(),
+        level="WARNING",
+        source="master",
+        stdtype="stdout",
+        log=f"The patterns of log_policies take too long on this output: they are not looked for any more in "
         f"{allocation_id}.",
-    }
+    )

@@ -16,6 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.schemas.live import Kind, Topic
+from database import log_reads
 from database.models import (
     Agent,
     Allocation,
@@ -28,7 +29,6 @@ from database.models import (
     Metric,
     ResourcePool,
     Task,
-    TaskLog,
     Trial,
 )
 from workflows.lifecycle.experiment import TERMINAL as ENDED_EXPERIMENT
@@ -155,7 +155,7 @@ def _task(session: Session, topic: Topic) -> Any:
 
 
 def _log(session: Session, topic: Topic) -> Any:
-    return session.scalar(select(func.max(TaskLog.id)).where(TaskLog.task_id == topic.task_id))
+    return log_reads.bounds(session, [topic.task_id])[1]
 
 
 def _curve(session: Session, topic: Topic) -> Any:

@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import Session
 
-from api.queries.logs import LogFilter, bounds, conditions, of_tasks
-from database.models import TaskLog
+from api.queries.logs import LogFilter
+from database.log_blocks import SEVERE_LEVELS
+from database.log_reads import Matching, blocks, bounds, conditions, first_from, of_tasks
+from database.models import LogBlock, TaskLog
 from database.models.trials import SEVERE
 
 #: Lines that are counted one by one, parts of a longer log, and lines of a part.
 COUNTED, PARTS, PART_LINES = 100_000, 200, 60
-_SEVERE = ("WARNING", "ERROR", "CRITICAL")
+#: Blocks that are looked through for a text, of a long log: it has those at equal distances.
+_LOOKED_THROUGH = 300
 
 
 @dataclass
@@ -60,20 +63,57 @@ def read(session: Session, task_ids: Sequence[str], wanted: LogFilter, buckets: 
     first, last = bounds(session, task_ids)
     if first is None or last is None:
         return None
-    times = select(TaskLog.timestamp)
-    start = session.scalars(times.where(TaskLog.id == first)).one()
-    end = session.scalars(times.where(TaskLog.id == last)).one()
+    span = [first_from(session, task_ids, id_) for id_ in (first, last)]
+    times = [line[1] for line in span if line is not None]
+    if not times:  # removed meanwhile
+        return None
+    start, end = times[0], times[-1]
     width = max((end - start) / buckets, timedelta(milliseconds=1))
     found = Histogram(start, width, buckets)
-    behind = select(TaskLog.id).where(of_tasks(task_ids)).order_by(TaskLog.id).offset(COUNTED).limit(1)
-    if session.scalar(behind) is None:
+    rows = select(TaskLog.id).where(of_tasks(task_ids)).order_by(TaskLog.id)
+    behind = session.scalar(rows.offset(COUNTED).limit(1))
+    in_blocks = session.scalar(select(func.sum(LogBlock.line_count)).where(of_tasks(task_ids, LogBlock.task_id))) or 0
+    is_long = behind is not None
+    found.is_approximate = is_long or in_blocks > COUNTED
+    _add_blocks(session, found, task_ids, wanted, is_long=in_blocks > COUNTED)
+    if not is_long:
         _count(session, found, [of_tasks(task_ids), *conditions(wanted)])
         return found
-    found.is_approximate = True
     _count(session, found, [of_tasks(task_ids), text(SEVERE), *conditions(wanted)])
-    if not wanted.levels or not set(wanted.levels) <= set(_SEVERE):
-        _estimate(session, found, task_ids, wanted, first, last)
+    if not wanted.levels or not SEVERE_LEVELS.issuperset(wanted.levels):
+        lowest, highest = (session.scalars(select(edge(TaskLog.id)).where(of_tasks(task_ids))).one()
+                           for edge in (func.min, func.max))  # fmt: skip
+        _estimate(session, found, task_ids, wanted, lowest, highest)
     return found
+
+
+def _add_blocks(
+    session: Session, found: Histogram, task_ids: Sequence[str], wanted: LogFilter, *, is_long: bool
+) -> None:
+    """Lines in blocks. Of a long log those of a block are spread over its time, or some blocks stand for the others."""
+    levels = {"" if level == "UNSPECIFIED" else level for level in wanted.levels}
+    if is_long and not wanted.search_text:
+        known = select(LogBlock.levels, LogBlock.first_at, LogBlock.last_at)
+        whose = known.where(of_tasks(task_ids, LogBlock.task_id)).execution_options(yield_per=1000)
+        for counts, first_at, last_at in session.execute(whose).tuples():
+            for level, count in counts.items():
+                if not levels or level in levels:
+                    found.spread(level, first_at, last_at, count)
+        return
+    matching = Matching(wanted)
+    for task_id in task_ids:
+        count = session.scalar(select(func.count()).where(LogBlock.task_id == task_id)) or 0
+        step = max(1, count // _LOOKED_THROUGH) if is_long else 1
+        more: list[ColumnElement[bool]] = []
+        if step > 1:
+            ids = session.scalars(select(LogBlock.id).where(LogBlock.task_id == task_id).order_by(LogBlock.last_id))
+            more.append(LogBlock.id.in_(ids.all()[::step]))
+        for block in blocks(session, task_id, more):
+            places = matching.places(block)
+            if places:
+                names = block.column("level")
+                for place in places:
+                    found.add(names[place], block.time(place), step)
 
 
 def _count(session: Session, found: Histogram, lines: Sequence[Any]) -> None:
@@ -102,7 +142,7 @@ def _estimate(
         until = next((each[0][2] for each in parts[place + 1 :] if each), lines[-1][2])
         counts: dict[str | None, int] = {}
         for _, level, _, is_match in lines:
-            if is_match and level not in _SEVERE:
+            if is_match and level not in SEVERE_LEVELS:
                 counts[level] = counts.get(level, 0) + 1
         for level, count in counts.items():
             found.spread(level, lines[0][2], max(lines[0][2], until), count * weight)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from api.queries.paging import chosen, few
 from api.schemas.base import rfc3339
 from api.schemas.logs import LEVELS
+from database import log_reads
+from database.log_blocks import Line
 from database.models import TaskLog
 from workflows.config.patterns import PatternSet
 
@@ -21,21 +22,10 @@ _NAMED = {f"LOG_LEVEL_{level}": level for level in (*LEVELS, "UNSPECIFIED")} | {
 
 
 @dataclass
-class LogFilter:
-    """What a read of logs may be narrowed by."""
+class LogFilter(log_reads.LogFilter):
+    """What a read of logs may be narrowed by; `pattern`: what a text matches."""
 
-    allocation_ids: Sequence[str] = ()
-    agent_ids: Sequence[str] = ()
-    container_ids: Sequence[str] = ()
-    rank_ids: Sequence[int] = ()
-    levels: Sequence[str] = ()
-    sources: Sequence[str] = ()
-    stdtypes: Sequence[str] = ()
-    search_text: str = ""
     pattern: PatternSet | None = None
-    before: datetime | None = None
-    after: datetime | None = None
-    after_id: int | None = None  # behind this line, in the order of arrival: where a reader was cut off
 
 
 def stored_levels(named: Sequence[str]) -> list[str]:
@@ -47,7 +37,7 @@ def stored_levels(named: Sequence[str]) -> list[str]:
 class Lines:
     """A piece of a log: the lines that match, the last line that was looked at, and whether there may be more."""
 
-    rows: Sequence[TaskLog]
+    rows: Sequence[TaskLog | Line]
     last_id: int | None
     is_full: bool
 
@@ -70,11 +60,10 @@ def read(
     `most`: the limit on the number of lines; 0: as many as one piece has.
     """
     piece = min(_PIECE, most) if most > 0 and wanted.pattern is None else _PIECE
-    statement = select(TaskLog).where(of_tasks(task_ids), *conditions(wanted))
-    if from_id is not None:
-        statement = statement.where(TaskLog.id < from_id if descending else TaskLog.id > from_id)
-    statement = statement.order_by(TaskLog.id.desc() if descending else TaskLog.id.asc()).limit(piece)
-    rows = session.scalars(statement).all()
+    above, below = (None, from_id) if descending else (from_id, None)
+    rows = log_reads.lines(
+        session, task_ids, wanted, above=above, below=below, most=piece, descending=descending
+    )  # fmt: skip
     last_id, is_full = rows[-1].id if rows else None, len(rows) == piece
     if wanted.pattern is not None:
         rows = [row for row in rows if wanted.pattern.matches(row.log)]
@@ -111,27 +100,20 @@ def search(
         The lines. `last_id` is where to go on if time was up before they were enough, and None if the log was.
     """
     until, size, at = time.monotonic() + _SEARCH_S, _RANGE, begin
-    statement = select(TaskLog).where(of_tasks(task_ids), *conditions(wanted))
-    rows: list[TaskLog] = []
+    rows: list[TaskLog | Line] = []
     while len(rows) < most and (at > last if descending else at < last):
         began = time.monotonic()
         if at != begin and began > until:  # each search gets on
             return Lines(rows, at, is_full=False)
         end = max(last, at - size) if descending else min(last, at + size)
         # what lies between two ids: from the one that the last statement ended with
-        part = [TaskLog.id >= end, TaskLog.id < at] if descending else [TaskLog.id > at, TaskLog.id <= end]
-        order = TaskLog.id.desc() if descending else TaskLog.id.asc()
-        rows += session.scalars(statement.where(*part).order_by(order).limit(most - len(rows))).all()
+        above, below = (end - 1, at) if descending else (at, end + 1)
+        rows += log_reads.lines(
+            session, task_ids, wanted, above=above, below=below, most=most - len(rows), descending=descending
+        )
         # the lines of a task may lie far apart, or one after the other
         at, size = end, 2 * size if time.monotonic() - began < _QUICK_S else size
     return Lines(rows, None, is_full=len(rows) == most)
-
-
-def bounds(session: Session, task_ids: Sequence[str]) -> tuple[int | None, int | None]:
-    """Ids of the first and the last line of tasks; None without any."""
-    # two looks into the index: asked for both at once, SQLite reads all of it
-    lowest, highest = (select(edge(TaskLog.id)).where(of_tasks(task_ids)) for edge in (func.min, func.max))
-    return session.scalar(lowest), session.scalar(highest)
 
 
 def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first: int, last: int) -> int:
@@ -139,8 +121,7 @@ def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first
     low, high = first, last + 1  # the first such line is in between
     while low < high:
         middle = (low + high) // 2
-        found = select(TaskLog.id, TaskLog.timestamp).where(of_tasks(task_ids), TaskLog.id >= middle)
-        row = session.execute(found.order_by(TaskLog.id).limit(1)).one_or_none()
+        row = log_reads.first_from(session, task_ids, middle)
         if row is None or row[1] >= moment:
             high = middle
         else:
@@ -148,56 +129,16 @@ def id_before(session: Session, task_ids: Sequence[str], moment: datetime, first
     return low - 1
 
 
-def of_tasks(task_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Lines of these tasks. Of one alone the index has the lines in their order already."""
-    return TaskLog.task_id == task_ids[0] if len(task_ids) == 1 else TaskLog.task_id.in_(task_ids)
-
-
 def fields(session: Session, task_ids: Sequence[str]) -> dict[str, list[Any]]:
     """What the lines of tasks can be filtered by."""
-    columns = {
-        "allocationIds": TaskLog.allocation_id,
-        "agentIds": TaskLog.agent_id,
-        "containerIds": TaskLog.container_id,
-        "rankIds": TaskLog.rank_id,
-        "sources": TaskLog.source,
-        "stdtypes": TaskLog.stdtype,
-    }
-    found: dict[str, list[Any]] = {}
-    for name, column in columns.items():
-        values = session.scalars(select(column).where(of_tasks(task_ids), column.is_not(None)).distinct())
-        found[name] = sorted(values)
-    return found
+    names = {
+        "allocation_id": "allocationIds", "agent_id": "agentIds", "container_id": "containerIds", "rank_id": "rankIds",
+        "source": "sources", "stdtype": "stdtypes",
+    }  # fmt: skip
+    return {names[name]: values for name, values in log_reads.fields(session, task_ids).items()}
 
 
-def conditions(wanted: LogFilter) -> list[ColumnElement[bool]]:
-    """What a filter says of a line, but for its pattern."""
-    found: list[ColumnElement[bool]] = []
-    for column, values in (
-        (TaskLog.allocation_id, wanted.allocation_ids),
-        (TaskLog.agent_id, wanted.agent_ids),
-        (TaskLog.container_id, wanted.container_ids),
-        (TaskLog.rank_id, wanted.rank_ids),
-        (TaskLog.source, wanted.sources),
-        (TaskLog.stdtype, wanted.stdtypes),
-    ):
-        if values:
-            found.append(column.in_(values))
-    if names := set(wanted.levels):
-        listed = TaskLog.level.in_(names)
-        found.append(or_(listed, TaskLog.level.is_(None)) if "UNSPECIFIED" in names else listed)
-    if wanted.search_text:
-        found.append(TaskLog.log.icontains(wanted.search_text, autoescape=True))
-    if wanted.before is not None:
-        found.append(TaskLog.timestamp < wanted.before)
-    if wanted.after is not None:
-        found.append(TaskLog.timestamp > wanted.after)
-    if wanted.after_id is not None:
-        found.append(TaskLog.id > wanted.after_id)
-    return found
-
-
-def wire(row: TaskLog) -> dict[str, Any]:
+def wire(row: TaskLog | Line) -> dict[str, Any]:
     """A line as clients read it. `message` is complete and ends in a newline: they print it as it is."""
     container = (row.container_id or "")[:8].ljust(8)
     rank = f" [rank={row.rank_id}]" if row.rank_id is not None else ""

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
 from api.queries.allocations import arrived_ranks, containers_of, missing_ones
-from database import budgets, gates
+from database import budgets, gates, log_reads
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import (
     Agent,
@@ -24,7 +24,6 @@ from database.models import (
     Project,
     Task,
     TaskDependency,
-    TaskLog,
     Trial,
 )
 from database.types import utc_now
@@ -66,9 +65,9 @@ def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFact
             Checkpoint.trial_id == trial_id, Checkpoint.allocation_id == facts.runs[-1].allocation_id
         )
         facts.has_stored = session.scalar(stored.limit(1)) is not None
-        written = (TaskLog.task_id == trial.task_id, TaskLog.allocation_id == facts.runs[-1].allocation_id)
-        newest = select(TaskLog.timestamp).where(*written).order_by(TaskLog.id.desc()).limit(1)
-        facts.last_line_at = session.scalar(newest)
+        written = log_reads.LogFilter(allocation_ids=[facts.runs[-1].allocation_id])
+        newest = log_reads.lines(session, [trial.task_id], written, most=1, descending=True)
+        facts.last_line_at = newest[0].timestamp if newest else None
     return facts, _pools(experiment)
 
 

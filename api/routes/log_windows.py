@@ -16,6 +16,7 @@ from api.schemas import log_histograms as histograms
 from api.schemas import log_windows as wire
 from api.schemas.base import answer
 from api.schemas.parameters import TaskId, TrialId
+from database import log_reads
 from database.tasks import tasks_of_trials
 
 router = APIRouter(route_class=Route, tags=["tasks"])
@@ -88,7 +89,7 @@ def _histogram(parts: Parts, task_ids: list[str], wanted: histograms.HistogramRe
 def _window(parts: Parts, task_ids: list[str], wanted: wire.WindowRequest) -> Response:
     filters = logs.LogFilter(levels=logs.stored_levels(wanted.levels), search_text=wanted.search)
     with parts.database.read() as session:
-        first, last = logs.bounds(session, task_ids)
+        first, last = log_reads.bounds(session, task_ids)
         if first is None or last is None:
             return answer(wire.LogWindow())
         descending, begin = wanted.before is not None, wanted.before if wanted.before is not None else wanted.after

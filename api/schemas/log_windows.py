@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from api.schemas.base import Instant, Wire
+from database import log_blocks
 from database.models import TaskLog
 
 _MOST_LINES = 1000
@@ -53,7 +54,7 @@ class Line(Wire):
     text: str
 
     @classmethod
-    def of(cls, row: TaskLog) -> Line:
+    def of(cls, row: TaskLog | log_blocks.Line) -> Line:
         """As it is stored."""
         return cls(
             id=row.id,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, delete, func, literal, select, update
+from sqlalchemy import ColumnElement, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable
 from api.errors import BadRequest
 from api.services.rounds import rounds
-from database.models import Experiment, Task, TaskLog, Trial
+from database.models import Experiment, LogBlock, Task, TaskLog, Trial
 from database.session import Database
 from database.types import utc_now
 
@@ -19,6 +19,7 @@ FOREVER = -1
 _MAX_DAYS = 32767
 #: Lines in one transaction.
 _AT_ONCE = 5000
+_BLOCKS_AT_ONCE = 100
 _EVERY = timedelta(hours=1)
 
 
@@ -39,13 +40,10 @@ class LogRetention:
             tasks = self._expired_tasks(session)
         removed = 0
         for task_id in tasks:
-            count = _AT_ONCE
-            while count == _AT_ONCE:
+            count = 1
+            while count:
                 with self._database.write() as session:
-                    some = select(TaskLog.id).where(TaskLog.task_id == task_id).limit(_AT_ONCE)
-                    ids = session.scalars(some).all()
-                    session.execute(delete(TaskLog).where(TaskLog.id.in_(ids)))
-                count = len(ids)
+                    count = _remove_some(session, task_id)
                 removed += count
         return removed
 
@@ -62,7 +60,7 @@ class LogRetention:
         return func.coalesce(Trial.log_retention_days, Experiment.log_retention_days, literal(self._cluster_days))
 
     def _expired_tasks(self, session: Session) -> list[str]:
-        with_lines = select(TaskLog.id).where(TaskLog.task_id == Task.id).exists()
+        with_lines = or_(*(select(each.id).where(each.task_id == Task.id).exists() for each in (TaskLog, LogBlock)))
         rows = session.execute(
             select(Task.id, Trial.ended_at, self._days())
             .join(Trial, Trial.id == Task.trial_id)
@@ -76,6 +74,16 @@ class LogRetention:
         ended_by = now - timedelta(days=self._cluster_days)
         others = select(Task.id).where(Task.trial_id.is_(None), Task.ended_at <= ended_by, with_lines)
         return [*found, *session.scalars(others)]
+
+
+def _remove_some(session: Session, task_id: str) -> int:
+    """Remove some lines of a task; how many."""
+    removed = 0
+    for model, lines, most in ((TaskLog, literal(1), _AT_ONCE), (LogBlock, LogBlock.line_count, _BLOCKS_AT_ONCE)):
+        some = session.execute(select(model.id, lines).where(model.task_id == task_id).limit(most)).tuples().all()
+        session.execute(delete(model).where(model.id.in_([id_ for id_, _ in some])))
+        removed += sum(count for _, count in some)
+    return removed
 
 
 def valid_days(days: int) -> int:

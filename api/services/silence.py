@@ -20,8 +20,10 @@ from api.queries.allocations import arrived_ranks
 from api.services.rounds import posting_rounds
 from api.temporal import outbox
 from api.temporal.outbox import Dispatcher
+from database import log_reads
 from database.log_lines import HANGS, note_line
-from database.models import Agent, Allocation, Checkpoint, Experiment, TaskLog, Trial
+from database.log_reads import LogFilter
+from database.models import Agent, Allocation, Checkpoint, Experiment, Trial
 from database.session import Database
 from workflows import names
 from workflows.config.durations import seconds_of
@@ -33,7 +35,7 @@ _PART, _LEAST_S, _MOST_S = 0.1, 1.0, 15.0
 #: A round that comes this much later than it was due: this process or the database stood still.
 _LATE_S = 5.0
 #: Allocations whose configurations are read at once, and lines that are looked at in a round, the newest first.
-_AT_ONCE, _MOST_LINES = 200, 20_000
+_AT_ONCE, _MOST_LINES, _PIECE = 200, 20_000, 200
 
 #: Lines of `faulthandler`, and those that the harness writes before it. They say that nothing goes on.
 _STACKS = re.compile(
@@ -165,24 +167,23 @@ def _signs(session: Session, trial_id: int) -> Signs:
 
 def _has_written(session: Session, allocation_id: str, watched: _Watched) -> bool:
     """Whether there are lines of its code since the last look. Stacks say that nothing goes on: they don't count."""
-    lines = (
-        select(TaskLog.id, TaskLog.log)
-        .where(TaskLog.task_id == watched.task_id, TaskLog.id > watched.line)
-        .where(TaskLog.allocation_id == allocation_id, TaskLog.source == "task")
-        .order_by(TaskLog.id.desc())
-        .limit(_MOST_LINES)
-        .execution_options(yield_per=200)
-    )
-    newest = 0
-    has_written = False
-    with session.execute(lines) as found:  # it has a cursor at the server, which is left before its end
-        for line_id, text in found.tuples():
-            newest = newest or line_id
-            if not _STACKS.match(text):
-                has_written = True
-                break
-    watched.line = newest or watched.line
-    return has_written
+    of_code = LogFilter(allocation_ids=[allocation_id], sources=["task"])
+    newest, below, looked = watched.line, None, 0
+    while looked < _MOST_LINES:  # by pieces: most often the newest line says it
+        lines = log_reads.lines(
+            session, [watched.task_id], of_code, above=watched.line, below=below, most=_PIECE, descending=True
+        )
+        looked += len(lines)
+        if lines and below is None:
+            newest = lines[0].id
+        if any(not _STACKS.match(line.log) for line in lines):
+            watched.line = newest
+            return True
+        if len(lines) < _PIECE:
+            break
+        below = lines[-1].id
+    watched.line = newest
+    return False
 
 
 async def watch(database: Database, dispatcher: Dispatcher) -> None:

@@ -54,6 +54,8 @@ from database.models.submissions import Submission
 from database.models.tasks import Allocation, AllocationContainer, Task, TaskContext, TaskDependency, TaskSecret
 from database.models.trials import (
     Checkpoint,
+    LogBlock,
+    LogBlockContainer,
     LogPolicyMatch,
     Metric,
     MetricBlock,
@@ -94,6 +96,8 @@ __all__ = [
     "Import",
     "ImportMark",
     "ImportTable",
+    "LogBlock",
+    "LogBlockContainer",
     "LogPolicyMatch",
     "LoginFailure",
     "Metric",

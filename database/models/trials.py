@@ -183,6 +183,7 @@ class TaskLog(Base):
         UniqueConstraint("container_id", "line_offset"),
         Index("ix_task_logs_task_id_id", "task_id", "id"),
         Index("ix_task_logs_severe", "task_id", "id", sqlite_where=text(SEVERE), postgresql_where=text(SEVERE)),
+        {"sqlite_autoincrement": True},  # lines that went into blocks keep their ids
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -197,6 +198,47 @@ class TaskLog(Base):
     source: Mapped[str | None] = mapped_column(String(40))
     stdtype: Mapped[str | None] = mapped_column(String(8))
     log: Mapped[str] = mapped_column(Text)
+
+
+class LogBlock(Base):
+    """Successive lines of a task, compressed: see `database.log_blocks`. None of them is a row of `task_logs` as well.
+
+    No other line of the task has an id between `first_id` and `last_id`.
+    """
+
+    __tablename__ = "log_blocks"
+    __table_args__ = (
+        UniqueConstraint("task_id", "last_id"),
+        Index(
+            "ix_log_blocks_severe", "task_id", "last_id",
+            sqlite_where=text("is_severe = 1"), postgresql_where=text("is_severe"),
+        ),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    task_id: Mapped[str] = mapped_column(String(80))
+    first_id: Mapped[int] = mapped_column(BigInteger)
+    last_id: Mapped[int] = mapped_column(BigInteger)
+    line_count: Mapped[int]
+    first_at: Mapped[datetime] = mapped_column(UtcTime)  # the earliest of its lines
+    last_at: Mapped[datetime] = mapped_column(UtcTime)  # the latest
+    is_severe: Mapped[bool]  # has lines that `SEVERE` is about
+    levels: Mapped[dict[str, int]] = mapped_column(Document)  # lines by level; "" for those without one
+    listed: Mapped[dict[str, list[Any]]] = mapped_column(Document)  # by column: what its lines have there
+    packed: Mapped[bytes] = mapped_column(LargeBinary)  # all but the texts
+    texts: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class LogBlockContainer(Base):
+    """Which offsets of a container are in a block: a line that is delivered once more is looked for there."""
+
+    __tablename__ = "log_block_containers"
+    __table_args__ = (Index("ix_log_block_containers_container_id_last_offset", "container_id", "last_offset"),)
+
+    block_id: Mapped[int] = mapped_column(ForeignKey("log_blocks.id", ondelete="CASCADE"), primary_key=True)
+    container_id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    first_offset: Mapped[int] = mapped_column(BigInteger)
+    last_offset: Mapped[int] = mapped_column(BigInteger)
 
 
 class LogPolicyMatch(Base):

@@ -156,11 +156,42 @@ def upgrade() -> None:
     sa.Column('stdtype', sa.String(length=8), nullable=True),
     sa.Column('log', sa.Text(), nullable=False),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_task_logs')),
-    sa.UniqueConstraint('container_id', 'line_offset', name=op.f('uq_task_logs_container_id_line_offset'))
+    sa.UniqueConstraint('container_id', 'line_offset', name=op.f('uq_task_logs_container_id_line_offset')),
+    sqlite_autoincrement=True
     )
     with op.batch_alter_table('task_logs', schema=None) as batch_op:
         batch_op.create_index('ix_task_logs_severe', ['task_id', 'id'], unique=False, sqlite_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"), postgresql_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"))
         batch_op.create_index('ix_task_logs_task_id_id', ['task_id', 'id'], unique=False)
+
+    op.create_table('log_blocks',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('task_id', sa.String(length=80), nullable=False),
+    sa.Column('first_id', sa.BigInteger(), nullable=False),
+    sa.Column('last_id', sa.BigInteger(), nullable=False),
+    sa.Column('line_count', sa.Integer(), nullable=False),
+    sa.Column('first_at', UtcTime(), nullable=False),
+    sa.Column('last_at', UtcTime(), nullable=False),
+    sa.Column('is_severe', sa.Boolean(), nullable=False),
+    sa.Column('levels', Document, nullable=False),
+    sa.Column('listed', Document, nullable=False),
+    sa.Column('packed', sa.LargeBinary(), nullable=False),
+    sa.Column('texts', sa.LargeBinary(), nullable=False),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_log_blocks')),
+    sa.UniqueConstraint('task_id', 'last_id', name=op.f('uq_log_blocks_task_id_last_id'))
+    )
+    with op.batch_alter_table('log_blocks', schema=None) as batch_op:
+        batch_op.create_index('ix_log_blocks_severe', ['task_id', 'last_id'], unique=False, sqlite_where=sa.text('is_severe = 1'), postgresql_where=sa.text('is_severe'))
+
+    op.create_table('log_block_containers',
+    sa.Column('block_id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('container_id', sa.String(length=120), nullable=False),
+    sa.Column('first_offset', sa.BigInteger(), nullable=False),
+    sa.Column('last_offset', sa.BigInteger(), nullable=False),
+    sa.ForeignKeyConstraint(['block_id'], ['log_blocks.id'], name=op.f('fk_log_block_containers_block_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('block_id', 'container_id', name=op.f('pk_log_block_containers'))
+    )
+    with op.batch_alter_table('log_block_containers', schema=None) as batch_op:
+        batch_op.create_index('ix_log_block_containers_container_id_last_offset', ['container_id', 'last_offset'], unique=False)
 
     op.create_table('token_keys',
     sa.Column('public_key', sa.String(length=64), nullable=False),
@@ -1240,6 +1271,14 @@ def downgrade() -> None:
     op.drop_table('agent_join_tokens')
     op.drop_table('users')
     op.drop_table('token_keys')
+    with op.batch_alter_table('log_block_containers', schema=None) as batch_op:
+        batch_op.drop_index('ix_log_block_containers_container_id_last_offset')
+
+    op.drop_table('log_block_containers')
+    with op.batch_alter_table('log_blocks', schema=None) as batch_op:
+        batch_op.drop_index('ix_log_blocks_severe', sqlite_where=sa.text('is_severe = 1'), postgresql_where=sa.text('is_severe'))
+
+    op.drop_table('log_blocks')
     with op.batch_alter_table('task_logs', schema=None) as batch_op:
         batch_op.drop_index('ix_task_logs_task_id_id')
         batch_op.drop_index('ix_task_logs_severe', sqlite_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"), postgresql_where=sa.text("level IN ('WARNING', 'ERROR', 'CRITICAL')"))

@@ -1,0 +1,277 @@
+"""Blocks of log lines: what thousands of rows would say, as columns, compressed.
+
+A block holds successive lines of one task. Its texts are one compressed text, which a search looks through at once; all
+else is columns beside it. What the lines have in common stands once. Rows and blocks never hold the same line.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Row, delete, insert, select, text
+from sqlalchemy.orm import Session
+
+from database.models import LogBlock, LogBlockContainer, TaskLog
+
+#: Lines that a filter asks for by these levels are few.
+SEVERE_LEVELS = frozenset({"WARNING", "ERROR", "CRITICAL"})
+#: Lines in a block, at most.
+BLOCK = 2000
+#: Separates texts; no line has one.
+_END = "\x00"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Columns whose values repeat: each block has the distinct ones, and which of them each line has.
+_NAMED = ("allocation_id", "agent_id", "container_id", "rank_id", "level", "source", "stdtype")
+#: Of these a log can be filtered.
+LISTED = ("allocation_id", "agent_id", "container_id", "rank_id", "source", "stdtype")
+
+
+class Line(NamedTuple):
+    """A line of a block, with what a row of `task_logs` has."""
+
+    id: int
+    task_id: str
+    allocation_id: str | None
+    agent_id: str | None
+    container_id: str | None
+    line_offset: int | None
+    rank_id: int | None
+    timestamp: datetime
+    level: str | None
+    source: str | None
+    stdtype: str | None
+    log: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block that was read. What is compressed is read when it is asked for."""
+
+    row: Row[*tuple[Any, ...]]
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        return orjson.loads(zlib.decompress(self.row.packed))
+
+    @cached_property
+    def text(self) -> str:
+        """The texts of all lines."""
+        return zlib.decompress(self.row.texts).decode()
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The text of each line."""
+        return self.text.split(_END)
+
+    @cached_property
+    def ids(self) -> Sequence[int]:
+        """Of each line, ascending."""
+        gaps = self._columns["ids"]
+        return range(self.row.first_id, self.row.last_id + 1) if gaps is None else list(accumulate(gaps))
+
+    @cached_property
+    def micros(self) -> list[int]:
+        """The time of each line, in microseconds since 1970."""
+        return list(accumulate(self._columns["times"]))
+
+    @cached_property
+    def offsets(self) -> list[int | None]:
+        """The place of each line in its container's output, where its sender said so."""
+        return _unpacked_offsets(self._columns["offsets"], self.row.line_count)
+
+    def column(self, name: str) -> list[Any]:
+        """A column with repeated values: that of each line."""
+        distinct, places = self._columns[name]
+        return distinct * self.row.line_count if places is None else [distinct[place] for place in places]
+
+    def time(self, place: int) -> datetime:
+        """The time of a line."""
+        return _EPOCH + timedelta(microseconds=self.micros[place])
+
+    def lines(self, places: Iterable[int]) -> Iterator[Line]:
+        """The lines at these places, in the order of the places."""
+        columns = {name: self._columns[name] for name in _NAMED}
+
+        def value(name: str, place: int) -> Any:
+            distinct, at = columns[name]
+            return distinct[0 if at is None else at[place]]
+
+        for place in places:
+            yield Line(
+                self.ids[place], self.row.task_id, value("allocation_id", place), value("agent_id", place),
+                value("container_id", place), self.offsets[place], value("rank_id", place), self.time(place),
+                value("level", place), value("source", place), value("stdtype", place), self.texts[place],
+            )  # fmt: skip
+
+
+#: What is read of a block to see its lines.
+READ = (
+    LogBlock.id, LogBlock.task_id, LogBlock.first_id, LogBlock.last_id, LogBlock.line_count, LogBlock.packed,
+    LogBlock.texts,
+)  # fmt: skip
+
+
+def write(session: Session, task_id: str, ids: Sequence[int], lines: Sequence[Any]) -> None:
+    """Write one block.
+
+    Args:
+        session: Of a transaction that holds `lock` of the task alone.
+        task_id: Whose lines.
+        ids: Of the lines, ascending.
+        lines: Dicts or rows, by the names of `task_logs`' columns; at least one.
+    """
+    rows: Sequence[Any] = lines
+    times = [round((row["timestamp"] - _EPOCH) / timedelta(microseconds=1)) for row in rows]
+    columns: dict[str, Any] = {
+        "ids": None if ids[-1] - ids[0] == len(ids) - 1 else _gaps(ids),
+        "times": _gaps(times),
+        "offsets": _packed_offsets([row["line_offset"] for row in rows]),
+    }
+    for name in _NAMED:
+        columns[name] = _packed([row[name] for row in rows])
+    levels = Counter(row["level"] or "" for row in rows)
+    listed = {name: [value for value in columns[name][0] if value is not None] for name in LISTED}
+    texts = _END.join([row["log"] for row in rows])
+    if texts.count(_END) != len(rows) - 1:  # not from those who send lines: `api.ingest` takes them away
+        texts = _END.join([row["log"].replace(_END, "") for row in rows])
+    block = {
+        "task_id": task_id, "first_id": ids[0], "last_id": ids[-1], "line_count": len(rows),
+        "first_at": _EPOCH + timedelta(microseconds=min(times)), "last_at": _EPOCH + timedelta(microseconds=max(times)),
+        "is_severe": not SEVERE_LEVELS.isdisjoint(levels), "levels": dict(levels), "listed": listed,
+        "packed": zlib.compress(orjson.dumps(columns), 6), "texts": zlib.compress(texts.encode(), 3),
+    }  # fmt: skip
+    block_id = session.execute(insert(LogBlock).values(block).returning(LogBlock.id)).scalar_one()
+    spans: dict[str, list[int]] = {}
+    for row in rows:
+        container, offset = row["container_id"], row["line_offset"]
+        if container is not None and offset is not None:
+            spans.setdefault(container, []).append(offset)
+    if spans:
+        origins = [
+            {"block_id": block_id, "container_id": name, "first_offset": min(some), "last_offset": max(some)}
+            for name, some in spans.items()
+        ]
+        session.execute(insert(LogBlockContainer), origins)
+
+
+def _gaps(numbers: Sequence[int]) -> list[int]:
+    """The first, and how much each is more than the one before."""
+    return [numbers[0], *(after - before for before, after in pairwise(numbers))]
+
+
+def _packed(values: Sequence[Any]) -> tuple[list[Any], list[int] | None]:
+    """The distinct values, and the place of each one's among them; None if they are all the same."""
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    return list(places), None if len(places) == 1 else [places[value] for value in values]
+
+
+def _packed_offsets(offsets: Sequence[int | None]) -> Any:
+    """None: no line has one. A list of gaps: each has. Else the list itself, with its nulls."""
+    some = [offset for offset in offsets if offset is not None]
+    if not some:
+        return None
+    return {"gaps": _gaps(some)} if len(some) == len(offsets) else {"each": list(offsets)}
+
+
+def _unpacked_offsets(packed: Any, count: int) -> list[int | None]:
+    if packed is None:
+        return [None] * count
+    return list(accumulate(packed["gaps"])) if "gaps" in packed else packed["each"]
+
+
+# -- who may write ---------------------------------------------------------------------------------------------------
+
+
+def lock(session: Session, task_id: str, *, alone: bool) -> bool:
+    """Hold off others who write lines of a task, until the transaction ends. SQLite has one writer anyway.
+
+    Args:
+        session: Of a transaction that writes.
+        task_id: Whose lines.
+        alone: To write blocks. It never waits, and is False if another one writes. Rows are written beside others.
+    """
+    if session.get_bind().dialect.name != "postgresql":
+        return True
+    call = "pg_try_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
+    held = session.execute(text(f"SELECT {call}({_LOCKS}, hashtext(:task))"), {"task": task_id}).scalar_one()
+    return not alone or bool(held)
+
+
+#: The class of these locks: no other of ours has it.
+_LOCKS = 7_041
+
+
+def next_ids(session: Session, count: int) -> list[int]:
+    """Ids for new lines, ascending, behind all that there are."""
+    if session.get_bind().dialect.name == "postgresql":
+        numbers = text("SELECT nextval(pg_get_serial_sequence('task_logs', 'id')) FROM generate_series(1, :count)")
+        return sorted(session.execute(numbers, {"count": count}).scalars())
+    own = {"count": count}
+    more = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'task_logs' RETURNING seq")
+    last = session.execute(more, own).scalar()
+    if last is None:
+        session.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('task_logs', :count)"), own)
+        last = count
+    return list(range(last - count + 1, last + 1))
+
+
+def known(session: Session, lines: Iterable[Any]) -> set[tuple[str, int]]:
+    """Those of these lines, by container and offset, that are in blocks."""
+    spans: dict[str, list[int]] = {}
+    for line in lines:
+        container, offset = line["container_id"], line["line_offset"]
+        if container is not None and offset is not None:
+            spans.setdefault(container, []).append(offset)
+    found: set[tuple[str, int]] = set()
+    for container, offsets in spans.items():
+        statement = (
+            select(*READ)
+            .join(LogBlockContainer, LogBlockContainer.block_id == LogBlock.id)
+            .where(LogBlockContainer.container_id == container, LogBlockContainer.last_offset >= min(offsets))
+            .where(LogBlockContainer.first_offset <= max(offsets))
+        )
+        for row in session.execute(statement):
+            block = Block(row)
+            mine = zip(block.column("container_id"), block.offsets, strict=True)
+            found.update((name, offset) for name, offset in mine if name == container and offset is not None)
+    return found
+
+
+# -- rows become blocks ----------------------------------------------------------------------------------------------
+
+
+def seal(session: Session, task_id: str) -> int:
+    """Put the oldest rows of a task into blocks; how many. 0 as well while another one writes its lines."""
+    if not lock(session, task_id, alone=True):
+        return 0
+    columns = TaskLog.__table__.columns
+    oldest = select(*columns).where(TaskLog.task_id == task_id).order_by(TaskLog.id).limit(BLOCK)
+    rows = session.execute(oldest).mappings().all()
+    if not rows:
+        return 0
+    # no block may span another one
+    between = select(LogBlock.last_id).where(
+        LogBlock.task_id == task_id, LogBlock.last_id > rows[0]["id"], LogBlock.last_id < rows[-1]["id"]
+    )
+    ends = sorted(session.scalars(between))
+    pieces: list[list[Any]] = [[]]
+    at = 0
+    for row in rows:
+        while at < len(ends) and row["id"] > ends[at]:
+            at += 1
+            if pieces[-1]:
+                pieces.append([])
+        pieces[-1].append(row)
+    for piece in pieces:
+        write(session, task_id, [row["id"] for row in piece], piece)
+    gone = delete(TaskLog).where(TaskLog.task_id == task_id, TaskLog.id.between(rows[0]["id"], rows[-1]["id"]))
+    session.execute(gone.execution_options(synchronize_session=False))
+    return len(rows)
