@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.kit import records
 from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY, free_port
 
@@ -121,8 +121,7 @@ class Embedded:
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Look into the database's file, whoever is alive."""
-        with sqlite3.connect(f"file:{self.folder / 'undeterred.db'}?mode=ro", uri=True) as connection:
-            return connection.execute(query).fetchall()
+        return records.rows(f"sqlite:///file:{self.folder / 'undeterred.db'}?mode=ro&uri=true", query)
 
     def training(self) -> dict[str, int]:
         """Allocation id to pid of each live training process."""
