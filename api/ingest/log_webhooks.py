@@ -63,6 +63,10 @@ class LogHooks:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._sets: OrderedDict[tuple[str, ...], PatternSet | None] = OrderedDict()
 
+    def are_there(self) -> bool:
+        """Whether any line is to be searched."""
+        return bool(self._fresh_triggers())
+
     def search(self, lines: Sequence[SentLine]) -> list[Hit]:
         """The first line for each trigger and task that was not told yet. Writes nothing."""
         triggers = self._fresh_triggers()

@@ -13,16 +13,17 @@ from api.auth.agents import own_allocations
 from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.auth.reporters import of_unmanaged_task
 from api.errors import Forbidden
-from api.ingest.log_policies import LogPolicies, SentLine
-from api.ingest.log_webhooks import LogHooks
+from api.ingest.log_policies import Found, LogPolicies, SentLine
+from api.ingest.log_webhooks import Hit, LogHooks
 from api.schemas.logs import LEVELS, LogEntry
+from database.log_blocks import BLOCK
 from database.log_lines import LogLine, insert_lines
 from database.models import Allocation
 from database.session import Database
 from database.types import utc_now
 
-#: Lines that are stored in one transaction: all other writers wait until it ends.
-_SLICE = 500
+#: Lines that are stored in one transaction, which all other writers wait for: of several tasks, as rows, and of one.
+_SLICE, _SLICE_OF_ONE = 500, BLOCK
 #: The longest line that is stored whole, in characters. A longer one is cut off there, and says how long it was.
 MAX_LINE = 64 * 1024
 
@@ -40,41 +41,45 @@ class LogWriter:
         own, own_task = "", ""
         if isinstance(caller, AllocationPrincipal):
             own, own_task = caller.allocation_id, caller.task_id
-            if any(entry.task_id not in ("", caller.task_id) for entry in entries):
+            if any((entry.task_id or caller.task_id) != caller.task_id for entry in entries):
                 raise Forbidden(f"these are not lines of task {caller.task_id}")
         elif isinstance(caller, UserPrincipal):  # trained elsewhere
             with self.database.read() as session:
-                for task_id in {entry.task_id for entry in entries}:
+                for task_id in {entry.task_id or "" for entry in entries}:
                     of_unmanaged_task(session, caller, task_id)
         elif isinstance(caller, AgentPrincipal):
             with self.database.read() as session:
                 _check_agents_lines(session, caller, entries)
         if not isinstance(caller, AgentPrincipal):
             # Where a line is in a container's output its agent says. From others it would displace the agent's own.
-            entries = [
-                entry if entry.line_offset is None else entry.model_copy(update={"line_offset": None})
-                for entry in entries
-            ]
-        for at in range(0, len(entries), _SLICE):
-            self._store_slice(entries[at : at + _SLICE], own, own_task)
+            for entry in entries:
+                entry.line_offset = None
+        is_one = bool(own_task) or len({(entry.task_id, entry.allocation_id) for entry in entries}) == 1
+        size = _SLICE_OF_ONE if is_one else _SLICE
+        for at in range(0, len(entries), size):
+            self._store_slice(entries[at : at + size], own, own_task)
 
     def _store_slice(self, entries: Sequence[LogEntry], own: str, own_task: str) -> None:
         """Keep some lines; those of others come in between. Sent again, what was kept before an error is kept once."""
         task_ids: dict[str, str] = {}
-        lines = [
-            # what a container says of allocation and agent is not asked for: a match has consequences
-            SentLine(own or entry.allocation_id or "", "" if own else entry.agent_id or "", entry.log)
-            for entry in entries
-        ]
-        found, hits = self.policies.search(lines), self.hooks.search(lines)
+        found, hits = Found(), list[Hit]()
+        allocations = {own} if own else {entry.allocation_id or "" for entry in entries}
+        if self.policies.are_for(allocations) or self.hooks.are_there():
+            lines = [
+                # what a container says of allocation and agent is not asked for: a match has consequences
+                SentLine(own or entry.allocation_id or "", "" if own else entry.agent_id or "", entry.log or "")
+                for entry in entries
+            ]
+            found, hits = self.policies.search(lines), self.hooks.search(lines)
         with self.database.write() as session:
             wanted = {entry.allocation_id for entry in entries if not entry.task_id and entry.allocation_id}
             if wanted and not own_task:
                 rows = session.execute(select(Allocation.id, Allocation.task_id).where(Allocation.id.in_(wanted)))
                 task_ids = dict(rows.tuples().all())
-            store_lines(session, entries, task_ids, own_task)
+            # first what waits for the rows of others: who holds these may write lines of the task as well
             self.policies.keep(session, found)
             self.hooks.keep(session, hits)
+            store_lines(session, entries, task_ids, own_task)
         self.policies.committed(found)
         self.hooks.committed(hits)
 
@@ -86,7 +91,7 @@ def _check_agents_lines(session: Session, caller: AgentPrincipal, entries: Seque
     task_ids = own_allocations(session, caller, {entry.allocation_id or "" for entry in entries})
     for entry in entries:
         allocation_id = entry.allocation_id or ""
-        if entry.task_id not in ("", task_ids[allocation_id]):
+        if (entry.task_id or task_ids[allocation_id]) != task_ids[allocation_id]:
             raise Forbidden(f"taskId: {entry.task_id!r} is not the task of allocation {allocation_id}")
         if entry.container_id and not entry.container_id.startswith(f"{allocation_id}-"):
             raise Forbidden(f"containerId: {entry.container_id!r} is not of allocation {allocation_id}")
@@ -119,7 +124,7 @@ def store_lines(session: Session, entries: Sequence[LogEntry], task_ids: Mapping
                 "level": level if level in LEVELS else None,
                 "source": entry.source,
                 "stdtype": entry.stdtype,
-                "log": _line(entry.log),
+                "log": _line(entry.log or ""),
             }
         )
     insert_lines(session, lines)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic.alias_generators import to_camel
 
 from api.schemas.base import EXAMPLE_UUID, Instant, Wire, example
 
 
-class LogEntry(Wire):
-    """A line as shippers send it. `line_offset` is ours: the line's identity within its container."""
+class LogEntry(BaseModel):
+    """A line as shippers send it. `line_offset` is ours: the line's identity within its container.
 
-    task_id: str = ""
+    There are very many: what `Wire` does for each of its messages the types do here, without a call for each line.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    task_id: str | None = ""
     allocation_id: str | None = None
     agent_id: str | None = None
     container_id: str | None = None
     rank_id: int | None = None
     timestamp: Instant | None = None
     level: str | None = None
-    log: str = ""
+    log: str | None = ""
     source: str | None = None
     stdtype: str | None = None
     line_offset: int | None = None
