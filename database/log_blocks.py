@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
-from sqlalchemy import Row, delete, insert, select, text
+from sqlalchemy import Row, Table, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from database.models import LogBlock, LogBlockContainer, TaskLog
@@ -27,6 +27,7 @@ SEVERE_LEVELS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 BLOCK = 2000
 #: Separates texts; no line has one.
 _END = "\x00"
+_BLOCKS, _CONTAINERS = cast("Table", LogBlock.__table__), cast("Table", LogBlockContainer.__table__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Columns whose values repeat: each block has the distinct ones, and which of them each line has.
 _NAMED = ("allocation_id", "agent_id", "container_id", "rank_id", "level", "source", "stdtype")
@@ -129,7 +130,8 @@ def write(session: Session, task_id: str, ids: Sequence[int], lines: Sequence[An
         lines: Dicts or rows, by the names of `task_logs`' columns; at least one.
     """
     rows: Sequence[Any] = lines
-    times = [round((row["timestamp"] - _EPOCH) / timedelta(microseconds=1)) for row in rows]
+    ages = [row["timestamp"] - _EPOCH for row in rows]
+    times = [(age.days * 86_400 + age.seconds) * 1_000_000 + age.microseconds for age in ages]
     columns: dict[str, Any] = {
         "ids": None if ids[-1] - ids[0] == len(ids) - 1 else _gaps(ids),
         "times": _gaps(times),
@@ -148,18 +150,25 @@ def write(session: Session, task_id: str, ids: Sequence[int], lines: Sequence[An
         "is_severe": not SEVERE_LEVELS.isdisjoint(levels), "levels": dict(levels), "listed": listed,
         "packed": zlib.compress(orjson.dumps(columns), 6), "texts": zlib.compress(texts.encode(), 3),
     }  # fmt: skip
-    block_id = session.execute(insert(LogBlock).values(block).returning(LogBlock.id)).scalar_one()
-    spans: dict[str, list[int]] = {}
-    for row in rows:
-        container, offset = row["container_id"], row["line_offset"]
-        if container is not None and offset is not None:
-            spans.setdefault(container, []).append(offset)
-    if spans:
-        origins = [
-            {"block_id": block_id, "container_id": name, "first_offset": min(some), "last_offset": max(some)}
-            for name, some in spans.items()
-        ]
-        session.execute(insert(LogBlockContainer), origins)
+    # not through the ORM, which costs more than the statements
+    connection = session.connection()
+    block_id = connection.execute(insert(_BLOCKS).returning(_BLOCKS.c.id), block).scalar_one()
+    origins = [
+        {"block_id": block_id, "container_id": name, "first_offset": min(some), "last_offset": max(some)}
+        for name, some in offsets_of(rows).items()
+    ]
+    if origins:
+        connection.execute(insert(_CONTAINERS), origins)
+
+
+def offsets_of(lines: Sequence[Any]) -> dict[str, list[int]]:
+    """By container the offsets of lines that have one: what makes each of them one of a kind."""
+    found: dict[str, list[int]] = {}
+    for line in lines:
+        container, offset = line["container_id"], line["line_offset"]
+        if offset is not None and container is not None:
+            found.setdefault(container, []).append(offset)
+    return found
 
 
 def _gaps(numbers: Sequence[int]) -> list[int]:
@@ -223,15 +232,10 @@ def next_ids(session: Session, count: int) -> list[int]:
     return list(range(last - count + 1, last + 1))
 
 
-def known(session: Session, lines: Iterable[Any]) -> set[tuple[str, int]]:
-    """Those of these lines, by container and offset, that are in blocks."""
-    spans: dict[str, list[int]] = {}
-    for line in lines:
-        container, offset = line["container_id"], line["line_offset"]
-        if container is not None and offset is not None:
-            spans.setdefault(container, []).append(offset)
+def known(session: Session, wanted: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
+    """Lines in blocks, by container and offset: among others those of these that are in one."""
     found: set[tuple[str, int]] = set()
-    for container, offsets in spans.items():
+    for container, offsets in wanted.items():
         statement = (
             select(*READ)
             .join(LogBlockContainer, LogBlockContainer.block_id == LogBlock.id)

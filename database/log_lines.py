@@ -60,7 +60,7 @@ def insert_lines(session: Session, lines: Sequence[LogLine]) -> None:
         return
     for task_id in tasks:
         log_blocks.lock(session, task_id, alone=False)
-    if there := log_blocks.known(session, lines):
+    if there := log_blocks.known(session, log_blocks.offsets_of(lines)):
         lines = [line for line in lines if _key(line) not in there]
     if lines:
         _insert_rows(session, lines)
@@ -72,25 +72,22 @@ def _key(line: LogLine) -> tuple[str | None, int | None]:
 
 def _insert_block(session: Session, task_id: str, lines: Sequence[LogLine]) -> None:
     """As a block: of what was not there before, in blocks or rows."""
-    there: set[Any] = log_blocks.known(session, lines)
-    spans: dict[str, list[int]] = {}
-    for line in lines:
-        container, offset = line["container_id"], line["line_offset"]
-        if container is not None and offset is not None:
-            spans.setdefault(container, []).append(offset)
-    for container, offsets in spans.items():
+    own = log_blocks.offsets_of(lines)
+    there: set[Any] = log_blocks.known(session, own)
+    for container, offsets in own.items():
         rows = select(TaskLog.container_id, TaskLog.line_offset).where(
             TaskLog.container_id == container, TaskLog.line_offset.between(min(offsets), max(offsets))
         )
         there.update(session.execute(rows).tuples())
-    fresh: list[LogLine] = []
-    for line in lines:
-        key = _key(line)
-        if key in there:
-            continue
-        if None not in key:
-            there.add(key)
-        fresh.append(line)
+    fresh = list(lines)
+    if there or any(len(offsets) != len(set(offsets)) for offsets in own.values()):
+        fresh = []
+        for line in lines:
+            key = _key(line)
+            if key not in there:
+                fresh.append(line)
+            if None not in key:
+                there.add(key)
     for at in range(0, len(fresh), log_blocks.BLOCK):
         piece = fresh[at : at + log_blocks.BLOCK]
         log_blocks.write(session, task_id, log_blocks.next_ids(session, len(piece)), piece)
@@ -138,7 +135,7 @@ def is_noted(session: Session, allocation_id: str, place: int) -> bool:
     line = select(TaskLog.id).where(TaskLog.container_id == name, TaskLog.line_offset == place)
     if session.scalar(line) is not None:
         return True
-    return (name, place) in log_blocks.known(session, [{"container_id": name, "line_offset": place}])
+    return (name, place) in log_blocks.known(session, {name: [place]})
 
 
 def _ours(about: str) -> str:

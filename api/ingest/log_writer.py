@@ -109,25 +109,27 @@ def store_lines(session: Session, entries: Sequence[LogEntry], task_ids: Mapping
         own_task: the task that all of them belong to, if it is known.
     """
     now = utc_now()
-    lines: list[LogLine] = []
-    for entry in entries:
-        level = (entry.level or "").removeprefix("LOG_LEVEL_")
-        lines.append(
-            {
-                "task_id": own_task or entry.task_id or task_ids.get(entry.allocation_id or "", ""),
-                "allocation_id": entry.allocation_id,
-                "agent_id": entry.agent_id,
-                "container_id": entry.container_id,
-                "line_offset": entry.line_offset,
-                "rank_id": entry.rank_id,
-                "timestamp": entry.timestamp or now,
-                "level": level if level in LEVELS else None,
-                "source": entry.source,
-                "stdtype": entry.stdtype,
-                "log": _line(entry.log or ""),
-            }
-        )
+    lines: list[LogLine] = [
+        {
+            "task_id": own_task or entry.task_id or task_ids.get(entry.allocation_id or "", ""),
+            "allocation_id": entry.allocation_id,
+            "agent_id": entry.agent_id,
+            "container_id": entry.container_id,
+            "line_offset": entry.line_offset,
+            "rank_id": entry.rank_id,
+            "timestamp": entry.timestamp or now,
+            "level": _STORED_LEVELS.get(entry.level or ""),
+            "source": entry.source,
+            "stdtype": entry.stdtype,
+            "log": _line(entry.log or ""),
+        }
+        for entry in entries
+    ]
     insert_lines(session, lines)
+
+
+#: By what senders call them.
+_STORED_LEVELS = {name: level for level in LEVELS for name in (level, f"LOG_LEVEL_{level}")}
 
 
 def _line(text: str) -> str:
