@@ -79,7 +79,7 @@ def _insert_block(session: Session, task_id: str, lines: Sequence[LogLine]) -> N
             TaskLog.container_id == container, TaskLog.line_offset.between(min(offsets), max(offsets))
         )
         there.update(session.execute(rows).tuples())
-    fresh = list(lines)
+    fresh: list[LogLine] = list(lines)
     if there or any(len(offsets) != len(set(offsets)) for offsets in own.values()):
         fresh = []
         for line in lines:

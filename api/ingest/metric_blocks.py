@@ -11,20 +11,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from itertools import accumulate
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
+from api.queries.outlines import BLOCK, LONG, Floats, Integers, outline
 from api.schemas.base import number
 from database.models import Metric, MetricBlock, MetricColumn, Trial
 
-#: Reports in a block: so that two columns fill a page of SQLite's, and PostgreSQL keeps one in the row.
-BLOCK = 240
 #: The latest reports stay open: further metrics of the same step are united with them.
 _OPEN = 16
 #: Blocks of one transaction, which others wait for.
 _AT_ONCE = 4
+#: Columns of long blocks that are written at once, at most; a group with more names has short blocks only.
+_MOST_COLUMNS = 500
 #: How often a group may have reports for steps that are in blocks already. Beyond that it gets no more blocks.
 _MOST_REOPENED = 100
 #: Groups of trials whose new reports are counted.
@@ -35,10 +37,11 @@ Group = tuple[int, str]
 
 
 class SealedGroup(TypedDict):
-    """How far the reports of a group are in blocks. `to`: the last step in one, -1 for none."""
+    """How far the reports of a group are in blocks. `to`: the last step in one, -1 for none; `long`: in a long one."""
 
     to: int
     reopened: int
+    long: NotRequired[int]
 
 
 @dataclass
@@ -93,9 +96,10 @@ def seal(connection: Connection, trial_id: int, group: str) -> bool:
     for begin in range(0, count * BLOCK, BLOCK):
         _write(connection, trial_id, group, reports[begin : begin + BLOCK])
         mine["to"] = reports[begin + BLOCK - 1].total_batches
-    if count > 0:
+    is_joined = _join(connection, trial_id, group, mine)
+    if count > 0 or is_joined:
         _save(connection, trial_id, row.sealed | {group: mine})
-    return count == _AT_ONCE
+    return count == _AT_ONCE or is_joined
 
 
 def _write(connection: Connection, trial_id: int, group: str, reports: Sequence[Row[*tuple[Any, ...]]]) -> None:
@@ -105,6 +109,60 @@ def _write(connection: Connection, trial_id: int, group: str, reports: Sequence[
     connection.execute(insert(MetricBlock).values(block))
     if columns:
         connection.execute(insert(MetricColumn), columns)
+
+
+def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup) -> bool:
+    """Make a long block of the oldest short ones if they are enough; whether they were."""
+    after = mine.get("long", -1)
+    of_group = MetricBlock.trial_id == trial_id, MetricBlock.group_name == group
+    short = select(MetricBlock).where(*of_group, MetricBlock.first_step > after).order_by(MetricBlock.first_step)
+    blocks = connection.execute(short.with_only_columns(*MetricBlock.__table__.columns).limit(LONG)).all()
+    if len(blocks) < LONG:
+        return False
+    mine["long"] = last = blocks[-1].last_step
+    within = (
+        MetricColumn.trial_id == trial_id,
+        MetricColumn.group_name == group,
+        MetricColumn.first_step.between(blocks[0].first_step, last),
+    )
+    if (connection.scalar(select(func.count()).where(*within)) or 0) > LONG * _MOST_COLUMNS:
+        return True
+    steps = np.concatenate([np.frombuffer(block.steps, "<i8") for block in blocks])
+    times = np.concatenate([np.frombuffer(block.times, "<f8") for block in blocks])
+    lengths = [len(block.steps) // 8 for block in blocks]
+    begins = dict(zip((block.first_step for block in blocks), accumulate([0, *lengths]), strict=False))
+    parts: dict[str, list[tuple[Floats, Integers]]] = {}
+    columns = select(MetricColumn.name, MetricColumn.first_step, MetricColumn.numbers, MetricColumn.places)
+    for name, first, numbers, places in connection.execute(columns.where(*within).order_by(MetricColumn.first_step)):
+        values = np.frombuffer(numbers, "<f8")
+        at = np.arange(len(values)) if places is None else np.frombuffer(places, "<u2").astype(np.int64)
+        parts.setdefault(name, []).append((values, at + begins[first]))
+    joined = {
+        name: (np.concatenate([values for values, _ in some]), np.concatenate([at for _, at in some]))
+        for name, some in parts.items()
+    }
+    epochs = np.full(len(steps), np.nan)
+    if "epoch" in joined:
+        epochs[joined["epoch"][1]] = joined["epoch"][0]
+    of_block = {"trial_id": trial_id, "group_name": group, "first_step": blocks[0].first_step, "last_step": last}
+    rows = [
+        of_block
+        | {
+            "name": name,
+            "finite": int(np.isfinite(values).sum()),
+            "outline": outline(values, steps[at], times[at], epochs[at]),
+            "numbers": values.astype("<f8").tobytes(),
+            "places": None if len(at) == len(steps) else at.astype("<u2").tobytes(),
+        }
+        for name, (values, at) in joined.items()
+    ]
+    for model, whose in ((MetricColumn, within), (MetricBlock, (*of_group, MetricBlock.first_step > after))):
+        connection.execute(delete(model).where(*whose, model.last_step <= last))
+    block = of_block | {"is_long": True, "steps": steps.tobytes(), "times": times.tobytes()}
+    connection.execute(insert(MetricBlock).values(block))
+    if rows:
+        connection.execute(insert(MetricColumn), rows)
+    return True
 
 
 def built(
@@ -136,7 +194,7 @@ def built(
         }
         for name, (places, numbers) in columns.items()
     ]
-    return of_block | {"steps": steps.tobytes(), "times": times.tobytes()}, rows
+    return of_block | {"is_long": False, "steps": steps.tobytes(), "times": times.tobytes()}, rows
 
 
 def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, group: str | None = None) -> None:
@@ -160,7 +218,8 @@ def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, gro
         )
         last = connection.scalar(kept)
         reopened = sealed[name]["reopened"] + (group is not None)
-        sealed[name] = {"to": -1 if last is None else last, "reopened": reopened}
+        to = -1 if last is None else last
+        sealed[name] = {"to": to, "reopened": reopened, "long": min(to, sealed[name].get("long", -1))}
     if names:
         _save(connection, trial_id, sealed)
 

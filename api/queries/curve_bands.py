@@ -11,7 +11,8 @@ from itertools import accumulate
 import numpy as np
 from sqlalchemy.orm import Session
 
-from api.queries.series import Floats, Found, Integers, Series, Wanted, series
+from api.queries.outlines import shaping
+from api.queries.series import Floats, Found, Series, Wanted, series
 
 
 def curves(session: Session, wanted: Wanted, *, columns: int, smoothing: float = 0.0) -> Found:
@@ -24,7 +25,7 @@ def curves(session: Session, wanted: Wanted, *, columns: int, smoothing: float =
         smoothing: Weight of what came before, from 0 to less than 1; see `smoothed`. It is of all reports, also of
             those before `wanted.start` and of those that are not drawn.
     """
-    found = series(session, replace(wanted, start=0) if smoothing else wanted)
+    found = series(session, replace(wanted, start=0) if smoothing else replace(wanted, columns=columns))
     if smoothing:
         whole = {trial_id: _smoothed(each, smoothing) for trial_id, each in found.by_trial.items()}
         since = {trial_id: each.at(each.steps >= wanted.start) for trial_id, each in whole.items()}
@@ -40,30 +41,14 @@ def thinned(whole: Series, columns: int, low: int, high: int) -> Series:
     """What a plot needs of a series, in each of `columns` equal ranges of the steps from `low` to `high`.
 
     These are the first and the last report, those with the smallest and the largest number, and the first that is NaN
-    or infinite, since it is drawn as such.
+    or infinite, since it is drawn as such. Of a very long series the ranges begin and end where tiles of it do
+    (`Series.keys`).
     """
     if len(whole.steps) <= 4 * columns:
         return whole
     width = max(1, -(-(high - low + 1) // columns))
-    column = (whole.steps - low) // width
-    begins = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
-    ends = np.append(begins[1:], len(column)) - 1
-    is_number = np.isfinite(whole.values)
-    places = np.repeat(np.arange(len(begins)), ends - begins + 1)
-    least = _equal(whole.values, np.minimum.reduceat(np.where(is_number, whole.values, np.inf), begins), places)
-    most = _equal(whole.values, np.maximum.reduceat(np.where(is_number, whole.values, -np.inf), begins), places)
-    odd = _firsts(np.flatnonzero(~is_number), places)
-    return whole.at(np.unique(np.concatenate([begins, ends, least, most, odd])))
-
-
-def _equal(values: Floats, extremes: Floats, places: Integers) -> Integers:
-    """Where the first number of each column is that equals the extreme of the column."""
-    return _firsts(np.flatnonzero((values == extremes[places]) & np.isfinite(values)), places)
-
-
-def _firsts(indexes: Integers, places: Integers) -> Integers:
-    """The first of these indexes in each column that has one."""
-    return indexes[np.unique(places[indexes], return_index=True)[1]]
+    column = ((whole.steps if whole.keys is None else whole.keys) - low) // width
+    return whole.at(shaping(whole.values, column))
 
 
 def _smoothed(whole: Series, weight: float) -> Series:

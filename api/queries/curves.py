@@ -46,7 +46,8 @@ def curve(
         start: first step.
         end: last step; None: the last one there is.
     """
-    found = series(session, Wanted([trial_id], group, name, start, end)).by_trial.get(trial_id)
+    wanted = Wanted([trial_id], group, name, start, end, columns=_COLUMNS)
+    found = series(session, wanted).by_trial.get(trial_id)
     if found is None:
         return []
     numbers = found.at(np.isfinite(found.values))

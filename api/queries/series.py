@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,18 +13,19 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Row, and_, null, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, and_, case, false, func, null, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from api.queries.ids import among
+from api.queries.outlines import BLOCK, LONG, TILE, Floats, Integers
 from api.schemas.base import number
 from database.models import Metric, MetricBlock, MetricColumn
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 _EPOCH = "epoch"
 #: Reports in no block that are worth a notice: some blocks of them.
 _MANY = 1000
+#: Short blocks of a series that are worth one: a long one is made of them.
+_MANY_SHORT = 4 * LONG
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,21 @@ class Series:
         values: NaN and infinities are what was reported.
         times: Of the reports, in seconds since 1970. None if they were not asked for.
         epochs: NaN where a report did not say. None if they were not asked for.
+        keys: The steps by which reports go into ranges, where a few reports stand for a tile of them: its first step.
+            None: their own.
     """
 
     steps: Integers
     values: Floats
     times: Floats | None = None
     epochs: Floats | None = None
+    keys: Integers | None = None
 
     def at(self, places: Any) -> Self:
         """Some of it: indexes, a slice or a mask."""
-        some = (None if each is None else each[places] for each in (self.times, self.epochs))
-        return type(self)(self.steps[places], self.values[places], *some)
+        times, epochs = (None if each is None else each[places] for each in (self.times, self.epochs))
+        keys = None if self.keys is None else self.keys[places]
+        return type(self)(self.steps[places], self.values[places], times, epochs, keys)
 
 
 @dataclass
@@ -76,6 +81,8 @@ class Wanted:
         end: Last step; None: the last one there is.
         with_times: Read the times, too.
         with_epochs: Read the epochs, too.
+        columns: Into how many ranges of steps a plot thins it. Of a series that is much longer, some reports of each
+            tile stand for it. None: all reports are wanted.
     """
 
     trial_ids: Sequence[int]
@@ -85,6 +92,7 @@ class Wanted:
     end: int | None = None
     with_times: bool = True
     with_epochs: bool = True
+    columns: int | None = None
 
 
 def series(session: Session, wanted: Wanted) -> Found:
@@ -92,18 +100,27 @@ def series(session: Session, wanted: Wanted) -> Found:
     reading = _Reading(session, wanted)
     blocks = reading.blocks()
     pieces: dict[int, list[Series]] = defaultdict(list)
-    for trial_id, piece in reading.from_blocks(blocks):
+    counts: dict[int, int] = defaultdict(int)
+    for trial_id, count, piece in reading.from_blocks(blocks):
         pieces[trial_id].append(piece)
+        counts[trial_id] += count
     found = Found()
     for trial_id, count, piece in reading.from_reports({block.trial_id: block.last_step for block in blocks}):
         pieces[trial_id].append(piece)
+        counts[trial_id] += _finite(piece)
         if count >= _MANY:
             found.unsealed.append((trial_id, wanted.group))
+    short = Counter(block.trial_id for block in blocks if not block.is_long)
+    found.unsealed += [(trial_id, wanted.group) for trial_id, count in short.items() if count >= _MANY_SHORT]
     for trial_id in wanted.trial_ids:
         if some := [piece for piece in pieces[trial_id] if len(piece.steps)]:
-            whole = found.by_trial[trial_id] = _joined(some)
-            found.counts[trial_id] = int(np.isfinite(whole.values).sum())
+            found.by_trial[trial_id] = _joined(some)
+            found.counts[trial_id] = counts[trial_id]
     return found
+
+
+def _finite(piece: Series) -> int:
+    return int(np.isfinite(piece.values).sum())
 
 
 @dataclass(frozen=True)
@@ -113,48 +130,88 @@ class _Reading:
     session: Session
     wanted: Wanted
 
-    def _among(self, model: type[MetricBlock] | type[MetricColumn]) -> ColumnElement[bool]:
-        whose = among(self.session, model.trial_id, self.wanted.trial_ids)
-        shown = and_(whose, model.group_name == self.wanted.group, model.last_step >= self.wanted.start)
-        return shown if self.wanted.end is None else and_(shown, model.first_step <= self.wanted.end)
+    def _among(self) -> ColumnElement[bool]:
+        whose = among(self.session, MetricBlock.trial_id, self.wanted.trial_ids)
+        shown = and_(
+            whose, MetricBlock.group_name == self.wanted.group, MetricBlock.last_step >= self.wanted.start
+        )  # fmt: skip
+        return shown if self.wanted.end is None else and_(shown, MetricBlock.first_step <= self.wanted.end)
+
+    def _outlined(self) -> ColumnElement[bool]:
+        """Whether a block is read as its outline: a whole one of a series with very many reports for each column."""
+        if self.wanted.columns is None:
+            return false()
+        long = select(MetricBlock.trial_id).where(self._among(), MetricBlock.is_long).group_by(MetricBlock.trial_id)
+        enough = self.wanted.columns * 2 * TILE / (LONG * BLOCK)
+        dense = self.session.scalars(long.having(func.count() >= enough)).all()
+        if not dense:
+            return false()
+        is_whole = MetricBlock.first_step >= self.wanted.start
+        if self.wanted.end is not None:
+            is_whole = and_(is_whole, MetricBlock.last_step <= self.wanted.end)
+        return and_(MetricBlock.is_long, is_whole, among(self.session, MetricBlock.trial_id, dense))
 
     def blocks(self) -> Sequence[Row[*tuple[Any, ...]]]:
-        """Those of the trials, in order. They are read first: what is in none of them is read from the reports."""
-        times = MetricBlock.times if self.wanted.with_times else null().label("times")
-        columns = MetricBlock.trial_id, MetricBlock.first_step, MetricBlock.last_step, MetricBlock.steps, times
-        blocks = select(*columns).where(self._among(MetricBlock))
-        return self.session.execute(blocks.order_by(MetricBlock.trial_id, MetricBlock.first_step)).all()
+        """Those of the trials, in order. They are read first: what is in none of them is read from the reports.
 
-    def _columns(self, name: str) -> dict[tuple[int, int], Row[*tuple[Any, ...]]]:
-        """Of a metric, by trial and first step of the block."""
-        columns = select(
-            MetricColumn.trial_id, MetricColumn.first_step, MetricColumn.numbers, MetricColumn.places
-        ).where(self._among(MetricColumn), MetricColumn.name == name)
-        return {(row.trial_id, row.first_step): row for row in self.session.execute(columns)}
+        One statement sees them with their columns as they are at one moment: short ones become long ones.
+        """
+        wanted, block = self.wanted, MetricBlock
+        values, epochs = aliased(MetricColumn), aliased(MetricColumn)
+        with_epochs = wanted.with_epochs and wanted.name != _EPOCH
+        outlined = self._outlined()
 
-    def from_blocks(self, blocks: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[tuple[int, Series]]:
-        """Trials and pieces of their series, in order."""
-        if not blocks:
-            return
-        values = self._columns(self.wanted.name)
-        epochs = values if self.wanted.name == _EPOCH else self._columns(_EPOCH) if self.wanted.with_epochs else {}
+        def unless(column: Any, label: str) -> ColumnElement[Any]:
+            return case((outlined, null()), else_=column).label(label)
+
+        def of(column: Any, name: str) -> ColumnElement[bool]:
+            return and_(
+                column.trial_id == block.trial_id, column.group_name == block.group_name, column.name == name,
+                column.first_step == block.first_step,
+            )  # fmt: skip
+
+        statement = select(
+            block.trial_id, block.first_step, block.last_step, block.is_long, unless(block.steps, "steps"),
+            unless(block.times, "times") if wanted.with_times else null().label("times"), values.finite,
+            case((outlined, values.outline), else_=null()).label("outline"), unless(values.numbers, "numbers"),
+            values.places,
+            *((unless(epochs.numbers, "epochs"), epochs.places.label("epoch_places")) if with_epochs else ()),
+        ).select_from(block).outerjoin(values, of(values, wanted.name))  # fmt: skip
+        if with_epochs:
+            statement = statement.outerjoin(epochs, of(epochs, _EPOCH))
+        return self.session.execute(
+            statement.where(self._among()).order_by(block.trial_id, block.first_step)
+        ).all()  # fmt: skip
+
+    def from_blocks(self, blocks: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[tuple[int, int, Series]]:
+        """Trials, how many finite numbers a piece of their series has, and the piece; in order."""
+        wanted = self.wanted
         for block in blocks:
-            key = block.trial_id, block.first_step
-            column = values.get(key)
-            if column is None:
+            if block.outline is not None:
+                yield block.trial_id, block.finite, self._of_outline(block.outline)
+                continue
+            if block.numbers is None:
                 continue
             steps = np.frombuffer(block.steps, "<i8")
-            piece = Series(
-                steps,
-                _spread(column, len(steps)),
-                np.frombuffer(block.times, "<f8") if self.wanted.with_times else None,
-                _spread(epochs.get(key), len(steps)) if self.wanted.with_epochs else None,
-            )
-            if column.places is not None:
-                piece = piece.at(np.frombuffer(column.places, "<u2"))
-            start, end = self.wanted.start, self.wanted.end
+            values = _spread(block.numbers, block.places, len(steps))
+            epochs = None
+            if wanted.with_epochs:
+                epochs = values if wanted.name == _EPOCH else _spread(block.epochs, block.epoch_places, len(steps))
+            piece = Series(steps, values, np.frombuffer(block.times, "<f8") if wanted.with_times else None, epochs)
+            if block.places is not None:
+                piece = piece.at(np.frombuffer(block.places, "<u2"))
+            start, end = wanted.start, wanted.end
             is_whole = block.first_step >= start and (end is None or block.last_step <= end)
-            yield block.trial_id, piece if is_whole else _between(piece, start, end)
+            piece = piece if is_whole else _between(piece, start, end)
+            yield block.trial_id, _finite(piece), piece
+
+    def _of_outline(self, packed: bytes) -> Series:
+        count = len(packed) // 40
+        keys, steps = np.frombuffer(packed, "<i8", 2 * count).reshape(2, count)
+        values, times, epochs = np.frombuffer(packed, "<f8", offset=16 * count).reshape(3, count)
+        return Series(
+            steps, values, times if self.wanted.with_times else None, epochs if self.wanted.with_epochs else None, keys
+        )
 
     def from_reports(self, sealed: Mapping[int, int]) -> Iterator[tuple[int, int, Series]]:
         """Trials, how many reports they have behind their last block, and the numbers in these.
@@ -197,13 +254,13 @@ class _Reading:
         )
 
 
-def _spread(column: Row[*tuple[Any, ...]] | None, count: int) -> Floats:
+def _spread(numbers: bytes | None, places: bytes | None, count: int) -> Floats:
     """A number for each report of a block; NaN where it has none."""
-    if column is not None and column.places is None:
-        return np.frombuffer(column.numbers, "<f8")
+    if numbers is not None and places is None:
+        return np.frombuffer(numbers, "<f8")
     spread = np.full(count, np.nan)
-    if column is not None:
-        spread[np.frombuffer(column.places, "<u2")] = np.frombuffer(column.numbers, "<f8")
+    if numbers is not None and places is not None:
+        spread[np.frombuffer(places, "<u2")] = np.frombuffer(numbers, "<f8")
     return spread
 
 
@@ -214,13 +271,20 @@ def _between(whole: Series, start: int, end: int | None) -> Series:
 
 
 def _joined(pieces: Sequence[Series]) -> Series:
-    def joined(parts: list[Floats | None]) -> Floats | None:
+    if len(pieces) == 1:
+        return pieces[0]
+
+    def joined(parts: Iterable[NDArray[Any] | None]) -> Any:
         some = [part for part in parts if part is not None]
         return np.concatenate(some) if some else None
 
+    keys = None
+    if any(piece.keys is not None for piece in pieces):
+        keys = joined(piece.steps if piece.keys is None else piece.keys for piece in pieces)
     return Series(
-        np.concatenate([piece.steps for piece in pieces]),
-        np.concatenate([piece.values for piece in pieces]),
-        joined([piece.times for piece in pieces]),
-        joined([piece.epochs for piece in pieces]),
+        joined(piece.steps for piece in pieces),
+        joined(piece.values for piece in pieces),
+        joined(piece.times for piece in pieces),
+        joined(piece.epochs for piece in pieces),
+        keys,
     )

@@ -115,6 +115,7 @@ class MetricBlock(Base):
     group_name: Mapped[str] = mapped_column(String(120))
     first_step: Mapped[int] = mapped_column(BigInteger)
     last_step: Mapped[int] = mapped_column(BigInteger)
+    is_long: Mapped[bool]  # made of several: its columns have outlines
     steps: Mapped[bytes] = mapped_column(LargeBinary)  # ascending; 64-bit integers, little-endian
     times: Mapped[bytes] = mapped_column(LargeBinary)  # seconds since 1970; 64-bit floats, little-endian
 
@@ -131,6 +132,8 @@ class MetricColumn(Base):
     name: Mapped[str] = mapped_column(Text)
     first_step: Mapped[int] = mapped_column(BigInteger)  # of the block
     last_step: Mapped[int] = mapped_column(BigInteger)
+    finite: Mapped[int | None]  # numbers that are neither NaN nor infinite; None as well as `outline` in short blocks
+    outline: Mapped[bytes | None] = mapped_column(LargeBinary)  # what a plot of very many reports needs of this block
     numbers: Mapped[bytes] = mapped_column(LargeBinary)  # 64-bit floats, little-endian
     places: Mapped[bytes | None] = mapped_column(LargeBinary)  # 16-bit integers: whose reports; None: of each report
 

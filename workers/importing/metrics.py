@@ -15,9 +15,10 @@ import orjson
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from api.ingest.metric_blocks import BLOCK, built
+from api.ingest.metric_blocks import built
 from api.ingest.metric_store import storable
 from api.ingest.summary import add_report, is_better
+from api.queries.outlines import BLOCK
 from api.schemas.base import number
 from database.models import Experiment, ImportTable, Metric, MetricBlock, MetricColumn, Trial
 from workers.importing.rows import digest

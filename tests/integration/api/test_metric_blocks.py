@@ -14,7 +14,7 @@ from sqlalchemy import func, insert, select
 
 from api.ingest.metric_blocks import BLOCK, seal
 from api.queries.curve_bands import smoothed
-from api.queries.series import Wanted, series
+from api.queries.series import Found, Wanted, series
 from api.schemas.base import number, plain
 from database.models import Metric, MetricBlock, MetricColumn
 from database.types import utc_now
@@ -199,3 +199,82 @@ def test_smoothing_is_a_mean_of_the_numbers_so_far(values: list[float], weight: 
         shares = [weight ** (len(numbers) - 1 - i) for i in range(len(numbers))]
         expected = sum(share * each for share, each in zip(shares, numbers, strict=True)) / sum(shares)
         assert mean == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def in_columns(rows: list[tuple[int, float]], edges: list[int]) -> list[tuple[float, ...]]:
+    """Of each range of steps the first, last, smallest and largest number."""
+    steps = np.array([step for step, _ in rows])
+    values = np.array([value for _, value in rows])
+    places = np.searchsorted(steps, edges)
+    pieces = [piece for piece in np.split(values, places) if len(piece)]
+    return [(piece[0], piece[-1], np.nanmin(piece), np.nanmax(piece)) for piece in pieces]
+
+
+async def test_long_blocks_say_what_their_reports_say(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = api.user()
+    run = await api.trial(user)
+    monkeypatch.setattr("api.ingest.metric_blocks.BLOCK", 60)
+    values = np.random.default_rng(7).normal(size=2400)
+    values[700:702] = 50.0
+    values[1234] = -50.0
+    fill(
+        api, run, range(0, 7200, 3), loss=lambda step: float(values[step // 3]), epoch=lambda step: step / 7 if step % 2 else None,
+        odd=lambda step: ["NaN", "Infinity", "a text", None, step][step // 3 % 5],
+        rare=lambda step: step if step % 999 == 0 else None,
+    )  # fmt: skip
+    names = ("loss", "epoch", "odd", "rare", "unheard")
+    before = {name: told(api, run, name) for name in names}
+    counted = {name: found_of(api, run, name).counts for name in names}
+    seal_all(api, run)
+    with api.database.read() as session:
+        lengths = session.scalars(
+            select(func.length(MetricBlock.steps))
+            .where(MetricBlock.trial_id == run.trial_id)
+            .order_by(MetricBlock.first_step)
+        ).all()
+    assert lengths == [16 * 60 * 8] * 2 + [60 * 8] * 7
+    assert {name: told(api, run, name) for name in names} == before
+    within = [row for row in before["odd"] if 100 <= row[0] <= 3000]
+    assert told(api, run, "odd", start=100, end=3000) == within
+    assert all(found_of(api, run, name, columns=2).counts == counted[name] for name in names)
+    # of very many reports some of each tile are read, and no extreme is missed
+    for start, end in ((0, None), (200, 6500), (1000, 2000)):
+        whole = found_of(api, run, "loss", start=start, end=end).by_trial[run.trial_id]
+        some = found_of(api, run, "loss", columns=2, start=start, end=end).by_trial[run.trial_id]
+        assert (some.keys is not None) == (end != 2000)
+        assert len(some.steps) < len(whole.steps) or end == 2000
+        reports = dict(zip(whole.steps.tolist(), whole.values.tolist(), strict=True))
+        shown = dict(zip(some.steps.tolist(), some.values.tolist(), strict=True))
+        assert shown.items() <= reports.items()
+        keys = some.steps if some.keys is None else some.keys
+        edges = sorted(set(keys.tolist()))[::3]
+        assert in_columns(list(shown.items()), edges) == in_columns(list(reports.items()), edges)
+    # a report for a step in a long block takes it apart, and a later one puts it together again
+    await run.report("training", 1001, {"loss": -70.0})
+    assert (1001, "NaN", -70.0) in told(api, run, "loss")
+    assert min(found_of(api, run, "loss", columns=2).by_trial[run.trial_id].values) == -70.0
+    seal_all(api, run)
+    assert told(api, run, "loss") == recorded(api, run, "loss")
+    assert min(found_of(api, run, "loss", columns=2).by_trial[run.trial_id].values) == -70.0
+    assert found_of(api, run, "loss", columns=2).by_trial[run.trial_id].keys is not None
+    [curve] = (await user.get(f"/api/v1/undeterred/experiments/{run.experiment_id}/curves", metric="training.loss"))[
+        "curves"
+    ]
+    assert min(curve["values"]) == -70.0
+
+
+def found_of(
+    api: Served, run: Run, name: str, columns: int | None = None, start: int = 0, end: int | None = None
+) -> Found:
+    with api.database.read() as session:
+        return series(session, Wanted([run.trial_id], "training", name, start, end, columns=columns))
+
+
+async def test_group_of_very_many_metrics_has_short_blocks_only(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await api.trial(api.user())
+    monkeypatch.setattr("api.ingest.metric_blocks.BLOCK", 20)
+    monkeypatch.setattr("api.ingest.metric_blocks._MOST_COLUMNS", 2)
+    fill(api, run, range(400), a=float, b=float, c=float)
+    seal_all(api, run)
+    assert sealed(api, run) == 19
+    assert told(api, run, "c") == recorded(api, run, "c")
