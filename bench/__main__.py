@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|storage|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|storage|space|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -33,6 +33,7 @@ from bench import (
     scheduling,
     search,
     searchers,
+    space,
     storage,
     trainer,
     training_loop,
@@ -53,6 +54,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "wire": wire.figures,
     "creating": creating.figures,
     "storage": storage.figures,
+    "space": space.figures,
     "searchers": searchers.figures,
     "scheduling": scheduling.figures,
     "search": search.figures,

@@ -124,7 +124,7 @@ def _reads(api: Api, filled: Filled) -> Iterator[Figure]:
         raise RuntimeError(f"the curve came with {len(found['data'])} points")
     yield _timed(
         f"curve of {filled.curve_points:,} points, thinned out to 1,000, p95", lambda run: api.ask("GET", curve),
-        30, 95, 300,
+        30, 95, 60,
     )  # fmt: skip
     logs = f"/api/v1/trials/{filled.log_trial}/logs"
     yield _timed(
@@ -177,7 +177,7 @@ def _writes(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
 
     yield _rate(
         f"metric points per second in our harness's batches of {reports} reports of {metrics}", batch,
-        reports * metrics, 50_000,
+        reports * metrics, 500_000,
     )  # fmt: skip
     offsets = iter(range(10**9))
 
@@ -189,7 +189,7 @@ def _writes(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
             for _ in range(1000)]}  # fmt: skip
         api.ask("POST", "/api/v1/task/logs", body, container="wire0")
 
-    yield _rate("log lines per second, in batches of 1,000", lines, 1000, 50_000)
+    yield _rate("log lines per second, in batches of 1,000", lines, 1000, 200_000)
     yield Figure("a line until `logs -f` shows it, p95", [_lag(api, running[1])], "s", 1)
 
 

@@ -41,8 +41,10 @@ def shaping(values: Floats, column: Integers) -> Integers:
     places = np.repeat(np.arange(len(begins)), ends - begins + 1)
     least = _equal(values, np.minimum.reduceat(np.where(is_number, values, np.inf), begins), places)
     most = _equal(values, np.maximum.reduceat(np.where(is_number, values, -np.inf), begins), places)
-    odd = _firsts(np.flatnonzero(~is_number), places)
-    return np.unique(np.concatenate([begins, ends, least, most, odd]))
+    is_kept = np.zeros(len(values), bool)
+    for some in (begins, ends, least, most, _firsts(np.flatnonzero(~is_number), places)):
+        is_kept[some] = True
+    return np.flatnonzero(is_kept)
 
 
 def _equal(values: Floats, extremes: Floats, places: Integers) -> Integers:
@@ -51,5 +53,5 @@ def _equal(values: Floats, extremes: Floats, places: Integers) -> Integers:
 
 
 def _firsts(indexes: Integers, places: Integers) -> Integers:
-    """The first of these indexes in each column that has one."""
-    return indexes[np.unique(places[indexes], return_index=True)[1]]
+    """The first of these indexes, which ascend, in each column that has one."""
+    return indexes[np.diff(places[indexes], prepend=-1) != 0]
