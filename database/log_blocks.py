@@ -200,7 +200,7 @@ def _unpacked_offsets(packed: Any, count: int) -> list[int | None]:
 
 
 def lock(session: Session, task_id: str, *, alone: bool) -> bool:
-    """Hold off others who write lines of a task, until the transaction ends. SQLite has one writer anyway.
+    """Hold off others who write lines of a task, and of some others, until the transaction ends; SQLite has one writer.
 
     Args:
         session: Of a transaction that writes.
@@ -210,12 +210,12 @@ def lock(session: Session, task_id: str, *, alone: bool) -> bool:
     if session.get_bind().dialect.name != "postgresql":
         return True
     call = "pg_try_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
-    held = session.execute(text(f"SELECT {call}({_LOCKS}, hashtext(:task))"), {"task": task_id}).scalar_one()
+    held = session.execute(text(f"SELECT {call}({_LOCKS}, hashtext(:task) & {_TASKS})"), {"task": task_id}).scalar_one()
     return not alone or bool(held)
 
 
-#: The class of these locks: no other of ours has it.
-_LOCKS = 7_041
+#: The class of these locks: no other of ours has it. Tasks share 512 of them, as a transaction may be about thousands.
+_LOCKS, _TASKS = 7_041, 511
 
 
 def next_ids(session: Session, count: int) -> list[int]:
