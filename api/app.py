@@ -46,6 +46,7 @@ from api.routes import (
     cluster,
     commands,
     config_policies,
+    contexts,
     curves,
     enrollment,
     experiments,
@@ -102,7 +103,7 @@ from api.routes import settings as settings_routes
 from api.routes.legacy import events as legacy_events
 from api.routes.legacy import users as legacy_users
 from api.schemas.body import told_of
-from api.services import budget_rounds, silence
+from api.services import budget_rounds, chunked_contexts, silence
 from api.services import gates as gate_service
 from api.services.campaign_launches import CampaignLaunches
 from api.services.continuation import Continuer
@@ -179,6 +180,7 @@ _MODULES = (
     bulk,
     log_retention,
     trials,
+    contexts,
     tasks,
     commands,
     notebooks,
@@ -240,6 +242,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(parts.outbox_retention.run()),
             asyncio.create_task(PoolSamples(parts.database).run()),
             asyncio.create_task(watch_unmanaged(parts.database)),
+            asyncio.create_task(chunked_contexts.sweep_rounds(parts.database)),
             asyncio.create_task(budget_rounds.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(gate_service.watch(parts.database, parts.dispatcher)),
             asyncio.create_task(silence.watch(parts.database, parts.dispatcher)),

@@ -341,6 +341,13 @@ class ApiSettings(ClusterSettings, OutgoingSettings, MetricsSettings, ServingSet
         default=300, ge=1, le=365 * 86400, description="seconds without use after which a TensorBoard ends"
     )
     session_days: int = Field(default=7, ge=1, description="life of a login, in days")
+    context_limit_mib: int = Field(
+        default=4096,
+        ge=1,
+        le=1_048_576,
+        description="MiB that the files of an experiment or task may have, where a client uploads them in chunks; "
+        "a user may have twice as much uploaded that nothing was created with",
+    )
     timing: Timing = Field(default_factory=Timing, description="durations that decide, as JSON")
 
     @model_validator(mode="after")

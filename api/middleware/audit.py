@@ -66,6 +66,10 @@ _OWN_REPORTS = frozenset(
         ("POST", "/api/v1/runs/start"),
         ("POST", "/api/v1/task/logs"),
         ("POST", "/task-logs"),
+        # bytes of files: what is created with them is an entry
+        ("POST", "/api/v1/undeterred/contexts/missing"),
+        ("PUT", "/api/v1/undeterred/contexts/chunks/{digest}"),
+        ("POST", "/api/v1/undeterred/contexts"),
     }
 )
 #: Users, roles and permissions: if a container changed them, its permissions could outlive it.

@@ -47,12 +47,17 @@ DOCUMENT = Bound(24 * MIB)
 CONTEXT = Bound(136 * MIB, at_once=2)
 #: Metrics of a hundred reports, and the files of a checkpoint.
 REPORT = Bound(32 * MIB)
+#: A chunk of a context, as it is.
+CHUNK = Bound(4 * MIB, values=None)
 LOGS = Bound(4 * MIB, values=None, at_once=1)
 #: By method and declared path of a route.
 TABLE: dict[str, Bound] = {
     "POST /api/v1/experiments": CONTEXT,
     "POST /api/v1/undeterred/experiments": CONTEXT,
     "POST /api/v1/commands": CONTEXT,
+    "POST /api/v1/undeterred/contexts": DOCUMENT,
+    "POST /api/v1/undeterred/contexts/missing": DOCUMENT,
+    "PUT /api/v1/undeterred/contexts/chunks/{digest}": CHUNK,
     "POST /api/v1/undeterred/experiments/plan": DOCUMENT,
     "POST /api/v1/generic-tasks": CONTEXT,
     "PUT /api/v1/experiments/by-external-id/{external_id:path}": CONTEXT,

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -18,6 +17,7 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import tasks as query
+from api.queries.contexts import of_task
 from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import tasks as wire
@@ -26,9 +26,10 @@ from api.schemas.parameters import TaskId
 from api.schemas.submissions import Submit
 from api.services import submissions
 from api.services import tasks as service
+from api.services.context_contents import Stored, stored
 from api.services.idempotency import Once
 from api.services.workspaces import target_project
-from database.models import Task, TaskContext
+from database.models import Task
 from workflows.config import ConfigError, read_config
 from workflows.lifecycle.task import TaskKind
 
@@ -59,8 +60,10 @@ async def create_task(request: Request, parts: PartsDep, user: UserDep, wanted: 
 def _submitted(
     session: Session, parts: Parts, wanted: wire.GenericTaskRequest, submit: Submit, user: UserPrincipal
 ) -> wire.GenericTaskResponse:
-    facts = wanted.model_dump(exclude={"config", "context_directory", "submit"}) | {"config": _read(wanted.config)}
-    plan = submissions.plan("GENERIC", submit, user, facts, wanted.context_directory)
+    facts = wanted.model_dump(exclude={"config", "context_directory", "submit", "context"}) | {
+        "config": _read(wanted.config)
+    }
+    plan = submissions.plan("GENERIC", submit, user, facts, wanted.context_directory, wanted.context)
     if (earlier := plan.earlier(session)) is not None:
         replayed = plan.replayed(earlier)
         return wire.GenericTaskResponse(task_id=earlier.entity_id, warnings=[], submission=replayed)
@@ -104,6 +107,7 @@ def _wanted(session: Session, wanted: wire.GenericTaskRequest, user: UserPrincip
         written=orjson.dumps(config).decode(),
         parent=parent,
         content=content,
+        context=wanted.context,
         forked_from=wanted.forked_from or None,
         is_pausable=not wanted.no_pause,
     )
@@ -126,8 +130,8 @@ def _without_needs(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("after", "after_any")}
 
 
-def _content(session: Session, task: Task) -> bytes | None:
-    return session.scalar(select(TaskContext.content).where(TaskContext.task_id == task.id))
+def _content(session: Session, task: Task) -> Stored | None:
+    return stored(session, of_task(task.id, TaskKind(task.kind)))
 
 
 @router.get("/api/v1/generic-tasks", response_model=wire.GenericTasksResponse)

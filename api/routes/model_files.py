@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
 import mimetypes
-import tarfile
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
-from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -19,11 +16,12 @@ from api.auth.authorization import readable
 from api.deps import PartsDep, UserDep
 from api.errors import NotFound
 from api.parts import Parts
+from api.queries.contexts import of_experiment
 from api.routing import Route
 from api.schemas.base import answer, rfc3339
 from api.schemas.contexts import FilePath, FileResponse
 from api.schemas.parameters import ExperimentId
-from database.models import ModelDefinition
+from api.services.context_contents import Contents, stored
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 
@@ -31,23 +29,22 @@ router = APIRouter(route_class=Route, tags=["experiments"])
 @router.get("/api/v1/experiments/{experiment_id}/file_tree")
 def file_tree(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Names, sizes and kinds of the files; v1GetModelDefTreeResponse."""
-    with _opened(parts, experiment_id, user) as archive:
-        members = sorted(archive.getmembers(), key=lambda member: member.name)
+    entries = sorted(_contents(parts, experiment_id, user).entries(), key=lambda entry: entry.path)
     roots: list[dict[str, Any]] = []
     folders: dict[str, list[dict[str, Any]]] = {"": roots}
-    for member in members:
-        path = member.name.strip("/")
+    for entry in entries:
+        path = entry.path
         node: dict[str, Any] = {
             "path": path,
             "name": path.rpartition("/")[2],
-            "isDir": member.isdir(),
-            "modifiedTime": rfc3339(datetime.fromtimestamp(member.mtime, UTC)),
-            "contentLength": member.size,
-            "contentType": "" if member.isdir() else mimetypes.guess_type(path)[0] or "application/octet-stream",
+            "isDir": entry.is_folder,
+            "modifiedTime": rfc3339(datetime.fromtimestamp(entry.mtime, UTC)),
+            "contentLength": entry.size,
+            "contentType": "" if entry.is_folder else mimetypes.guess_type(path)[0] or "application/octet-stream",
             "files": [],
         }
         folders.get(path.rpartition("/")[0], roots).append(node)
-        if member.isdir():
+        if entry.is_folder:
             folders[path] = node["files"]
     return answer({"files": roots})
 
@@ -58,19 +55,18 @@ async def one_file(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, 
     path = wanted.path
 
     def read() -> bytes:
-        with _opened(parts, experiment_id, user) as archive:
-            for member in archive.getmembers():
-                if member.name.strip("/") == path and (file := archive.extractfile(member)) is not None:
-                    return file.read()
-        raise NotFound(f"experiment {experiment_id} has no file {path[:200]!r}")
+        content = _contents(parts, experiment_id, user).file(path)
+        if content is None:
+            raise NotFound(f"experiment {experiment_id} has no file {path[:200]!r}")
+        return content
 
     return answer({"file": base64.b64encode(await run_in_threadpool(read)).decode()})
 
 
-def _opened(parts: Parts, experiment_id: int, user: UserPrincipal) -> tarfile.TarFile:
+def _contents(parts: Parts, experiment_id: int, user: UserPrincipal) -> Contents:
     with parts.database.read() as session:
         readable(session, experiment_id, user)
-        content = session.scalar(select(ModelDefinition.content).where(ModelDefinition.experiment_id == experiment_id))
-    if content is None:
+        what = stored(session, of_experiment(experiment_id))
+    if what is None:
         raise NotFound(f"experiment {experiment_id} has no model definition")
-    return tarfile.open(fileobj=io.BytesIO(content))  # packed by us: its members are plain files and folders
+    return Contents(parts.database, what)

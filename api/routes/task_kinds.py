@@ -187,6 +187,7 @@ def wanted_of(kind: TaskKind, request: wire.LaunchRequest) -> service.Wanted:
         files=request.files,
         template=request.template_name,
         workspace_id=request.workspace_id,
+        context=request.context,
     )
 
 
@@ -204,7 +205,7 @@ def planner(
             "template": {"name": request.template_name, "content": template},
             "config": request.config,
         }
-        return submissions.plan(kind, submit, user, facts, request.files)
+        return submissions.plan(kind, submit, user, facts, request.files, request.context)
 
     return plan
 

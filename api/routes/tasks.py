@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -19,16 +19,18 @@ from api.deps import PartsDep, PrincipalDep, UserDep, asked_again
 from api.errors import BadRequest, NotFound
 from api.parts import Parts
 from api.queries import logs
+from api.queries.contexts import of_task
 from api.queries.paging import Window
 from api.queries.tasks import of_generic
 from api.routes.task_lists import allocation
 from api.routing import Route
 from api.schemas import logs as wire
 from api.schemas.base import Instant, answer, encode
-from api.schemas.contexts import ContextResponse
+from api.schemas.contexts import TaskContextResponse
 from api.schemas.parameters import ORDER_BY, Follow, TaskId, TrialId
 from api.schemas.streaming import LINES, stream
-from database.models import Allocation, LogPolicyMatch, ModelDefinition, Task, TaskContext, Trial
+from api.services.context_contents import Contents, Stored, stored, tar_size
+from database.models import Allocation, LogPolicyMatch, Task
 from database.tasks import tasks_of_trials
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.lifecycle.task import TaskKind
@@ -71,26 +73,24 @@ def get_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
     return answer({"task": found})
 
 
-@router.get("/api/v1/tasks/{task_id}/context_directory", response_model=ContextResponse)
-def context_directory(task_id: TaskId, parts: PartsDep, caller: PrincipalDep) -> Response:
+@router.get("/api/v1/tasks/{task_id}/context_directory", response_model=TaskContextResponse)
+def context_directory(
+    task_id: TaskId,
+    parts: PartsDep,
+    caller: PrincipalDep,
+    by_stream: Annotated[
+        bool, Query(alias="byStream", description="Do not pack files in chunks: say how long the stream of them is.")
+    ] = False,
+) -> Response:
     """The packed context of a task, for its own containers."""
     if not isinstance(caller, AllocationPrincipal) or caller.task_id != task_id:
         raise NotFound(f"task {task_id} not found")
     with parts.database.read() as session:
-        is_trial = caller.kind is TaskKind.TRIAL
-        own = select(TaskContext.content).where(TaskContext.task_id == task_id)
-        content = session.scalar(_context_of(task_id) if is_trial else own)
-    return answer({"b64Tgz": base64.b64encode(content or b"").decode()})
-
-
-def _context_of(task_id: str) -> Select[bytes]:
-    """A trial's is that of its experiment, which is stored once for all of them."""
-    return (
-        select(ModelDefinition.content)
-        .join(Trial, Trial.experiment_id == ModelDefinition.experiment_id)
-        .join(Task, Task.trial_id == Trial.id)
-        .where(Task.id == task_id)
-    )
+        what = stored(session, of_task(task_id, caller.kind)) or Stored()
+    contents = Contents(parts.database, what)
+    if by_stream and contents.is_chunked:
+        return answer({"b64Tgz": "", "streamBytes": str(tar_size(contents.entries()))})
+    return answer({"b64Tgz": base64.b64encode(contents.tgz()).decode(), "streamBytes": "0"})
 
 
 # -- writing -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from api.schemas.base import I64, Pagination, Raw, Real, Timestamp, Wire, example
-from api.schemas.contexts import File
+from api.schemas.contexts import CONTEXT, File
 from api.schemas.jobs import PatchResources
 from api.schemas.submissions import Submit, Submitted
 
@@ -33,6 +33,7 @@ class CreateExperimentRequest(
     template: str | None = None
     unmanaged: bool | None = None
     submit: Submit | None = None
+    context: str | None = Field(default=None, max_length=64, description=CONTEXT)
 
 
 class OneOfMany(Wire):
@@ -59,6 +60,7 @@ class CreateExperimentsRequest(
 
     experiments: list[OneOfMany] = Field(min_length=1, max_length=100)
     model_definition: list[File] | None = Field(default=None, max_length=100_000)
+    context: str | None = Field(default=None, max_length=64, description=CONTEXT)
 
 
 class ContinueExperimentRequest(Wire, json_schema_extra=example({"id": 7})):

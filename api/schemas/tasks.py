@@ -8,7 +8,7 @@ from pydantic import Field
 
 from api.schemas.base import EXAMPLE_UUID, Map, Pagination, Raw, Timestamp, Wire, example
 from api.schemas.bulk import BulkFilters
-from api.schemas.contexts import File
+from api.schemas.contexts import CONTEXT, File
 from api.schemas.submissions import Submit, Submitted
 from workflows.config.tasks import MOST_NEEDS
 
@@ -22,6 +22,7 @@ class LaunchRequest(
     files: list[File] = Field(default_factory=list[File])
     template_name: str = ""
     workspace_id: int = 0
+    context: str = Field(default="", max_length=64, description=CONTEXT)
 
 
 class LaunchCommandRequest(
@@ -250,6 +251,7 @@ class GenericTaskRequest(
     after: list[str] = Field(default_factory=list[str], max_length=MOST_NEEDS)
     after_any: list[str] = Field(default_factory=list[str], max_length=MOST_NEEDS)
     submit: Submit | None = None
+    context: str = Field(default="", max_length=64, description=CONTEXT)
 
 
 class GenericTaskResponse(Wire, json_schema_extra=example({"taskId": EXAMPLE_UUID, "warnings": []})):

@@ -21,6 +21,7 @@ from api.auth.authorization import check_active, readable_models
 from api.errors import ApiError, Conflict, FailedPrecondition, Forbidden, NotFound, Unavailable
 from api.schemas import models as models_wire
 from api.services import campaigns, experiment_commands, gates, models, tasks
+from api.services.context_contents import Stored
 from api.services.experiments import Creator
 from api.settings import ApiSettings
 from api.temporal.commands import Commands
@@ -147,7 +148,7 @@ class CampaignLaunches:
                 self._taken(session, launch_id).experiment_id = experiment.id
                 self._launched(session, launch_id)
 
-            self._creator.create(request, user, None, note=note, content=content or b"")
+            self._creator.create(request, user, None, note=note, content=content or Stored())
         elif kind == "task":
             with self._database.write() as session:
                 row = self._taken(session, launch_id)

@@ -34,6 +34,7 @@ from api.schemas import campaigns as wire
 from api.schemas.contexts import File
 from api.schemas.experiments import CreateExperimentRequest
 from api.services import budgets, tasks
+from api.services.context_contents import Stored
 from api.services.contexts import pack
 from api.services.experiments import Creator
 from api.services.workspaces import project_of_names, target_project
@@ -110,7 +111,7 @@ def check_steps(creator: Creator, read: Read, user: UserPrincipal, project_id: i
         try:
             if step.experiment is not None:
                 request = request_of(step, step.experiment, project_id, validate_only=True)
-                creator.create(request, actor, None, content=b"")
+                creator.create(request, actor, None, content=Stored())
             elif step.task is not None:
                 with creator.database.read() as session:
                     tasks.preview(session, task_wanted(step, step.task, workspace_id), actor, creator.settings)
@@ -131,7 +132,7 @@ def request_of(
     )
 
 
-def task_wanted(step: Step, config: dict[str, Any], workspace_id: int, content: bytes | None = None) -> tasks.Wanted:
+def task_wanted(step: Step, config: dict[str, Any], workspace_id: int, content: Stored | None = None) -> tasks.Wanted:
     """The task of a step. It is not paused: it would do its work again from the start."""
     return tasks.Wanted(
         kind=TaskKind.GENERIC,
@@ -206,9 +207,9 @@ def _with_old_files(session: Session, row: Campaign, text: str) -> Read:
     content = content_of(session, row.id, digest)
 
     def read_file(path: str) -> str | None:
-        return None if content is None else _member(content, path.removeprefix("./"))
+        return None if content is None else _member(content.packed, path.removeprefix("./"))
 
-    return Read(_parsed(text, read_file), text, content or b"", digest)
+    return Read(_parsed(text, read_file), text, content.packed if content is not None else b"", digest)
 
 
 def _member(content: bytes, path: str) -> str | None:
@@ -220,11 +221,11 @@ def _member(content: bytes, path: str) -> str | None:
         return None if file is None else file.read().decode(errors="replace")
 
 
-def content_of(session: Session, campaign_id: int, digest: str) -> bytes | None:
+def content_of(session: Session, campaign_id: int, digest: str) -> Stored | None:
     """The packed files of a version; None if it has none."""
     if not digest:
         return None
-    return session.get_one(CampaignContext, (campaign_id, digest)).content
+    return Stored.of(session.get_one(CampaignContext, (campaign_id, digest)).content)
 
 
 def _add_version(session: Session, row: Campaign, read: Read) -> None:

@@ -8,9 +8,10 @@ import tarfile
 import unicodedata
 from collections.abc import Sequence
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from api.errors import BadRequest, TooLarge
-from api.schemas.contexts import File
+from api.schemas.contexts import File, Member
 
 #: Spec experiment-lifecycle.md §2: 128 MiB / 8 * 6 - 1 MiB.
 LIMIT_BYTES = 95 * 1024 * 1024
@@ -21,6 +22,8 @@ _MOST_MTIME = 2**33  # what a tar has room for
 _ADVICE = "Leave files out with a .detignore file."
 _FILE_TYPES = (ord("0"), 0, _DIRECTORY)
 
+Sent = TypeVar("Sent", bound=Member)
+
 
 def pack(files: Sequence[File], field: str = "model_definition") -> bytes:
     """The tar.gz of these files, which came in this field of a message.
@@ -30,17 +33,8 @@ def pack(files: Sequence[File], field: str = "model_definition") -> bytes:
         BadRequest: a path that leaves the folder, is too long or too deep; a member that is neither file nor
             directory, bad base64; two paths that are one where case does not count, or a file that is a folder as well.
     """
-    if len(files) > _MOST_FILES:
-        raise TooLarge(f"the context has {len(files)} files and folders, the limit is {_MOST_FILES}. {_ADVICE}")
     contents: list[tuple[File, str, bytes]] = []
-    known: dict[str, tuple[File, str]] = {}
-    for file in files:
-        path = _checked_path(file, field)
-        if file.type not in _FILE_TYPES:
-            raise BadRequest(f"{field}: {file.path!r} is neither a file nor a directory (type {file.type})")
-        _check_clash(known, file, path, field)
-        if not 0 <= file.mtime < _MOST_MTIME:
-            raise BadRequest(f"{field}: {file.path!r} has the mtime {file.mtime}: expected seconds since 1970")
+    for file, path in checked(files, field):
         try:
             contents.append((file, path, base64.b64decode(file.content, validate=True)))
         except ValueError as error:  # binascii.Error, or a character that is not ASCII
@@ -52,7 +46,6 @@ def pack(files: Sequence[File], field: str = "model_definition") -> bytes:
         raise TooLarge(
             f"the context has {total / 2**20:.1f} MiB, the limit is 95 MiB; the largest files are {named}. {_ADVICE}"
         )
-    _check_folders(known, field)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for file, path, content in contents:
@@ -65,7 +58,35 @@ def pack(files: Sequence[File], field: str = "model_definition") -> bytes:
     return buffer.getvalue()
 
 
-def _checked_path(file: File, field: str) -> str:
+def checked(files: Sequence[Sent], field: str) -> list[tuple[Sent, str]]:
+    """The files with their paths as they are stored. `field`: of the message that they came in.
+
+    Raises:
+        TooLarge: Too many files.
+        BadRequest: As `pack`, but for what is in the files.
+    """
+    if len(files) > _MOST_FILES:
+        raise TooLarge(f"the context has {len(files)} files and folders, the limit is {_MOST_FILES}. {_ADVICE}")
+    found: list[tuple[Sent, str]] = []
+    known: dict[str, tuple[Member, str]] = {}
+    for file in files:
+        path = _checked_path(file, field)
+        if file.type not in _FILE_TYPES:
+            raise BadRequest(f"{field}: {file.path!r} is neither a file nor a directory (type {file.type})")
+        _check_clash(known, file, path, field)
+        if not 0 <= file.mtime < _MOST_MTIME:
+            raise BadRequest(f"{field}: {file.path!r} has the mtime {file.mtime}: expected seconds since 1970")
+        found.append((file, path))
+    _check_folders(known, field)
+    return found
+
+
+def is_folder(file: Member) -> bool:
+    """Whether a member is a folder."""
+    return file.type == _DIRECTORY
+
+
+def _checked_path(file: Member, field: str) -> str:
     """The path of a file in the form that is packed. Raises: BadRequest."""
     shown = file.path if len(file.path) <= 200 else f"{file.path[:200]}…"
     size = len(file.path.encode("utf-8", "surrogatepass"))
@@ -81,7 +102,7 @@ def _checked_path(file: File, field: str) -> str:
     return str(path)
 
 
-def _check_clash(known: dict[str, tuple[File, str]], file: File, path: str, field: str) -> None:
+def _check_clash(known: dict[str, tuple[Member, str]], file: Member, path: str, field: str) -> None:
     """A folder may come twice, spelt alike. Anything else that comes twice would be lost, on some file systems."""
     key = unicodedata.normalize("NFC", path).casefold()
     earlier, its_path = known.setdefault(key, (file, path))
@@ -90,7 +111,7 @@ def _check_clash(known: dict[str, tuple[File, str]], file: File, path: str, fiel
     raise BadRequest(f"{field}: {file.path!r} and {earlier.path!r} are the same where case does not count")
 
 
-def _check_folders(known: dict[str, tuple[File, str]], field: str) -> None:
+def _check_folders(known: dict[str, tuple[Member, str]], field: str) -> None:
     seen: set[str] = set()
     for key, (file, _) in known.items():
         parent = key.rpartition("/")[0]

@@ -16,9 +16,11 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, may_see, readable, readable_checkpoint, readable_trial
 from api.errors import ApiError, BadRequest, NotFound, TooLarge
+from api.queries.contexts import of_experiment
 from api.schemas.experiments import CreateExperimentRequest, CreateExperimentsRequest
 from api.schemas.validation import checked_external_id
-from api.services import budgets, config_policies
+from api.services import budgets, chunked_contexts, config_policies
+from api.services.context_contents import Stored, stored
 from api.services.contexts import pack
 from api.services.forks import Origin
 from api.services.idempotency import Key, Once
@@ -120,7 +122,7 @@ class _Checked:
     config: ExperimentConfig
     search: Search
     decision: Decision
-    content: bytes
+    content: Stored
     origin: Origin | None
     inheritance: Inheritance | None
 
@@ -131,7 +133,7 @@ class _Made:
 
     checked: _Checked
     row: Experiment
-    content: bytes
+    content: Stored
     place: _Place
     notices: list[str]
 
@@ -182,7 +184,7 @@ class Creator:
         key: Key | None,
         origin: Origin | None = None,
         note: Callable[[Session, Experiment], None] | None = None,
-        content: bytes | None = None,
+        content: Stored | None = None,
     ) -> Created:
         """Check and record an experiment; with `validate_only` nothing is recorded and the id is 0.
 
@@ -192,7 +194,7 @@ class Creator:
             key: of the request; a repeat answers with the experiment of the first one.
             origin: where it branches off, if it is a fork.
             note: what else is recorded in its transaction.
-            content: its files as they are packed already, where none come with the request.
+            content: its files as they are stored already, where none come with the request.
 
         Raises: BadRequest, NotFound, TooLarge, Unsupported, Conflict. Nothing is left behind.
         """
@@ -222,18 +224,22 @@ class Creator:
 
         Raises: BadRequest, NotFound, TooLarge, Conflict; the message names the place in the list.
         """
-        content = pack(request.model_definition or [])
-        size = len(content) * len(request.experiments)
+        content = _files(request)
+        size = len(content.packed) * len(request.experiments)
         if size > _MOST_CONTENT:
             raise TooLarge(
-                f"modelDefinition: {len(request.experiments)} experiments with {len(content)} bytes each:"
+                f"modelDefinition: {len(request.experiments)} experiments with {len(content.packed)} bytes each:"
                 f" expected at most {_MOST_CONTENT} bytes together"
             )
         checked: list[_Checked] = []
         sites: dict[Any, _Site] = {}
         for number, each in enumerate(request.experiments):
             one = CreateExperimentRequest(
-                config=each.config, activate=each.activate, project_id=each.project_id, template=each.template
+                config=each.config,
+                activate=each.activate,
+                project_id=each.project_id,
+                template=each.template,
+                context=request.context,
             )
             with _at(number):
                 checked.append(self._checked(one, user, None, content, sites))
@@ -264,7 +270,7 @@ class Creator:
         request: CreateExperimentRequest,
         user: UserPrincipal,
         origin: Origin | None,
-        content: bytes | None = None,
+        content: Stored | None = None,
         sites: dict[Any, _Site] | None = None,
     ) -> _Checked:
         """What can be known of a request before its transaction. Raises: BadRequest, NotFound, TooLarge.
@@ -273,7 +279,7 @@ class Creator:
             request: As for `create`, as are `user` and `origin`.
             user: See there.
             origin: See there.
-            content: Its files as they are packed already, where none come with the request.
+            content: Its files as they are stored already, where none come with the request.
             sites: Those that were looked up for this request.
         """
         document, site = self._site(request, user, origin, {} if sites is None else sites)
@@ -289,7 +295,7 @@ class Creator:
         except SearchError as error:
             raise BadRequest(f"{_PREFIX}<config>.searcher: {error}") from None
         if content is None:
-            content = pack(request.model_definition or [])
+            content = _files(request)
         return _Checked(request, document, site, config, search, decision, content, origin, inheritance)
 
     def _made(
@@ -324,6 +330,8 @@ class Creator:
         source = _source_checkpoint(session, config, user)
         if request.parent_id:
             content = _parent_content(session, request.parent_id, user)
+        elif request.context:
+            content = chunked_contexts.named(session, user, request.context)
         row = _row(config, wire, request, user, checked.search)
         if checked.origin is not None and checked.inheritance is not None:
             row.forked_at = checked.origin.at
@@ -375,7 +383,8 @@ class Creator:
         checked, row = made.checked, made.row
         if note is not None:
             note(session, row)
-        session.add(ModelDefinition(experiment_id=row.id, content=made.content, size_bytes=len(made.content)))
+        kept = chunked_contexts.keep(session, made.content)
+        session.add(ModelDefinition(experiment_id=row.id, size_bytes=made.content.size_bytes, **kept))
         budget = budgets.give(session, row, checked.config.budget)
         run = run_of(session, row, checked.config, checked.search, self.settings.timing, budget)
         run.inheritance, run.template.source_checkpoint = checked.inheritance, row.source_checkpoint
@@ -681,9 +690,18 @@ def _project(session: Session, project_id: int | None, named: dict[str, Any], us
     return project_of_names(session, workspace, project, user).id
 
 
-def _parent_content(session: Session, parent_id: int, user: UserPrincipal) -> bytes:
+def _files(request: CreateExperimentRequest | CreateExperimentsRequest) -> Stored:
+    """Those that come with a request; none if it names a context. Raises: BadRequest, TooLarge."""
+    if not request.context:
+        return Stored.of(pack(request.model_definition or []))
+    if request.model_definition:
+        raise BadRequest("context: expected either it or modelDefinition")
+    return Stored()
+
+
+def _parent_content(session: Session, parent_id: int, user: UserPrincipal) -> Stored:
     readable(session, parent_id, user)
-    content = session.scalar(select(ModelDefinition.content).where(ModelDefinition.experiment_id == parent_id))
+    content = stored(session, of_experiment(parent_id))
     if content is None:
         raise NotFound(f"experiment {parent_id} has no model definition")
     return content

@@ -141,7 +141,14 @@ class Plan:
 Planner = Callable[[Session], Plan]
 
 
-def plan(kind: str, submit: Submit, user: UserPrincipal, facts: dict[str, Any], files: Sequence[File]) -> Plan:
+def plan(
+    kind: str,
+    submit: Submit,
+    user: UserPrincipal,
+    facts: dict[str, Any],
+    files: Sequence[File],
+    context: str | None = None,
+) -> Plan:
     """What a request submits. Raises: BadRequest, Unsupported.
 
     Args:
@@ -150,6 +157,7 @@ def plan(kind: str, submit: Submit, user: UserPrincipal, facts: dict[str, Any], 
         user: Who submits.
         facts: All that decides about the work but its files, as the client sent it: no defaults of the server.
         files: Beside its configuration.
+        context: The id of a context that has them instead: a hash of what they are.
     """
     if submit.idempotency_key and _KEY.fullmatch(submit.idempotency_key) is None:
         raise BadRequest(
@@ -165,7 +173,9 @@ def plan(kind: str, submit: Submit, user: UserPrincipal, facts: dict[str, Any], 
         raise Unsupported("immediate admission is not supported yet")
     manifest = _manifest(files)
     whole = {"kind": kind, "admission": admission, "files": manifest, **facts}
-    return Plan(kind, submit, _digest(whole), _digest(manifest), user)
+    if context:
+        whole["context"] = context
+    return Plan(kind, submit, _digest(whole), context or _digest(manifest), user)
 
 
 def _digest(value: Any) -> str:

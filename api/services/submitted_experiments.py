@@ -60,7 +60,8 @@ def _looked_up(
     creator: Creator, request: CreateExperimentRequest, how: Submit, user: UserPrincipal
 ) -> tuple[submissions.Plan, tuple[Created, Submitted] | None]:
     with creator.database.read() as session:
-        plan = submissions.plan("EXPERIMENT", how, user, _facts(session, request, user), request.model_definition or [])
+        facts = _facts(session, request, user)
+        plan = submissions.plan("EXPERIMENT", how, user, facts, request.model_definition or [], request.context)
         earlier = plan.earlier(session)
         if earlier is None:
             return plan, None

@@ -17,7 +17,8 @@ from api.errors import BadRequest, FailedPrecondition, NotFound
 from api.schemas.contexts import File
 from api.schemas.jobs import PatchResources
 from api.schemas.validation import checked_object
-from api.services import budgets, config_policies, dependencies, tensorboards
+from api.services import budgets, chunked_contexts, config_policies, dependencies, tensorboards
+from api.services.context_contents import Stored
 from api.services.contexts import pack
 from api.services.jobs import change, claim_of
 from api.services.pools import capacity_warnings, check_available, defaults_of
@@ -51,7 +52,8 @@ class Wanted:
         workspace_id: 0: the first one.
         written: The text of the configuration, where that is shown again.
         parent: The task that this one belongs to.
-        content: Packed files that are taken over from another task, if none come along.
+        content: Files that are taken over from another task, if none come along.
+        context: The id of a context that was uploaded, in place of `files`.
         forked_from: Whose configuration it was made of.
         is_pausable: It can be paused, and asked by its pool to make room; it does its work again from the start then.
         shown: What a TensorBoard shows.
@@ -65,7 +67,8 @@ class Wanted:
     workspace_id: int = 0
     written: str | None = None
     parent: Task | None = None
-    content: bytes | None = None
+    content: Stored | None = None
+    context: str = ""
     forked_from: str | None = None
     is_pausable: bool = False
     shown: tensorboards.Shown | None = None
@@ -90,7 +93,7 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     if config.resources.slots:
         budgets.check_open(session, workspace.id, token_id)
     needs = dependencies.checked(session, config, user)
-    content = pack(wanted.files, "files") if wanted.files else wanted.content
+    content = _files(session, wanted, user)
     pool = config.resources.resource_pool
     task_id = str(uuid.uuid4())
     row = Task(
@@ -117,7 +120,7 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     if wanted.shown is not None:
         tensorboards.as_text(tensorboards.sources(session, row))
     if content is not None:
-        session.add(TaskContext(task_id=task_id, content=content))
+        session.add(TaskContext(task_id=task_id, **chunked_contexts.keep(session, content)))
     note_line(session, task_id, f"Scheduling {row.name} (id: {names.allocation_id(task_id, 1)})")
     dependencies.record(session, row, needs)
     if is_waiting(needs):
@@ -126,6 +129,13 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     run = run_of(row, config, user.username, workspace, settings.timing).model_copy(update={"needs": needs})
     outbox.post(session, names.task_workflow(task_id), outbox.START_TASK, run.model_dump(mode="json"))
     return Launched(row, capacity_warnings(session, pool, config.resources.slots))
+
+
+def _files(session: Session, wanted: Wanted, user: UserPrincipal) -> Stored | None:
+    """Raises: BadRequest, NotFound, TooLarge."""
+    if wanted.context:
+        return chunked_contexts.named(session, user, wanted.context)
+    return Stored.of(pack(wanted.files, "files")) if wanted.files else wanted.content
 
 
 def preview(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiSettings) -> dict[str, Any]:
@@ -143,7 +153,9 @@ def _checked(
     if wanted.kind in (TaskKind.NOTEBOOK, TaskKind.SHELL, TaskKind.COMMAND):
         check_may_launch(session, user, workspace)
     config = _config(session, wanted, user, workspace, settings)
-    if wanted.files and config.work_dir is not None:
+    if wanted.files and wanted.context:
+        raise BadRequest("context: expected either it or files")
+    if (wanted.files or wanted.context) and config.work_dir is not None:
         raise BadRequest("cannot set work_dir and context directory at the same time")
     check_available(session, config.resources.resource_pool, workspace.id, user, "config.resources.resource_pool")
     return workspace, config

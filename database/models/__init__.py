@@ -26,6 +26,7 @@ from database.models.cluster import (
     PoolSample,
     ResourcePool,
 )
+from database.models.contexts import Context, ContextChunk, ContextChunkData, ContextPart, HoldsContext
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
 from database.models.gates import Gate
 from database.models.imports import Import, ImportMark, ImportTable, TokenKey
@@ -88,11 +89,16 @@ __all__ = [
     "Cluster",
     "ClusterMessage",
     "ConfigPolicy",
+    "Context",
+    "ContextChunk",
+    "ContextChunkData",
+    "ContextPart",
     "Experiment",
     "Gate",
     "Group",
     "GroupMember",
     "HeldStart",
+    "HoldsContext",
     "Import",
     "ImportMark",
     "ImportTable",

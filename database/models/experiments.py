@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
+from database.models.contexts import HoldsContext
 from database.types import Document, UtcTime, utc_now
 
 
@@ -81,11 +82,10 @@ class SearchDecision(Base):
     decided_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
 
 
-class ModelDefinition(Base):
-    """The packed context of an experiment: a tar.gz."""
+class ModelDefinition(HoldsContext, Base):
+    """The context of an experiment. `size_bytes`: packed, or of its files if they are chunks."""
 
     __tablename__ = "model_definitions"
 
     experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True)
-    content: Mapped[bytes] = mapped_column(LargeBinary)
     size_bytes: Mapped[int] = mapped_column(BigInteger)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
+from database.models.contexts import HoldsContext
 from database.types import Document, UtcTime, utc_now
 
 
@@ -71,13 +72,12 @@ class TaskSecret(Base):
     value: Mapped[str] = mapped_column(Text)
 
 
-class TaskContext(Base):
-    """The packed files that a task which is no trial was created with. A trial's are its experiment's."""
+class TaskContext(HoldsContext, Base):
+    """The files that a task which is no trial was created with. A trial's are its experiment's."""
 
     __tablename__ = "task_contexts"
 
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class Allocation(Base):

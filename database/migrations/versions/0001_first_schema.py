@@ -242,6 +242,33 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['created_by'], ['users.id'], name=op.f('fk_cluster_messages_created_by')),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_cluster_messages'))
     )
+    op.create_table('context_chunks',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('digest', sa.String(length=64), nullable=False),
+    sa.Column('size_bytes', sa.Integer(), nullable=False),
+    sa.Column('used_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_context_chunks_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_context_chunks')),
+    sa.UniqueConstraint('owner_id', 'digest', name=op.f('uq_context_chunks_owner_id_digest'))
+    )
+    with op.batch_alter_table('context_chunks', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_context_chunks_used_at'), ['used_at'], unique=False)
+
+    op.create_table('contexts',
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.Column('owner_id', sa.Integer(), nullable=False),
+    sa.Column('digest', sa.String(length=64), nullable=False),
+    sa.Column('manifest', sa.LargeBinary(), nullable=False),
+    sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('used_at', UtcTime(), nullable=False),
+    sa.ForeignKeyConstraint(['owner_id'], ['users.id'], name=op.f('fk_contexts_owner_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_contexts')),
+    sa.UniqueConstraint('owner_id', 'digest', name=op.f('uq_contexts_owner_id_digest'))
+    )
+    with op.batch_alter_table('contexts', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_contexts_used_at'), ['used_at'], unique=False)
+
     op.create_table('group_members',
     sa.Column('group_id', sa.Integer(), nullable=False),
     sa.Column('user_id', sa.Integer(), nullable=False),
@@ -351,6 +378,23 @@ def upgrade() -> None:
     )
     with op.batch_alter_table('config_policies', schema=None) as batch_op:
         batch_op.create_index('uq_config_policies_cluster', ['workload'], unique=True, sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
+
+    op.create_table('context_chunk_data',
+    sa.Column('chunk_id', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.ForeignKeyConstraint(['chunk_id'], ['context_chunks.id'], name=op.f('fk_context_chunk_data_chunk_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('chunk_id', name=op.f('pk_context_chunk_data'))
+    )
+    op.create_table('context_parts',
+    sa.Column('context_id', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('number', sa.Integer(), autoincrement=False, nullable=False),
+    sa.Column('chunk_id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
+    sa.ForeignKeyConstraint(['chunk_id'], ['context_chunks.id'], name=op.f('fk_context_parts_chunk_id')),
+    sa.ForeignKeyConstraint(['context_id'], ['contexts.id'], name=op.f('fk_context_parts_context_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('context_id', 'number', name=op.f('pk_context_parts'))
+    )
+    with op.batch_alter_table('context_parts', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_context_parts_chunk_id'), ['chunk_id'], unique=False)
 
     op.create_table('import_tables',
     sa.Column('import_id', sa.Integer(), nullable=False),
@@ -746,11 +790,16 @@ def upgrade() -> None:
     )
     op.create_table('model_definitions',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
-    sa.Column('content', sa.LargeBinary(), nullable=False),
     sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.Column('context_id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=True),
+    sa.ForeignKeyConstraint(['context_id'], ['contexts.id'], name=op.f('fk_model_definitions_context_id')),
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_model_definitions_experiment_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('experiment_id', name=op.f('pk_model_definitions'))
     )
+    with op.batch_alter_table('model_definitions', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_model_definitions_context_id'), ['context_id'], unique=False)
+
     op.create_table('search_decisions',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('number', sa.Integer(), autoincrement=False, nullable=False),
@@ -1011,9 +1060,14 @@ def upgrade() -> None:
     op.create_table('task_contexts',
     sa.Column('task_id', sa.String(length=80), nullable=False),
     sa.Column('content', sa.LargeBinary(), nullable=False),
+    sa.Column('context_id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=True),
+    sa.ForeignKeyConstraint(['context_id'], ['contexts.id'], name=op.f('fk_task_contexts_context_id')),
     sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_task_contexts_task_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('task_id', name=op.f('pk_task_contexts'))
     )
+    with op.batch_alter_table('task_contexts', schema=None) as batch_op:
+        batch_op.create_index(batch_op.f('ix_task_contexts_context_id'), ['context_id'], unique=False)
+
     op.create_table('task_dependencies',
     sa.Column('task_id', sa.String(length=80), nullable=False),
     sa.Column('needs_id', sa.String(length=80), nullable=False),
@@ -1123,6 +1177,9 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_task_dependencies_needs_id'))
 
     op.drop_table('task_dependencies')
+    with op.batch_alter_table('task_contexts', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_task_contexts_context_id'))
+
     op.drop_table('task_contexts')
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_checkpoints_trial_id'))
@@ -1168,6 +1225,9 @@ def downgrade() -> None:
 
     op.drop_table('storage_removals')
     op.drop_table('search_decisions')
+    with op.batch_alter_table('model_definitions', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_model_definitions_context_id'))
+
     op.drop_table('model_definitions')
     op.drop_table('held_starts')
     with op.batch_alter_table('gates', schema=None) as batch_op:
@@ -1248,6 +1308,11 @@ def downgrade() -> None:
 
     op.drop_table('models')
     op.drop_table('import_tables')
+    with op.batch_alter_table('context_parts', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_context_parts_chunk_id'))
+
+    op.drop_table('context_parts')
+    op.drop_table('context_chunk_data')
     with op.batch_alter_table('config_policies', schema=None) as batch_op:
         batch_op.drop_index('uq_config_policies_cluster', sqlite_where=sa.text('workspace_id IS NULL'), postgresql_where=sa.text('workspace_id IS NULL'))
 
@@ -1270,6 +1335,14 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_group_members_user_id'))
 
     op.drop_table('group_members')
+    with op.batch_alter_table('contexts', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_contexts_used_at'))
+
+    op.drop_table('contexts')
+    with op.batch_alter_table('context_chunks', schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f('ix_context_chunks_used_at'))
+
+    op.drop_table('context_chunks')
     op.drop_table('cluster_messages')
     op.drop_table('agent_join_tokens')
     op.drop_table('users')

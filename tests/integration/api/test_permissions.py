@@ -398,6 +398,11 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("POST", "/api/v1/runs/start", {"runId": "{trial_id}"}, REPORT),
     # tasks
     ("GET", "/api/v1/tasks/{task_id}", None, SEEN),
+    # contexts in chunks: a user's own; the task has its files in one piece
+    ("POST", "/api/v1/undeterred/contexts/missing", {"chunks": ["0000000000000000000000000000000000000000000000000000000000000000"]}, USERS_WRITE),
+    ("PUT", "/api/v1/undeterred/contexts/chunks/{chunk}", {"a": "chunk"}, USERS_WRITE),
+    ("POST", "/api/v1/undeterred/contexts", {"chunks": [], "files": [{"path": "empty"}]}, USERS_WRITE),
+    ("GET", "/api/v1/undeterred/tasks/{task_id}/context", None, "401 404 404 404 404 404 404 404 404 404 404 404"),
     ("GET", "/api/v1/tasks/{task_id}/context_directory", None, "401 404 404 404 404 404 404 404 200 404 404 404"),
     ("GET", "/api/v1/tasks/{task_id}/logs", None, SEEN),
     ("GET", "/api/v1/tasks/{task_id}/logs/fields", None, SEEN),
@@ -657,7 +662,7 @@ class World:
             "agent_id": "agent-a", "slot_id": "0", "page": "login", "asset": "icon.svg", "digest": web_files.load().digest,
             "kind": "validation_metrics", "metrics_kind": "training", "config": yaml.safe_dump(api.config()),
             "workspace_id": workspace_id, "project_id": project_id, "group_id": group_id, "role_id": 4, "workload": "EXPERIMENT",
-            "over_id": over_id, "submitted_id": submitted["submission"]["jobId"], "label": "x", "external_id": str(uuid.uuid4()),
+            "over_id": over_id, "submitted_id": submitted["submission"]["jobId"], "label": "x", "chunk": "a15b18fb8a0353fa5b6491e378bf3379bcd0d34cd518e3a2bd97486e1c123cff", "external_id": str(uuid.uuid4()),
             "token_id": (await owner.post("/api/v1/tokens"))["tokenId"],
         }  # fmt: skip
         path = f"/api/v1/experiments/{run.experiment_id}"
