@@ -110,10 +110,10 @@ def edit(campaign_id: CampaignId, file: File, folder: Folder = None, include: In
 
 
 def _body(file: Path, folder: Path | None, include: Sequence[Path]) -> dict[str, Any]:
-    files = pack(folder, include)
-    if files:
-        show(files, folder)
-    return {"definition": read_config(file, []), "files": files}
+    code = pack(folder, include)
+    if code.entries:
+        show(code, folder)
+    return {"definition": read_config(file, []), "files": code.files()}
 
 
 @app.command("describe")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cli import render, session
-from cli.progress import progress
+from cli.progress import Meter, progress
 from determined import errors
-from determined.common.context import FILE_TYPE, IGNORE_FILE
+from determined.common.context import IGNORE_FILE, Folder
 
 _CREATE_TIMEOUT_S = 300.0
 _MOST_NAMED = 5
@@ -92,32 +92,32 @@ def override_config(text: str, overrides: Sequence[str], origin: str, test_mode:
     return out.getvalue()
 
 
-def pack(model_dir: Path | None, includes: Sequence[Path]) -> list[dict[str, Any]]:
-    """The folder and what is put beside it, as the cluster takes them.
+def pack(model_dir: Path | None, includes: Sequence[Path]) -> Folder:
+    """The folder and what is put beside it. A small one is read here.
 
     Raises:
         InvalidContextException: The folder can't be packed.
     """
-    from determined.common.context import pack_context
-
-    if model_dir is not None:
-        with progress("reading the folder"):
-            return pack_context(model_dir, includes)
-    if includes:
+    if model_dir is None and includes:
         raise errors.InvalidContextException("--include needs a model directory to put things beside; give one.")
-    return []
+    with progress("reading the folder"):
+        return read(Folder(model_dir, includes))
 
 
-def show(files: Sequence[Mapping[str, Any]], model_dir: Path | None) -> None:
+def read(folder: Folder) -> Folder:
+    """The same, once its files were read if they are few. Raises: InvalidContextException."""
+    if not folder.is_large:
+        folder.files()
+    return folder
+
+
+def show(folder: Folder, model_dir: Path | None) -> None:
     """Tell on stderr what will be sent, and what of the folder will not."""
-    sent = sorted(
-        ((_decoded_size(file["content"]), str(file["path"])) for file in files if file["type"] == FILE_TYPE),
-        reverse=True,
-    )
+    sent = sorted(((size, name) for name, size in folder.sizes.items()), reverse=True)
     names = [f"{name} ({render.size(size)})" if size > _LARGE else name for size, name in sent]
     volume = render.size(sum(size for size, _ in sent))
     render.note(f"Sending the configuration and {len(sent)} file(s), {volume}{_listed(names)}")
-    left_out = left_out_of(model_dir, {str(file["path"]) for file in files}) if model_dir is not None else []
+    left_out = left_out_of(model_dir, {name for name, _ in folder.entries}) if model_dir is not None else []
     if left_out:
         render.note(f"Left out by {IGNORE_FILE} or as never needed{_listed(left_out)}")
 
@@ -139,9 +139,24 @@ def left_out_of(model_dir: Path, sent: Collection[str]) -> list[str]:
     return found
 
 
+def code_of(folder: Folder, field: str) -> dict[str, Any]:
+    """The fields of a request that say its files, small ones as `field`. A large folder is uploaded.
+
+    Raises:
+        InvalidContextException: A file can't be read or changes meanwhile, or all are larger than the cluster takes.
+    """
+    from determined.common.experimental._contexts import code_of
+
+    if not folder.is_large:
+        return {field: folder.files()}
+    meters = {"hashing": Meter(), "sending": Meter()}
+    with progress("hashing and sending the folder", lambda: meters["sending"].at() or meters["hashing"].at()):
+        return code_of(session.get(), folder, field, lambda what, done, total: meters[what](done, total))
+
+
 def send(
     config: str,
-    files: Sequence[Mapping[str, Any]],
+    folder: Folder,
     *,
     project_id: int | None = None,
     template: str | None = None,
@@ -156,7 +171,7 @@ def send(
         InvalidRequestException: The cluster refuses the configuration.
         MasterNotFoundException: There was no answer.
     """
-    body: dict[str, Any] = {"config": config, "modelDefinition": files, "activate": activate}
+    body: dict[str, Any] = {"config": config, "activate": activate, **code_of(folder, "modelDefinition")}
     body |= {"projectId": project_id} if project_id is not None else {}
     body |= {"template": template} if template is not None else {}
     body |= {"validateOnly": True} if validate_only else {}
@@ -165,7 +180,7 @@ def send(
 
 def send_many(
     configs: Sequence[str],
-    files: Sequence[Mapping[str, Any]],
+    folder: Folder,
     *,
     project_id: int | None = None,
     template: str | None = None,
@@ -175,7 +190,7 @@ def send_many(
     same: dict[str, Any] = {"activate": activate}
     same |= {"projectId": project_id} if project_id is not None else {}
     same |= {"template": template} if template is not None else {}
-    body = {"experiments": [{"config": config, **same} for config in configs], "modelDefinition": files}
+    body = {"experiments": [{"config": config, **same} for config in configs]} | code_of(folder, "modelDefinition")
     return _sent("/api/v1/undeterred/experiments", body)["experiments"]
 
 
@@ -199,11 +214,6 @@ def _sent(path: str, body: Mapping[str, Any], *, validate_only: bool = False) ->
 def _listed(names: Sequence[str]) -> str:
     more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
-
-
-def _decoded_size(content: str) -> int:
-    """Base64 has 4 characters for 3 bytes, with `=` for those that the last group lacks."""
-    return len(content) // 4 * 3 - content[-2:].count("=")
 
 
 def _put(config: Any, path: Sequence[str], value: Any) -> None:

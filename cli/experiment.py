@@ -110,25 +110,25 @@ def create(
     texts = creation.read_configs(config_file, config or [], test_mode and not local)
     if len(texts) > 1 and any((follow, follow_first_trial, test_mode, local)):
         raise ValueError(f"{config_file} has {len(texts)} documents: --follow, -f, --test-mode and --local take one.")
-    files = creation.pack(model_def, include or [])
+    folder = creation.pack(model_def, include or [])
     if len(texts) > 1:
         for text in texts:
             check_config(text, str(config_file), template=template, has_positions=not config)
-        creation.show(files, model_def)
-        for made in creation.send_many(texts, files, project_id=project_id, template=template, activate=not paused):
+        creation.show(folder, model_def)
+        for made in creation.send_many(texts, folder, project_id=project_id, template=template, activate=not paused):
             render.say(f"Created experiment {made['id']}")
         return
     [text] = texts
     if local:
         from cli.local import run_local
 
-        raise typer.Exit(run_local(text, str(config_file), files, has_positions=not config))
+        raise typer.Exit(run_local(text, str(config_file), folder.files(), has_positions=not config))
     check_config(text, str(config_file), template=template, has_positions=not (config or test_mode))
-    creation.show(files, model_def)
+    creation.show(folder, model_def)
     if test_mode:
-        creation.send(text, files, project_id=project_id, template=template, validate_only=True)
+        creation.send(text, folder, project_id=project_id, template=template, validate_only=True)
         render.note("The configuration is valid.")
-    created = creation.send(text, files, project_id=project_id, template=template, activate=not paused)
+    created = creation.send(text, folder, project_id=project_id, template=template, activate=not paused)
     experiment_id = int(created["experiment"]["id"])
     render.say(f"Created experiment {experiment_id}")
     if follow or (follow_first_trial and render.is_interactive()):

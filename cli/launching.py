@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from cli.bundles import Bundle
 from cli.options import LogLines
 from cli.progress import progress
 from determined.common.api._url import api_path
+from determined.common.context import Folder
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,11 @@ class LaunchOptions(Bundle):
         mounts: list[Any] = [*(config.get("bind_mounts") or []), *map(_mount, self.volume or [])]
         return config | ({"bind_mounts": mounts} if mounts else {})
 
-    def files(self) -> list[dict[str, Any]]:
-        """The files. Raises: InvalidContextException."""
-        if self.context is not None or not self.include:
-            return create.pack(self.context, self.include or [])
-        with tempfile.TemporaryDirectory() as empty:
-            return create.pack(Path(empty), self.include)
+    def code(self, field: str = "files") -> dict[str, Any]:
+        """The fields that say the files: see `create.code_of`. Raises: InvalidContextException."""
+        with progress("reading the folder"):
+            folder = create.read(Folder(self.context, self.include or []))
+        return create.code_of(folder, field) if folder.entries else {}
 
     def workspace_id(self) -> int | None:
         """None: the cluster's first one. Raises: NotFoundException."""
@@ -66,9 +65,9 @@ class LaunchOptions(Bundle):
         """The message that launches it. Raises: as the others here."""
         return {
             "config": self.written(),
-            "files": self.files() or None,
             "templateName": self.template,
             "workspaceId": self.workspace_id(),
+            **self.code(),
         }
 
 

@@ -110,7 +110,7 @@ def create(
     options = launching.LaunchOptions(config_file=config_file, config=config, context=context, include=include)
     body = {
         "config": json.dumps(options.written()),
-        "contextDirectory": options.files(),
+        **options.code("contextDirectory"),
         "projectId": project_id,
         "forkedFrom": fork,
         "parentId": parent,

@@ -125,6 +125,43 @@ def write_members(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo],
         os.utime(path, (member.mtime, member.mtime))
 
 
+def write_stream(archive: tarfile.TarFile, folder: str, max_bytes: int) -> None:
+    """Write an archive of files and folders that can be read once only below `folder`, which is empty.
+
+    Raises:
+        InvalidContextException: A member is harmful, as `check_members` says, or a link; what came before it is there.
+    """
+    seen: set[str] = set()
+    folders: list[tuple[str, tarfile.TarInfo]] = []
+    total = 0
+    while (member := archive.next()) is not None:
+        name = checked_name(member, max_bytes)
+        if not name:
+            continue
+        if not (member.isreg() or member.isdir()):
+            raise InvalidContextException(f"the archive is refused: {name!r} is a link")
+        total += member.size
+        if total > max_bytes or len(seen) >= MAX_MEMBERS:
+            raise InvalidContextException(
+                f"the archive is refused: up to {name!r} it has {len(seen):,} entries and {total:,} bytes, more than "
+                f"the {MAX_MEMBERS:,} and {max_bytes:,} allowed"
+            )
+        path = os.path.join(folder, name)
+        try:
+            if member.isdir():
+                os.makedirs(path, exist_ok=True)
+                folders.append((path, member))
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                _write_file(archive, member, path)
+        except (FileExistsError, NotADirectoryError) as e:
+            raise InvalidContextException(f"the archive is refused: {name!r} is in it twice, or below a file") from e
+        seen.add(name)
+    for path, member in reversed(folders):
+        os.chmod(path, (member.mode & 0o777) | 0o700)
+        os.utime(path, (member.mtime, member.mtime))
+
+
 def _write_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
     source = archive.extractfile(member)
     assert source is not None

@@ -9,13 +9,13 @@ import os
 import pathlib
 import stat
 
-from determined.common._tar import check_members, write_members
+from determined.common._tar import check_members, write_members, write_stream
 from determined.errors import InvalidContextException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any, Callable
+    from typing import IO, Any, Callable
 
     IsIgnored = Callable[[str], bool]
 
@@ -24,6 +24,8 @@ MAX_CONTEXT_BYTES = (128 << 20) // 8 * 6 - (1 << 20)
 # What a container unpacks may be a little larger: an older client counted differently.
 _MAX_UNPACKED_BYTES = 128 << 20
 _MAX_NAMED_FILES = 5
+# Beyond this a context is uploaded in chunks: base64 within one request costs more than the requests for the chunks.
+LARGE_BYTES = 8 << 20
 
 BUILT_IN_IGNORES = (
     "__pycache__/",
@@ -60,12 +62,49 @@ def pack_context(
     Raises:
         InvalidContextException: No directory, two things of one name, files that can't be read, or over 95 MiB.
     """
-    root = pathlib.Path(model_dir)
-    if not root.is_dir():
-        raise InvalidContextException(
-            f"the model directory {str(root)!r} is not a directory; give the folder with your training code"
-        )
-    entries: list[tuple[str, pathlib.Path]] = list(_walk(root, ""))
+    return _read_all(_entries(model_dir, includes))
+
+
+class Folder:
+    """What would be sent of a model directory.
+
+    Args:
+        model_dir: The directory; None if there are `includes` only, or nothing.
+        includes: As for `pack_context`.
+
+    Attributes:
+        entries: Name and path of each file and folder, in order.
+        sizes: Of the files, in bytes, by name.
+        context_id: What the cluster calls it once it was uploaded in chunks.
+
+    Raises:
+        InvalidContextException: No directory, or two things of one name.
+    """
+
+    def __init__(
+        self, model_dir: str | os.PathLike[str] | None, includes: Iterable[str | os.PathLike[str]] = ()
+    ) -> None:
+        self.entries = _entries(model_dir, includes)
+        self.sizes = {name: path.stat().st_size for name, path in self.entries if path.is_file()}
+        self.context_id = ""
+        self._files: list[dict[str, Any]] | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is better uploaded in chunks than as a part of the request that needs it."""
+        return sum(self.sizes.values()) > LARGE_BYTES
+
+    def files(self) -> list[dict[str, Any]]:
+        """As `pack_context`. Raises: InvalidContextException."""
+        if self._files is None:
+            self._files = _read_all(self.entries)
+        return self._files
+
+
+def _entries(
+    model_dir: str | os.PathLike[str] | None, includes: Iterable[str | os.PathLike[str]]
+) -> list[tuple[str, pathlib.Path]]:
+    entries: list[tuple[str, pathlib.Path]] = [] if model_dir is None else _entries_of(pathlib.Path(model_dir))
     names = {name.split("/", 1)[0] for name, _ in entries}
     for include in map(pathlib.Path, includes):
         name = include.resolve().name
@@ -83,7 +122,15 @@ def pack_context(
             entries.append((name, include))
         else:
             raise InvalidContextException(f"can't include {str(include)!r}: it does not exist")
-    return _read_all(entries)
+    return entries
+
+
+def _entries_of(root: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
+    if not root.is_dir():
+        raise InvalidContextException(
+            f"the model directory {str(root)!r} is not a directory; give the folder with your training code"
+        )
+    return list(_walk(root, ""))
 
 
 def files_of(
@@ -139,6 +186,34 @@ def unpack_context(tgz_bytes: bytes, dest: str | os.PathLike[str], max_bytes: in
             members = check_members(archive, max_bytes)
             os.mkdir(scratch)
             write_members(archive, members, scratch)
+        _move_into(scratch, target)
+    except (tarfile.TarError, EOFError) as e:
+        raise InvalidContextException(f"the archive is damaged: {e}") from e
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def unpack_stream(tar: IO[bytes], dest: str | os.PathLike[str], max_bytes: int) -> None:
+    """Unpack a tar into `dest` while it arrives, all of it or nothing.
+
+    Args:
+        tar: Where it is read from, not packed.
+        dest: As for `unpack_context`.
+        max_bytes: The most that the files may have together.
+
+    Raises:
+        InvalidContextException: The archive is damaged, too large, or has a member that leads out of `dest`.
+    """
+    import shutil
+    import tarfile
+
+    target = os.fspath(dest)
+    os.makedirs(target, exist_ok=True)
+    scratch = os.path.join(target, f".determined-unpack-{os.getpid()}")
+    try:
+        os.mkdir(scratch)
+        with tarfile.open(fileobj=tar, mode="r|") as archive:
+            write_stream(archive, scratch, max_bytes)
         _move_into(scratch, target)
     except (tarfile.TarError, EOFError) as e:
         raise InvalidContextException(f"the archive is damaged: {e}") from e

@@ -22,9 +22,12 @@ from determined.exec._master import connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
-    from determined.exec._master import Master
+    from determined.exec._master import Master, Stream
+
+    T = TypeVar("T")
 
 # A master that is away is waited for as long as it takes: an end would count as a failure of the user's code. One that
 # answers with an error of its own, for so long, will not get better.
@@ -33,6 +36,7 @@ _SERVER_ERROR_LIMIT_S = 600.0
 _RENDEZVOUS_TIMEOUT_S = 120.0
 _RENDEZVOUS_ANSWER_S = 60.0
 _RENDEZVOUS_WARNING_S = 600.0
+_CONTEXT = "the model directory"
 
 
 def main() -> None:
@@ -87,8 +91,12 @@ def _enter(folder: str) -> None:
 
 
 def _unpack_context(master: Master, env: TaskEnvironment) -> None:
-    answer = _get(master, api_path("tasks", env.task_id, "context_directory"), "the model directory")
+    path = api_path("tasks", env.task_id, "context_directory")
+    answer = _get(master, f"{path}?byStream=true", _CONTEXT)
     packed = str(answer.get("b64Tgz") or "")
+    stream_bytes = int(answer.get("streamBytes") or 0)
+    if stream_bytes:
+        _unpack_stream(master, env, stream_bytes)
     if not packed:
         return
     import binascii
@@ -98,6 +106,21 @@ def _unpack_context(master: Master, env: TaskEnvironment) -> None:
     try:
         unpack_context(binascii.a2b_base64(packed), env.workdir)
     except (errors.InvalidContextException, binascii.Error) as e:
+        fail(f"can't unpack the files of this task: {e}")
+
+
+def _unpack_stream(master: Master, env: TaskEnvironment, size: int) -> None:
+    import io
+
+    from determined.common.context import unpack_stream
+    from determined.exec._resumed import Resumed
+
+    path = api_path("undeterred", "tasks", env.task_id, "context")
+    stream = Resumed(lambda offset: _opened(master, f"{path}?offset={offset}", _CONTEXT, 60.0), size)
+    try:
+        with io.BufferedReader(stream, 1 << 20) as tar:
+            unpack_stream(tar, env.workdir, size)
+    except errors.InvalidContextException as e:
         fail(f"can't unpack the files of this task: {e}")
 
 
@@ -123,10 +146,18 @@ def _addresses(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _get(master: Master, path: str, what: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    return _asked(lambda: master.get(path, timeout_s=timeout_s).json(), what, timeout_s)
+
+
+def _opened(master: Master, path: str, what: str, timeout_s: float) -> Stream:
+    return _asked(lambda: master.open(path, timeout_s=timeout_s), what, timeout_s)
+
+
+def _asked(ask: Callable[[], T], what: str, timeout_s: float) -> T:
     backoff, started, warned_at = Backoff(), time.monotonic(), 0.0
     while True:
         try:
-            return master.get(path, timeout_s=timeout_s).json()
+            return ask()
         except (errors.UnauthenticatedException, errors.ForbiddenException) as e:
             fail(f"the cluster has ended this allocation ({e.message.partition(';')[0]}); nothing was started")
         except errors.APIException as e:

@@ -69,11 +69,12 @@ def create_experiment(session: Session, text: str, model_dir: str | os.PathLike[
     """
     import logging
 
-    from determined.common.context import pack_context
+    from determined.common.context import Folder
+    from determined.common.experimental._contexts import code_of
     from determined.common.experimental._wire import warnings_of
 
-    context = pack_context("." if model_dir is None else model_dir, ())
-    body: dict[str, Any] = {"config": text, "modelDefinition": context, "activate": True}
+    body: dict[str, Any] = {"config": text, "activate": True}
+    body |= code_of(session, Folder("." if model_dir is None else model_dir))
     answer = session.post(api_path("experiments"), body, idempotency_key=key, timeout_s=_CREATE_TIMEOUT_S).json()
     logger = logging.getLogger("determined.searcher")
     for warning in warnings_of(answer):

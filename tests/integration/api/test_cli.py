@@ -20,6 +20,7 @@ import yaml
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
+from api.services import chunked_contexts
 from cli.main import main
 from database.models import Agent, CampaignRun, Experiment, ResourcePool, Trial, UserToken
 from database.types import utc_now
@@ -882,3 +883,46 @@ async def test_campaign_lives(api: Served, det: Det, user: Caller, tmp_path: Pat
     assert "run 2: ERROR" in waited.out
     await det(user, "campaign", "delete", number, "--yes")
     await det(user, "campaign", "describe", number, code=4)
+
+
+async def test_a_large_folder_is_sent_in_chunks_once(
+    api: Served, det: Det, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from determined.common import context
+
+    monkeypatch.setattr(context, "LARGE_BYTES", 1000)
+    sent: list[str] = []
+    put = chunked_contexts.put_chunk
+    monkeypatch.setattr(chunked_contexts, "put_chunk", lambda *args: (sent.append(args[2]), put(*args)))
+    user, folder = api.user(), tmp_path / "model"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text("print()\n" * 500)
+    (folder / "pkg" / "weights.bin").write_bytes(bytes(range(256)) * 20_000)
+    (folder / "left.tmp").write_text("no")
+    (folder / ".detignore").write_text("*.tmp\n")
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(api.config()))
+    number = int((await det(user, "e", "create", config, folder)).out.split()[-1])
+    assert len(sent) == 3, "two chunks of the large file, and one of the small ones"
+    assert (
+        "2 file(s), 5.1 MB: pkg/weights.bin (5.1 MB), train.py" in (await det(user, "e", "create", config, folder)).err
+    )
+    (folder / "train.py").write_text("print(1)\n" * 500)
+    await det(user, "task", "create", command_file(tmp_path), "--context", folder)
+    assert len(sent) == 4, "only what changed"
+    await det(user, "e", "download-model-def", number, "--output-dir", tmp_path)
+    with tarfile.open(tmp_path / f"experiment_{number}_model_def.tgz") as packed:
+        assert sorted(packed.getnames()) == ["pkg", "pkg/weights.bin", "train.py"]
+        file = packed.extractfile("pkg/weights.bin")
+        assert file is not None
+        assert file.read() == bytes(range(256)) * 20_000
+    monkeypatch.setattr(api.parts.settings, "context_limit_mib", 1)
+    told = (await det(user, "e", "create", config, folder, code=1)).err
+    assert "this cluster takes 1 MiB (context_limit_mib). The largest files: pkg/weights.bin (4.9 MiB)" in told
+
+
+def command_file(folder: Path) -> Path:
+    """The configuration of a generic task."""
+    path = folder / "task.yaml"
+    path.write_text("entrypoint: [python3, train.py]\nresources: {slots: 0}\n")
+    return path

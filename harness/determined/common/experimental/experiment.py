@@ -7,7 +7,9 @@ import time
 
 from determined import errors
 from determined.common.api import _io
-from determined.common.api._url import api_path
+from determined.common.api._response import unreachable
+from determined.common.api._transport import TransportError
+from determined.common.api._url import api_path, path_of
 from determined.common.experimental._rows import Rows, Shown, moment
 from determined.common.experimental._types import (
     CheckpointSortBy,
@@ -271,13 +273,22 @@ class Experiment(Shown):
 
     def download_code(self, output_dir: str | None = None) -> str:
         """Write the model directory as a tar.gz into `output_dir` (or here), and return the file's path."""
-        import base64
         import os
-        import pathlib
 
-        answer = (self._session.get(api_path("experiments", self._id, "model_def"))).json()
         path = os.path.join(output_dir or os.getcwd(), f"experiment_{self._id}_model_def.tgz")
-        _io.run(pathlib.Path(path).write_bytes, base64.b64decode(answer["b64Tgz"]))
+        answer = self._session.open(path_of("experiments", self._id, "model_def"))
+        try:
+            file = _io.run(open, path, "wb")
+            try:
+                for piece in answer.chunks():
+                    _io.run(file.write, piece)
+            finally:
+                _io.run(file.close)
+        except TransportError as e:
+            _io.run(os.unlink, path)
+            raise unreachable(self._session.master, e) from e
+        finally:
+            answer.close()
         return path
 
     def list_metrics(self, group: str = "validation") -> Rows[TrialMetrics]:

@@ -57,7 +57,8 @@ class AsyncMaster:
 
         Args:
             config: The configuration: the path of a YAML file, or a dictionary.
-            model_dir: The directory with the training code, at most 95 MiB.
+            model_dir: The directory with the training code. A large one is uploaded in chunks, those that the cluster
+                lacks: up to what its setting `context_limit_mib` says.
             includes: Further files and directories to put beside it.
             project_id: The project to put it into.
             template: The name of a template to fill it up from.
@@ -72,9 +73,9 @@ class AsyncMaster:
 
         body: dict[str, Any] = {
             "config": config_text(config),
-            "modelDefinition": await _packed("create_experiment", model_dir, includes),
             "activate": activate,
         }
+        body |= await _code_of(self._session, "create_experiment", model_dir, includes)
         if project_id is not None:
             body["projectId"] = project_id
         if template is not None:
@@ -122,8 +123,8 @@ class AsyncMaster:
         same |= {"template": template} if template is not None else {}
         body = {
             "experiments": [{"config": config_text(config), **same} for config in configs],
-            "modelDefinition": await _packed("create_experiments", model_dir, includes),
         }
+        body |= await _code_of(self._session, "create_experiments", model_dir, includes)
         answer = (
             await self._session.post(
                 api_path("undeterred/experiments"), body, idempotency_key=new_key(), timeout_s=_CREATE_TIMEOUT_S
@@ -461,17 +462,43 @@ class AsyncMaster:
         await logout(self._session)
 
 
+async def _code_of(
+    session: AsyncSession,
+    called: str,
+    model_dir: str | os.PathLike[str] | None,
+    includes: Iterable[str | os.PathLike[str]] | None,
+) -> dict[str, Any]:
+    """The fields of a request that say the code of an experiment; a large folder is uploaded. `called`: as `_packed`.
+
+    Raises:
+        InvalidContextException: It can't be read.
+    """
+    _check_includes(called, model_dir, includes)
+    if model_dir is None:
+        return {"modelDefinition": []}
+    from determined.common.context import Folder
+    from determined.common.experimental._async._contexts import code_of
+
+    return await code_of(session, await _io.run(Folder, model_dir, includes or ()))
+
+
+def _check_includes(
+    called: str, model_dir: str | os.PathLike[str] | None, includes: Iterable[str | os.PathLike[str]] | None
+) -> None:
+    if model_dir is None and includes:
+        raise errors.InvalidContextException(f"{called}: includes need a model_dir to be put beside")
+
+
 async def _packed(
     called: str, model_dir: str | os.PathLike[str] | None, includes: Iterable[str | os.PathLike[str]] | None
 ) -> list[dict[str, Any]]:
-    """The code of an experiment as it is sent. `called`: the method, for what it says.
+    """Files as they are sent within a request. `called`: the method, for what it says.
 
     Raises:
         InvalidContextException: It can't be packed.
     """
+    _check_includes(called, model_dir, includes)
     if model_dir is None:
-        if includes:
-            raise errors.InvalidContextException(f"{called}: includes need a model_dir to be put beside")
         return []
     from determined.common.context import pack_context
 

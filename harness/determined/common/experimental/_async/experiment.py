@@ -6,7 +6,9 @@ import time
 
 from determined import errors
 from determined.common.api._async import _io
-from determined.common.api._url import api_path
+from determined.common.api._response import unreachable
+from determined.common.api._transport import TransportError
+from determined.common.api._url import api_path, path_of
 from determined.common.experimental._async._wire import new_key, pages
 from determined.common.experimental._async.checkpoint import AsyncCheckpoint
 from determined.common.experimental._async.trial import AsyncTrial, checkpoints_of, metrics_of_trials, ranked
@@ -278,13 +280,22 @@ class AsyncExperiment(Shown):
 
     async def download_code(self, output_dir: str | None = None) -> str:
         """Write the model directory as a tar.gz into `output_dir` (or here), and return the file's path."""
-        import base64
         import os
-        import pathlib
 
-        answer = (await self._session.get(api_path("experiments", self._id, "model_def"))).json()
         path = os.path.join(output_dir or os.getcwd(), f"experiment_{self._id}_model_def.tgz")
-        await _io.run(pathlib.Path(path).write_bytes, base64.b64decode(answer["b64Tgz"]))
+        answer = await self._session.open(path_of("experiments", self._id, "model_def"))
+        try:
+            file = await _io.run(open, path, "wb")
+            try:
+                async for piece in answer.chunks():
+                    await _io.run(file.write, piece)
+            finally:
+                await _io.run(file.close)
+        except TransportError as e:
+            await _io.run(os.unlink, path)
+            raise unreachable(self._session.master, e) from e
+        finally:
+            await answer.close()
         return path
 
     async def list_metrics(self, group: str = "validation") -> Rows[TrialMetrics]:
