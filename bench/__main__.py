@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|storage|space|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|contexts|storage|space|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from bench import (
     clients,
     cluster,
+    contexts,
     creating,
     hosts,
     importing,
@@ -53,6 +54,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "rolling": rolling.figures,
     "wire": wire.figures,
     "creating": creating.figures,
+    "contexts": contexts.figures,
     "storage": storage.figures,
     "space": space.figures,
     "searchers": searchers.figures,
