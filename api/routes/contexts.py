@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +22,7 @@ from api.services.context_contents import Contents, stored, tar_size
 
 router = APIRouter(route_class=Route, tags=["tasks"])
 
-_BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": {}}}}
+_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/octet-stream": {}}}}
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The SHA-256 of the bytes, in hexadecimal.")]
 
 

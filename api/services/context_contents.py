@@ -10,7 +10,6 @@ import tarfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 from sqlalchemy import Select, select
@@ -60,7 +59,7 @@ class Entry:
         return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def stored(session: Session, statement: Select[Any]) -> Stored | None:
+def stored(session: Session, statement: Select[bytes, int | None]) -> Stored | None:
     """What a row has, by a statement for its `content` and `context_id`; None if there is no row."""
     row = session.execute(statement).one_or_none()
     if row is None:

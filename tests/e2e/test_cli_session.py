@@ -6,8 +6,10 @@ All tests share one cluster.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -83,6 +85,34 @@ def test_a_log_is_followed_over_a_restart_of_the_api(cluster: Embedded) -> None:
             follower.wait()
     assert steps(log.read_text()) == list(range(1, 26))
     assert (cluster.folder / "said").read_text().count("does not answer") == 1
+
+
+def test_a_large_folder_goes_on_after_the_api_was_killed_and_reaches_the_trial(cluster: Embedded) -> None:
+    config, model = files(cluster, sleep=0, length=1)
+    weights = random.Random(3).randbytes(64 << 20)
+    (Path(model) / "weights.bin").write_bytes(weights)
+    with (Path(model) / "train.py").open("a") as script:
+        script.write("import hashlib\nprint('sha', hashlib.sha256(open('weights.bin', 'rb').read()).hexdigest())\n")
+    command = [sys.executable, "-m", "cli", "experiment", "create", config, model, "-f"]
+    creating = subprocess.Popen(
+        command, env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+    def stored() -> int:
+        return cluster.rows("SELECT count(*) FROM context_chunks")[0][0]
+
+    try:
+        cluster.until(lambda: stored() >= 2, 60, "two chunks were stored")
+        os.kill(cluster.pid("api"), signal.SIGKILL)
+        assert stored() < 16, "it was in the middle"
+        cluster.up()
+        out, err = creating.communicate(timeout=120)
+    finally:
+        creating.kill()
+        creating.wait()
+        (Path(model) / "weights.bin").unlink()
+    assert creating.returncode == 0, err
+    assert f"sha {hashlib.sha256(weights).hexdigest()}" in out
 
 
 def test_what_is_wrong_is_said_before_anything_is_sent(cluster: Embedded) -> None:
