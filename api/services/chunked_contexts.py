@@ -1,8 +1,8 @@
-"""Contexts that are uploaded in chunks: whoever uploads again sends what is not there yet, and nothing twice.
+"""Contexts that are uploaded in chunks: a client that uploads again sends what is not there yet, and nothing twice.
 
 A client asks which chunks are missing, sends these, and then the manifest that makes files of them. What it creates
-next names the manifest by its id. All of it is looked up by owner: by the hash of another user's chunk nobody gets it,
-or learns that it exists. Why the bytes are rows: docs/adr/0066-contexts-are-chunks-in-the-database.md.
+next names the manifest by its id. All of it is looked up by owner: the hash of another user's chunk gets nothing, and
+says not that it exists. Why the bytes are rows: docs/adr/0066-contexts-are-chunks-in-the-database.md.
 """
 
 from __future__ import annotations

@@ -116,6 +116,21 @@ def test_whole_files_are_copied_when_they_are_unchanged(
     check(place, third, source, tmp_path / "target")
 
 
+def test_a_file_of_another_size_is_not_asked_for(
+    place: Place, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store(place, source)
+    asked: list[str] = []
+    modified = type(place.storage).modified
+    monkeypatch.setattr(
+        type(place.storage), "modified", lambda self, client, key: (asked.append(key), modified(self, client, key))[1]
+    )
+    with (source / "small.bin").open("ab") as file:
+        file.write(b"longer")
+    check(place, store(place, source, first), source, tmp_path / "target")
+    assert [key.rpartition("/")[2] for key in asked if not key.endswith("json")] == ["large.bin"]
+
+
 def test_a_base_is_an_aid_only(place: Place, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = copies(monkeypatch)
     first = store(place, source)

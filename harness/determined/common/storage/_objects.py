@@ -388,10 +388,14 @@ class ObjectStorage(Storage):
                     self.send_bytes(client, key, content)
                 return entry
 
-        if before is not None:
+        if before is not None and self._may_share(before, os.path.getsize(source)):
             with contextlib.suppress(NotCopied):
                 return self._of_bucket(send, before)
         return self._of_bucket(send, None)
+
+    def _may_share(self, before: Before, size: int) -> bool:
+        """Whether a file of this size may have something of an earlier one: asking the store is a request."""
+        return before.entry.size == size or (self.copies_parts and size > SINGLE_REQUEST)
 
     def is_copied(self, client: Any, key: str, reader: HashingReader, before: Before | None) -> bool:
         """Whether a file is unchanged as a whole, and was copied. Raises: NotCopied."""
@@ -543,6 +547,9 @@ class ObjectStorage(Storage):
         )
 
     # -- what a subclass says: how its SDK does it ---------------------------------------------------------------------
+
+    #: Whether parts of a large object can be copied; else objects of one size, as a whole.
+    copies_parts = False
 
     #: Whether the SDK reads a file in its order although it could leap.
     reads_seekable = True

@@ -59,6 +59,8 @@ class S3Storage(ObjectStorage):
         self._endpoint_url = endpoint_url or None
         self._rules = rules
 
+    copies_parts = True
+
     def fields(self) -> str:
         """As the contract says."""
         return "bucket, access_key, secret_key and endpoint_url"
