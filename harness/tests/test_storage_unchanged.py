@@ -116,6 +116,24 @@ def test_whole_files_are_copied_when_they_are_unchanged(
     check(place, third, source, tmp_path / "target")
 
 
+def test_a_restore_fetches_what_is_selected_and_nothing_else(
+    place: Place, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage_id = store(place, source)
+    fetched: list[str] = []
+    kind = type(place.storage)
+    fetch = kind.fetch_piece
+
+    def noted(self: Any, client: Any, key: str, start: int, length: int) -> bytes:
+        fetched.append(key.rpartition("/")[2])
+        return fetch(self, client, key, start, length)
+
+    monkeypatch.setattr(kind, "fetch_piece", noted)
+    with place.storage.restore_path(storage_id, lambda path: path == "small.bin") as folder:
+        assert os.listdir(folder) == ["small.bin"]
+    assert {name for name in fetched if not name.endswith("manifest.json")} == {"small.bin"}
+
+
 def test_a_file_of_another_size_is_not_asked_for(
     place: Place, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
