@@ -876,11 +876,13 @@ async def test_foreign_user_reads_nothing_of_a_private_workspace_whatever_he_ask
 
 
 async def test_every_change_leaves_one_entry_in_the_audit_log_whichever_it_is(world: World, api: Served) -> None:
-    """Whatever an administrator is answered with success, unless it only reads, reports, or notes a look at a page."""
+    """Whatever an administrator is answered with success, unless it only reads, reports, uploads or notes a look at a page."""
     admin = world.cluster_admin
     changes = 0
     for method, path, body, codes in ROWS:
         if method == "GET" or path in READING_POSTS or path == "/api/v1/users/activity" or codes == REPORT:
+            continue
+        if path.startswith("/api/v1/undeterred/contexts"):  # what is created with them is an entry
             continue
         who = api.session_of(admin.user_id, admin.username)
         before = (await admin.get("/api/v1/undeterred/audit", limit=1))["pagination"]["total"]
