@@ -81,9 +81,10 @@ def read(session: Session, task_ids: Sequence[str], wanted: LogFilter, buckets: 
         return found
     _count(session, found, [of_tasks(task_ids), text(SEVERE), *conditions(wanted)])
     if not wanted.levels or not SEVERE_LEVELS.issuperset(wanted.levels):
-        lowest, highest = (session.scalars(select(edge(TaskLog.id)).where(of_tasks(task_ids))).one()
-                           for edge in (func.min, func.max))  # fmt: skip
-        _estimate(session, found, task_ids, wanted, lowest, highest)
+        edges = (select(edge(TaskLog.id)).where(of_tasks(task_ids)) for edge in (func.min, func.max))
+        lowest, highest = (session.scalar(each) for each in edges)
+        if lowest is not None and highest is not None:  # not all in blocks meanwhile
+            _estimate(session, found, task_ids, wanted, lowest, highest)
     return found
 
 

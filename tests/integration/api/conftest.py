@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from sqlalchemy.engine import make_url
 
 from api.app import create_app
 from api.routes import tasks, trials, webhooks
+from api.services import log_sealing
 from api.settings import ApiSettings
 from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Served, TemporalAway
 from tests.kit.servers import free_port
@@ -97,6 +99,7 @@ async def serving(
         patch.setattr(tasks, "_GRACE_S", 0.1)
         patch.setattr(webhooks, "_TEST_S", 0.05)
         patch.setattr(tasks, "_TICK_S", 0.05)
+        patch.setattr(log_sealing, "_EVERY", timedelta(days=1))  # tests say when
         app = create_app(settings)
         server = server_of(app, settings.port)
         with pytest.MonkeyPatch.context() as start:  # for the start of this one only: other tests have a Temporal
