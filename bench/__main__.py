@@ -1,4 +1,4 @@
-"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|contexts|storage|space|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|kubernetes|kubernetes_scale …]`: measure and print.
+"""`python -m bench [clients|loop|trainer|killed|reports|rolling|wire|creating|contexts|storage|space|searchers|scheduling|search|lifecycle|proxy|interactive|interactive_docker|web|pages|pages_sqlite|restore|partitions|importing|scale|cluster|docker|peers|kubernetes|kubernetes_scale …]`: measure and print.
 
 Each writes its part of docs/benchmarks.md.
 """
@@ -26,6 +26,7 @@ from bench import (
     lifecycle,
     pages,
     partitions,
+    peers,
     proxy,
     reports,
     restore,
@@ -74,6 +75,7 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "scale": scale.figures,
     "cluster": lambda: cluster.figures("process"),
     "docker": lambda: _in_docker(),
+    "peers": peers.figures,
 }
 #: By name only: they want a cluster.
 OF_CLUSTERS: dict[str, Callable[[], Iterator[Figure]]] = {

@@ -18,7 +18,7 @@ from bench.measure import Figure, p95
 from tests.kit.embedded import Embedded
 from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
-from tests.kit.simulated import SimulatedTrial, runs
+from tests.kit.simulated import Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
 from workflows.trial import Trial
 
@@ -106,13 +106,12 @@ def is_over(cluster: Embedded, experiment_id: int) -> bool:
     return state == "COMPLETED"
 
 
-async def _large() -> list[Figure]:
-    """Trials that report at once and end: what the search itself costs, and how long its histories are."""
-    simulated = [SimulatedTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
-    count = _SIMULATED
+async def simulated(count: int, at_once: int) -> tuple[float, list[Run]]:
+    """A search of trials that report at once and end: what the search itself costs. Its seconds, and its runs."""
+    workflows = [SimulatedTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
     searcher: dict[str, Any] = {
         "name": "adaptive_asha", "metric": "loss", "smaller_is_better": True, "max_trials": count, "max_time": 9,
-        "divisor": 3, "time_metric": "epoch", "max_concurrent_trials": _AT_ONCE,
+        "divisor": 3, "time_metric": "epoch", "max_concurrent_trials": at_once,
     }  # fmt: skip
     space = {"lr": {"type": "log", "base": 10, "minval": -4, "maxval": -1}}
     wanted = {"entrypoint": "true", "hyperparameters": space, "searcher": searcher}
@@ -120,18 +119,23 @@ async def _large() -> list[Figure]:
         folder = Path(name)
         async with platform(
             temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default",
-            workflows=simulated,
+            workflows=workflows,
         ) as running:  # fmt: skip
             began = time.perf_counter()
             experiment_id = await running.create(wanted, {"train.py": ""})
             ended = await running.finish(experiment_id, 3000)
             took = time.perf_counter() - began
             assert ended["state"] == "STATE_COMPLETED", ended
-            each = await runs(running.temporal, f"experiment-{experiment_id}")
-    what = f"search of {count:,} simulated trials"
+            return took, await runs(running.temporal, f"experiment-{experiment_id}")
+
+
+async def _large() -> list[Figure]:
+    """How long its histories are."""
+    took, each = await simulated(_SIMULATED, _AT_ONCE)
+    what = f"search of {_SIMULATED:,} simulated trials"
     return [
-        Figure(f"{what}, wall a trial", [took / count * 1000], "ms"),
+        Figure(f"{what}, wall a trial", [took / _SIMULATED * 1000], "ms"),
         Figure(f"{what}, largest history of a run", [max(r.size_bytes for r in each) / 2**20], "MiB", 10,
                note=f"{len(each)} runs"),
-        Figure(f"{what}, events of its workflow a trial", [sum(r.events for r in each) / count], "events"),
+        Figure(f"{what}, events of its workflow a trial", [sum(r.events for r in each) / _SIMULATED], "events"),
     ]  # fmt: skip
