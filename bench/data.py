@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import hash_password
 from bench.loading import Target, target_of
 from database.migrate import migrate, seed
-from database.models import Project, User
+from database.models import MetricBlock, Project, User
 from database.session import Database
 from workflows.config import ClusterDefaults, parse_experiment_config
 
@@ -43,6 +43,17 @@ class Filled:
     log_trial: int
     log_lines: int
     seconds: float
+
+
+def until_sealed(url: str) -> None:
+    """Wait until no more reports become blocks: a curve that `fill` wrote is asked for once, and read from them later."""
+    database = Database(url)
+    counts = [0]
+    while counts[-1] == 0 or counts[-1] != counts[-2]:
+        time.sleep(2)
+        with database.read() as session:
+            counts.append(session.scalar(select(func.count()).select_from(MetricBlock)) or 0)
+    database.close()
 
 
 def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: int | None = None) -> Filled:

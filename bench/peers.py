@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from bench import cluster, reports
-from bench.data import fill
+from bench.data import fill, until_sealed
 from bench.measure import Figure
 from bench.raw_http import post
 from bench.search import simulated
@@ -189,6 +189,8 @@ def _curves() -> Iterator[Figure]:
         path = f"/api/v1/trials/time-series?trialIds={filled.curve_trial}&metricIds=curve.loss&maxDatapoints=1000"
         with serving(url) as api:
             log_in(api)
+            api.ask("GET", path)
+            until_sealed(url)
             yield _asked("", lambda: api.ask("GET", path), note="1,000 points with the extremes kept")
         with _mlflow(folder) as (port, runs), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as http:
             _fill_mlflow(f"{folder}/mlflow.db", runs[0])

@@ -18,7 +18,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from api.auth.authentication import client_hash, token_hash
-from bench.data import PASSWORD, Filled, fill
+from bench.data import PASSWORD, Filled, fill, until_sealed
 from bench.measure import Figure
 from bench.served import Api, serving
 from database.models import Allocation, AllocationContainer, Trial
@@ -46,7 +46,7 @@ def figures() -> Iterator[Figure]:
         )  # fmt: skip
         with serving(url) as api:
             log_in(api)
-            yield from _reads(api, filled)
+            yield from _reads(api, url, filled)
             yield from _writes(api, url, filled)
             yield from _polls(api, url)
 
@@ -77,7 +77,7 @@ def _timed(
     return Figure(what, [value], "ms", goal, theirs, note=f"{runs} calls, {min(times):.1f}-{max(times):.1f} ms")
 
 
-def _reads(api: Api, filled: Filled) -> Iterator[Figure]:
+def _reads(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
     of = f"of {filled.experiments:,} experiments"
     middle = filled.experiments // 2
 
@@ -122,6 +122,7 @@ def _reads(api: Api, filled: Filled) -> Iterator[Figure]:
     [found] = json.loads(api.ask("GET", curve))["trials"][0]["metrics"]
     if len(found["data"]) != 1000:
         raise RuntimeError(f"the curve came with {len(found['data'])} points")
+    until_sealed(url)
     yield _timed(
         f"curve of {filled.curve_points:,} points, thinned out to 1,000, p95", lambda run: api.ask("GET", curve),
         30, 95, 60,

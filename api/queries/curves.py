@@ -32,9 +32,22 @@ class Point:
     epoch: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of a metric, by steps.
+
+    Attributes:
+        points: As many as were asked for, or fewer.
+        unsealed: The trial and the group, if it is time for blocks of their reports: `MetricsWriter.add_unsealed`.
+    """
+
+    points: list[Point]
+    unsealed: list[tuple[int, str]]
+
+
 def curve(
     session: Session, trial_id: int, group: str, name: str, *, most: int, start: int = 0, end: int | None = None
-) -> list[Point]:
+) -> Curve:
     """At most `most` points of a metric, by steps. Reports without a number there (NaN included) are left out.
 
     Args:
@@ -47,14 +60,14 @@ def curve(
         end: last step; None: the last one there is.
     """
     wanted = Wanted([trial_id], group, name, start, end, columns=_COLUMNS)
-    found = series(session, wanted).by_trial.get(trial_id)
-    if found is None:
-        return []
-    numbers = found.at(np.isfinite(found.values))
-    if not len(numbers.steps):
-        return []
+    found = series(session, wanted)
+    numbers = found.by_trial.get(trial_id)
+    if numbers is not None:
+        numbers = numbers.at(np.isfinite(numbers.values))
+    if numbers is None or not len(numbers.steps):
+        return Curve([], found.unsealed)
     some = curve_bands.thinned(numbers, _COLUMNS, int(numbers.steps[0]), int(numbers.steps[-1]))
-    return thinned(_points(some), most)
+    return Curve(thinned(_points(some), most), found.unsealed)
 
 
 def _points(some: Series) -> list[Point]:

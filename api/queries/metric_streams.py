@@ -161,7 +161,7 @@ class Sample:
         start = max(self.start, last + 1)
         points = curves.curve(
             session, trial_id, self.group, self.name, most=self.most_points, start=start, end=self.end
-        )
+        ).points
         if points:
             self._sent[trial_id] = points[-1].batches
         return points

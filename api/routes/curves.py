@@ -60,6 +60,7 @@ def time_series(
     of_type = chosen("metricType", metric_type, _TYPES)
     group = group or of_type or ""
     compared: list[dict[str, Any]] = []
+    unsealed: list[tuple[int, str]] = []
     count = 0
     with parts.database.read() as session:
         for trial_id in dict.fromkeys(trial_ids or ()):
@@ -70,15 +71,18 @@ def time_series(
             if count > _MOST_CURVES:
                 raise BadRequest(f"more than {_MOST_CURVES} curves: ask for fewer trials or metrics at once")
             for in_group, name in wanted:
-                points = curves.curve(
+                curve = curves.curve(
                     session, trial_id, in_group, name, most=max(3, most or 1000), start=start, end=end or None
                 )
+                unsealed += curve.unsealed
                 data = [
-                    {"batches": p.batches, "time": p.time, "epoch": p.epoch, "values": {name: p.value}} for p in points
+                    {"batches": p.batches, "time": p.time, "epoch": p.epoch, "values": {name: p.value}}
+                    for p in curve.points
                 ]
                 kind = _SHOWN_TYPES.get(in_group, "METRIC_TYPE_UNSPECIFIED")
                 found.append({"group": in_group, "type": kind, "data": data})
             compared.append({"trial": trials.one(session, trial_id), "metrics": found})
+    parts.metrics.add_unsealed(unsealed)
     return answer({"trials": compared})
 
 
@@ -96,6 +100,7 @@ def summarize(
     """Curves of training and validation metrics of a trial, as clients up to 0.21 read them."""
     of_type = chosen("metricType", metric_type, _TYPES)
     found: list[dict[str, Any]] = []
+    unsealed: list[tuple[int, str]] = []
     with parts.database.read() as session:
         trial = readable_trial(session, trial_id, user)
         every = [name for group in _SHOWN_TYPES for name in trial.summary.get(group, {})]
@@ -103,12 +108,15 @@ def summarize(
         if len(wanted) > _MOST_CURVES:
             raise BadRequest(f"more than {_MOST_CURVES} curves: name some in metricNames")
         for group, name in wanted:
-            points = curves.curve(
+            curve = curves.curve(
                 session, trial_id, group, name, most=max(3, most or 1000), start=start, end=end or None
             )
-            data = [{"batches": point.batches, "value": point.value} for point in points]
+            unsealed += curve.unsealed
+            data = [{"batches": point.batches, "value": point.value} for point in curve.points]
             found.append({"name": name, "type": _SHOWN_TYPES[group], "data": data})
-        return answer({"trial": trials.one(session, trial_id), "metrics": found})
+        shown = trials.one(session, trial_id)
+    parts.metrics.add_unsealed(unsealed)
+    return answer({"trial": shown, "metrics": found})
 
 
 def _metrics(trial: Trial, names: Any, ids: Any, group: str) -> list[tuple[str, str]]:

@@ -118,13 +118,22 @@ async def test_blocks_are_made_while_reports_come(api: Served) -> None:
     assert len(told(api, run, "loss")) == 2 * BLOCK + 40
 
 
-async def test_blocks_are_made_when_somebody_looks_at_a_long_curve(api: Served) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/undeterred/experiments/{experiment_id}/curves",
+        "/api/v1/trials/time-series",
+        "/api/v1/trials/{trial_id}/summarize",
+    ],
+)
+async def test_blocks_are_made_when_somebody_looks_at_a_long_curve(api: Served, path: str) -> None:
     """As after a restart of the API, which forgets how many reports wait for a block."""
     user = api.user()
     run = await api.trial(user)
     await run.report("training", 0, {"loss": 0.0})
     fill(api, run, range(1, 6 * BLOCK), loss=float)
-    await user.get(f"/api/v1/undeterred/experiments/{run.experiment_id}/curves", metric="training.loss")
+    path = path.format(experiment_id=run.experiment_id, trial_id=run.trial_id)
+    await user.get(path, metric="training.loss", trialIds=run.trial_id, metricNames="loss")
     await until(lambda: sealed(api, run) == 5)
     assert told(api, run, "loss") == recorded(api, run, "loss")
 
