@@ -325,7 +325,7 @@ class Creator:
         wire["resources"] = config_policies.fitted(session, site.policy, wire["resources"], place.pool)
         said = notices(merge_configs(checked.document.value, site.template), place.launchers)
         said += loose_numbers(checked.document)
-        said += _storage_notices(wire, self.settings.roots) + place.bounds
+        said += _storage_notices(wire, self.settings.roots) + _size_notices(config) + place.bounds
         said += budgets.unpriced(session, config.budget, place.pool)
         source = _source_checkpoint(session, config, user)
         if request.parent_id:
@@ -640,6 +640,21 @@ def _storage_notices(config: dict[str, Any], roots: Sequence[str]) -> list[str]:
     if folder is None or named_root(folder, roots) is not None:
         return []
     return [f"checkpoint_storage.host_path: {StorageNotNamed(folder)}; trials use it, and what they store there stays"]
+
+
+#: Trials of one search, beyond which the state of its workflow may not fit into what Temporal takes: docs/scale.md.
+_LARGE_SEARCH = 15_000
+
+
+def _size_notices(config: ExperimentConfig) -> list[str]:
+    """What a user has to know of a search that can't come to its end."""
+    most: int | None = getattr(config.searcher, "max_trials", None)
+    if most is None or most <= _LARGE_SEARCH:
+        return []
+    return [
+        f"searcher.max_trials: {most}: one search goes on to some 17,000 trials, where it stops: "
+        f"divide it into experiments of at most {_LARGE_SEARCH:,}"
+    ]
 
 
 def _source_checkpoint(session: Session, config: ExperimentConfig, user: UserPrincipal) -> str | None:

@@ -172,6 +172,13 @@ async def test_lists_of_experiments_are_bounded(api: Served, monkeypatch: pytest
 # -- one in a request ------------------------------------------------------------------------------------------------
 
 
+async def test_search_that_is_too_large_for_its_workflow_says_so(api: Served) -> None:
+    for trials, said in ((15_000, []), (15_001, ["searcher.max_trials"])):
+        searcher = {"name": "random", "metric": "loss", "max_trials": trials, "max_length": {"batches": 1}}
+        made = await api.user().post(PATH, {**request(api, config={"searcher": searcher}), "validateOnly": True})
+        assert [notice.partition(":")[0] for notice in made["notices"]] == said
+
+
 @pytest.mark.parametrize("activate", [True, False])
 async def test_trials_are_there_when_create_has_answered(api: Served, activate: bool) -> None:
     """No workflow has run: Temporal is away. What it starts with says that all this is recorded."""
