@@ -185,11 +185,13 @@ def test_slots_are_the_devices(tmp_path: Path) -> None:
 
 
 def test_files_fit_into_memory(cluster: Embedded, tmp_path: Path) -> None:
+    """What is larger than the cluster takes is refused before it is read: a terabyte takes an hour to read."""
     with (tmp_path / "generated.py").open("wb") as file:
-        file.truncate(300 << 20)
+        file.truncate(1 << 40)
     (tmp_path / "c.yaml").write_text(CONFIG)
     done = cluster.det("experiment", "create", str(tmp_path / "c.yaml"), str(tmp_path))
     assert done.returncode == 1
+    assert "this cluster takes 4096 MiB" in done.stderr
     assert "generated.py" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -10,7 +10,7 @@ from determined.errors import InvalidContextException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from determined.common.api._async._session import AsyncSession
@@ -50,27 +50,22 @@ async def code_of(
 
 async def _upload(session: AsyncSession, folder: Folder, report: Callable[[str, int, int], None] | None) -> str:
     total = sum(folder.sizes.values())
+    path = api_path("undeterred", "contexts")
+
+    async def ask(chunks: Sequence[str]) -> dict[str, Any]:
+        body = {"chunks": list(chunks)}
+        answer = await session.post(f"{path}/missing", body, idempotency_key=new_key(), timeout_s=_TIMEOUT_S)
+        return answer.json()
+
+    _check_size(folder, total, int((await ask(()))["contextLimit"]))  # before the folder is read
 
     def hashed(size: int) -> None:
         if report is not None:
             report("hashing", size, total)
 
     plan = await _io.run(plan_of, folder.entries, hashed)
-    path = api_path("undeterred", "contexts")
-    answer: dict[str, Any] = (
-        await session.post(
-            f"{path}/missing", {"chunks": list(plan.chunks)}, idempotency_key=new_key(), timeout_s=_TIMEOUT_S
-        )
-    ).json()
-    limit = int(answer["contextLimit"])
-    if plan.total > limit:
-        largest = sorted(folder.sizes.items(), key=lambda item: -item[1])[:5]
-        raise InvalidContextException(
-            f"the folder has {plan.total / 2**20:.1f} MiB, and this cluster takes {limit / 2**20:.0f} MiB "
-            f"(context_limit_mib). The largest files: "
-            f"{', '.join(f'{name} ({size / 2**20:.1f} MiB)' for name, size in largest)}. "
-            "List what the training does not need in a file named .detignore, or load it from elsewhere"
-        )
+    answer = await ask(list(plan.chunks))
+    _check_size(folder, plan.total, int(answer["contextLimit"]))  # it may have grown
     missing: list[str] = answer["missing"]
     sizes = {digest: sum(piece.size for piece in plan.chunks[digest]) for digest in missing}
     done, lacking = 0, sum(sizes.values())
@@ -93,3 +88,15 @@ async def _upload(session: AsyncSession, folder: Folder, report: Callable[[str, 
     # with a key it is sent again where there was no answer; a second time changes nothing
     made = await session.post(path, plan.manifest(), idempotency_key=new_key(), timeout_s=_TIMEOUT_S)
     return str(made.json()["id"])
+
+
+def _check_size(folder: Folder, total: int, limit: int) -> None:
+    if total <= limit:
+        return
+    largest = sorted(folder.sizes.items(), key=lambda item: -item[1])[:5]
+    raise InvalidContextException(
+        f"the folder has {total / 2**20:.1f} MiB, and this cluster takes {limit / 2**20:.0f} MiB "
+        f"(context_limit_mib). The largest files: "
+        f"{', '.join(f'{name} ({size / 2**20:.1f} MiB)' for name, size in largest)}. "
+        "List what the training does not need in a file named .detignore, or load it from elsewhere"
+    )
