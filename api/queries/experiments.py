@@ -17,7 +17,7 @@ from api.queries.ids import among
 from api.queries.labels import has_label
 from api.queries.paging import chosen, few
 from api.schemas import experiments as wire
-from api.schemas.base import as_object
+from api.schemas.base import as_object, sender_of
 from api.schemas.bulk import BulkFilters
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
 from database.types import utc_now
@@ -114,7 +114,7 @@ def find(session: Session, experiment_id: int) -> Experiment:
 def one(session: Session, experiment_id: int) -> wire.Experiment:
     """One experiment. Raises: NotFound."""
     find(session, experiment_id)
-    return _load(session, [experiment_id])[0]
+    return wire.Experiment(**_load(session, [experiment_id])[0])
 
 
 def count(session: Session, wanted: ExperimentFilter, user: UserPrincipal) -> int:
@@ -132,12 +132,16 @@ def many(
     sort_by: str = "",
     descending: bool = False,
     is_summary: bool = False,
-) -> list[wire.Experiment]:
-    """A page of the experiments that match, of those that the user may see. Raises: BadRequest."""
+) -> list[dict[str, Any]]:
+    """A page of the experiments that match, of those that the user may see, as they are sent. Raises: BadRequest."""
     column = chosen("sortBy", sort_by, SORT)
     order = [column.desc(), Experiment.id.desc()] if descending else [column.asc(), Experiment.id.asc()]
     ids = session.scalars(_ids(session, wanted, user, Experiment.id).order_by(*order).offset(start).limit(end - start))
-    return by_ids(session, list(ids), is_summary=is_summary)
+    return [_sent(fields) for fields in _in_order(session, list(ids), is_summary=is_summary)]
+
+
+#: As `wire.Experiment` with these fields is sent.
+_sent = sender_of(wire.Experiment)
 
 
 def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limit: int) -> list[int]:
@@ -145,11 +149,16 @@ def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limi
     return list(session.scalars(_ids(session, wanted, user, Experiment.id).order_by(Experiment.id).limit(limit)))
 
 
-def by_ids(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> list[wire.Experiment]:
-    """These experiments, in this order. A summary has no configuration and no trials but their number."""
+def by_ids(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
+    """These experiments, in this order."""
+    return [wire.Experiment(**fields) for fields in _in_order(session, ids, is_summary=False)]
+
+
+def _in_order(session: Session, ids: Sequence[int], *, is_summary: bool) -> list[dict[str, Any]]:
+    """Their fields. A summary has no configuration and no trials but their number."""
     if not ids:
         return []
-    found = {experiment.id: experiment for experiment in _load(session, ids, is_summary=is_summary)}
+    found = {fields["id"]: fields for fields in _load(session, ids, is_summary=is_summary)}
     return [found[id_] for id_ in ids if id_ in found]
 
 
@@ -194,7 +203,7 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
 
 
 def _base(*, is_summary: bool = False) -> Select[*tuple[Any, ...]]:
-    """What `_wire` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here."""
+    """What `_fields` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here."""
     none = literal("")
     return (
         select(
@@ -239,7 +248,7 @@ def _base(*, is_summary: bool = False) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _load(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> list[wire.Experiment]:
+def _load(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> list[dict[str, Any]]:
     rows = session.execute(_base(is_summary=is_summary).where(among(session, Experiment.id, ids))).all()
     trials: dict[int, list[tuple[int, float | None]]] = {row.id: [] for row in rows}
     of_these = select(Trial.experiment_id, Trial.id, Trial.searcher_metric).order_by(Trial.id)
@@ -255,7 +264,7 @@ def _load(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> 
         )
     }
     shown = shown_states(session, [row.id for row in rows if row.state == "ACTIVE"])
-    return [_wire(row, trials[row.id], checkpoints.get(row.id, (0, 0)), shown) for row in rows]
+    return [_fields(row, trials[row.id], checkpoints.get(row.id, (0, 0)), shown) for row in rows]
 
 
 def shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
@@ -295,52 +304,53 @@ def public_state(experiment: Any, shown: Mapping[int, str], *, has_trials: bool)
     return f"STATE_{state}"
 
 
-def _wire(
+def _fields(
     experiment: Any,
     trials: Sequence[tuple[int, float | None]],
     checkpoints: tuple[int, int],
     shown: dict[int, str],
-) -> wire.Experiment:
+) -> dict[str, Any]:
+    """Those of `wire.Experiment`."""
     end = experiment.ended_at or utc_now()
     config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
     best_id, best_value = _best(trials, smaller_is_better=experiment.smaller_is_better)
-    return wire.Experiment(
-        id=experiment.id,
-        name=experiment.name,
-        description=experiment.description,
-        notes=experiment.notes,
-        labels=experiment.labels,
-        state=public_state(experiment, shown, has_trials=experiment.trial_count > 0),
-        archived=experiment.is_archived,
-        config=as_object(config),
-        original_config=original,
-        hyperparameters=as_object(experiment.hyperparameters),
-        job_id=experiment.job_id,
-        start_time=experiment.started_at,
-        end_time=experiment.ended_at,
-        duration=int((end - experiment.started_at).total_seconds()),
-        num_trials=experiment.trial_count,
-        trial_ids=[trial_id for trial_id, _ in trials],
-        progress=experiment.progress,
-        project_id=experiment.project_id,
-        project_name=experiment.project_name,
-        project_owner_id=experiment.project_owner_id,
-        workspace_id=experiment.workspace_id,
-        workspace_name=experiment.workspace_name,
-        parent_archived=experiment.parent_is_archived,
-        forked_from=experiment.parent_id,
-        resource_pool=experiment.resource_pool,
-        searcher_type=experiment.searcher_name,
-        searcher_metric=experiment.searcher_metric,
-        best_trial_id=best_id,
-        best_trial_searcher_metric=best_value,
-        checkpoint_count=checkpoints[0],
-        checkpoint_size=int(checkpoints[1] or 0),
-        model_definition_size=experiment.model_size or 0,
-        user_id=experiment.owner_id,
-        username=experiment.username,
-        display_name=experiment.display_name or "",
-        unmanaged=experiment.is_unmanaged,
-        external_experiment_id=experiment.external_id,
-        error=experiment.error,
-    )
+    return {
+        "id": experiment.id,
+        "name": experiment.name,
+        "description": experiment.description,
+        "notes": experiment.notes,
+        "labels": experiment.labels,
+        "state": public_state(experiment, shown, has_trials=experiment.trial_count > 0),
+        "archived": experiment.is_archived,
+        "config": as_object(config),
+        "original_config": original,
+        "hyperparameters": as_object(experiment.hyperparameters),
+        "job_id": experiment.job_id,
+        "start_time": experiment.started_at,
+        "end_time": experiment.ended_at,
+        "duration": int((end - experiment.started_at).total_seconds()),
+        "num_trials": experiment.trial_count,
+        "trial_ids": [trial_id for trial_id, _ in trials],
+        "progress": experiment.progress,
+        "project_id": experiment.project_id,
+        "project_name": experiment.project_name,
+        "project_owner_id": experiment.project_owner_id,
+        "workspace_id": experiment.workspace_id,
+        "workspace_name": experiment.workspace_name,
+        "parent_archived": experiment.parent_is_archived,
+        "forked_from": experiment.parent_id,
+        "resource_pool": experiment.resource_pool,
+        "searcher_type": experiment.searcher_name,
+        "searcher_metric": experiment.searcher_metric,
+        "best_trial_id": best_id,
+        "best_trial_searcher_metric": best_value,
+        "checkpoint_count": checkpoints[0],
+        "checkpoint_size": int(checkpoints[1] or 0),
+        "model_definition_size": experiment.model_size or 0,
+        "user_id": experiment.owner_id,
+        "username": experiment.username,
+        "display_name": experiment.display_name or "",
+        "unmanaged": experiment.is_unmanaged,
+        "external_experiment_id": experiment.external_id,
+        "error": experiment.error,
+    }

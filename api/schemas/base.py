@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import orjson
 from fastapi import Body
@@ -134,6 +135,45 @@ def number(value: Any) -> float | None:
     if isinstance(value, str):
         return {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}.get(value.lower())
     return None
+
+
+def sender_of(model: type[Wire]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What makes of fields what `model(**fields).model_dump(by_alias=True)` makes of them, in a tenth of the time.
+
+    Nothing is checked: it is for what the server itself has read, where a list has hundreds.
+    """
+    defaults: dict[str, Any] = {}
+    names: list[tuple[str, str, Callable[[Any], Any] | None]] = []
+    for name, field in model.model_fields.items():
+        alias = field.serialization_alias or field.alias or name
+        if not field.is_required():
+            defaults[alias] = field.get_default(call_default_factory=True)
+        names.append((name, alias, _serializer(field.metadata, field.annotation)))
+    plain_ones = [(name, alias) for name, alias, change in names if change is None]
+    changed = [(name, alias, change) for name, alias, change in names if change is not None]
+    changes = {alias: change for _, alias, change in changed}
+    defaults = {alias: changes[alias](v) if v is not None and alias in changes else v for alias, v in defaults.items()}
+
+    def send(fields: Mapping[str, Any]) -> dict[str, Any]:
+        found = defaults | {alias: fields[name] for name, alias in plain_ones if name in fields}
+        for name, alias, change in changed:
+            if name in fields:
+                value = fields[name]
+                found[alias] = None if value is None else change(value)
+        return found
+
+    return send
+
+
+def _serializer(metadata: Sequence[Any], annotation: Any) -> Callable[[Any], Any] | None:
+    """How a field is written, if not as it is. Raises: TypeError, for a field that holds messages."""
+    for each in (*metadata, *getattr(annotation, "__metadata__", ())):
+        if isinstance(each, PlainSerializer):
+            return cast("Callable[[Any], Any]", each.func)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        raise TypeError(f"a field of type {annotation.__name__} is no value")
+    found = [_serializer((), part) for part in get_args(annotation) if part is not type(None)]
+    return next((each for each in found if each is not None), None)
 
 
 def encode(value: Any) -> bytes:

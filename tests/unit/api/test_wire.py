@@ -15,8 +15,8 @@ from pydantic import Field
 
 from api.errors import BadRequest
 from api.queries.paging import Window
-from api.schemas.base import I64, Instant, Map, Timestamp, Wire, answer, encode, number, plain, rfc3339
-from api.schemas.experiments import CreateExperimentRequest
+from api.schemas.base import I64, Instant, Map, Timestamp, Wire, answer, encode, number, plain, rfc3339, sender_of
+from api.schemas.experiments import CreateExperimentRequest, Experiment, ExperimentsResponse
 from api.schemas.metrics import TrialMetrics
 
 
@@ -65,6 +65,36 @@ def test_int64_is_a_string_and_every_key_is_there_when_sent() -> None:
 def test_int64_is_taken_as_string_or_number_when_received() -> None:
     for text in ('"123"', "123"):
         assert Sample.model_validate_json(f'{{"theId": 1, "bigSize": {text}}}').big_size == 123
+
+
+_AT = datetime(2026, 1, 2, 3, 4, 5, 600_000, timezone(timedelta(hours=2)))
+_LEAST = {
+    "id": 1,
+    "name": "a",
+    "state": "STATE_ACTIVE",
+    "config": {"x": 1},
+    "original_config": "x: 1",
+    "start_time": _AT,
+}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"end_time": _AT, "checkpoint_size": 2**60, "labels": ["b"], "trial_ids": [1, 2], "progress": math.nan},
+        {"end_time": None, "best_trial_searcher_metric": -math.inf, "forked_from": 3, "unmanaged": True},
+    ],
+)
+def test_fields_are_sent_as_their_message_is_when_there_are_hundreds(more: dict[str, Any]) -> None:
+    fields = _LEAST | more
+    sent = sender_of(Experiment)(fields)
+    assert json.loads(encode(sent)) == json.loads(encode(Experiment.model_validate(fields)))
+
+
+def test_messages_within_messages_are_no_fields_to_be_sent_unchecked() -> None:
+    with pytest.raises(TypeError, match="Experiment"):
+        sender_of(ExperimentsResponse)
 
 
 def test_times_are_utc_without_a_needless_fraction_when_sent() -> None:
