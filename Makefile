@@ -24,7 +24,7 @@ programs: install-dev
 
 # Two at a time, as tests/streams.py parts them; the slowest twenty are named at the end.
 test: install-dev environments programs
-	@$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal
 
 # The Helm chart, units of systemd, Compose, Terraform, images and Prometheus' rules. Helm, promtool and OpenTofu are compiled the first time.
 test-deploy: install-dev
