@@ -118,7 +118,11 @@ async def test_request_is_put_off_when_all_bodies_together_are_too_much(
     raise AssertionError(f"still refused after the large request has ended: {response.text}")
 
 
-async def test_lines_are_stored_in_slices_when_there_are_many(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("tasks", "slices"), [(1, [2000, 400]), (2, [500, 500, 500, 500, 400])])
+async def test_lines_are_stored_in_slices_when_there_are_many(
+    api: Served, monkeypatch: pytest.MonkeyPatch, tasks: int, slices: list[int]
+) -> None:
+    """Those of one task become blocks of that size."""
     sizes: list[int] = []
 
     def store(session: Any, entries: Sequence[Any], *more: Any) -> None:
@@ -128,10 +132,11 @@ async def test_lines_are_stored_in_slices_when_there_are_many(api: Served, monke
     stored = log_writer.store_lines
     monkeypatch.setattr(log_writer, "store_lines", store)
     user = api.user()
-    run = await api.trial(user)
-    await api.agent.post(LOGS, {"logs": [entry(run, number) for number in range(1200)]})
-    assert sizes == [500, 500, 200]
-    assert len(await texts(user, run)) == 1200
+    runs = [await api.trial(user) for _ in range(tasks)]
+    await api.agent.post(LOGS, {"logs": [entry(runs[number % tasks], number) for number in range(2400)]})
+    assert sizes == slices
+    for run in runs:
+        assert len(await texts(user, run)) == 2400 // tasks
 
 
 def client(api: Served) -> ApiClient:

