@@ -12,10 +12,12 @@ from multiprocessing.queues import Queue
 import psutil
 from sqlalchemy import update
 
-from api.auth.authentication import token_hash
+from api.auth.authentication import hash_password, token_hash
+from bench.data import PASSWORD
 from bench.measure import Figure
-from bench.raw_http import post_report
+from bench.raw_http import post
 from bench.served import serving
+from bench.wire import log_in
 from database.migrate import migrate, seed
 from database.models import Allocation, AllocationContainer, Experiment, Trial, User
 from database.session import Database
@@ -40,6 +42,16 @@ def _on(url: str, engine: str) -> Iterator[Figure]:
     database.close()
     with serving(url) as api:
         step = 0
+        log_in(api)
+        for connections, goal in ((1, 2000 if engine == "SQLite" else 900), (8, 5000 if engine == "SQLite" else 2900)):
+            rates: list[float] = []
+            for run in range(4):
+                rate, step = _rate(api.port, connections, step, api.headers["Authorization"])
+                rates += [rate] if run else []
+            yield Figure(
+                f"metric reports per second by a user's token, {connections} connection{'s' * (connections > 1)}, {engine}",
+                rates, "/s", goal, more_is_better=True,
+            )  # fmt: skip
         for connections, goal, theirs in ((1, 700, "334/s"), (8, 1500, "404/s"), (64, None, "")):
             rates: list[float] = []
             costs: list[float] = []
@@ -70,7 +82,12 @@ def prepare(database: Database) -> None:
     """Trials 1 to `TRIALS` that run, whose containers have the tokens `token0` and so on."""
     migrate(database)
     with database.write() as session:
-        seed(session, cluster_name="bench", admin_password_hash=None, pools=["default"])
+        seed(
+            session,
+            cluster_name="bench",
+            admin_password_hash=hash_password(PASSWORD, is_hashed=False),
+            pools=["default"],
+        )
         admin = session.query(User).filter(User.is_admin).one()
         experiment = Experiment(
             job_id="bench", name="bench", state="ACTIVE", config={}, original_config="", searcher_name="single",
@@ -99,21 +116,21 @@ def prepare(database: Database) -> None:
         session.execute(update(Trial).values(summary={}))
 
 
-def _rate(port: int, connections: int, step: int) -> tuple[float, int]:
-    """Reports per second of one client process with so many connections at once."""
+def _rate(port: int, connections: int, step: int, user: str = "") -> tuple[float, int]:
+    """Reports per second of one client process with so many connections at once, by containers or by a user."""
     answers: Queue[tuple[int, float, int]] = multiprocessing.get_context("spawn").Queue()
-    client = multiprocessing.get_context("spawn").Process(target=_client, args=(port, connections, step, answers))
+    client = multiprocessing.get_context("spawn").Process(target=_client, args=(port, connections, step, user, answers))
     client.start()
     count, seconds, last = answers.get()
     client.join()
     return count / seconds, last + 1
 
 
-def _client(port: int, connections: int, step: int, answers: Queue[tuple[int, float, int]]) -> None:
-    asyncio.run(_drive(port, connections, step, answers))
+def _client(port: int, connections: int, step: int, user: str, answers: Queue[tuple[int, float, int]]) -> None:
+    asyncio.run(_drive(port, connections, step, user, answers))
 
 
-async def _drive(port: int, connections: int, step: int, answers: Queue[tuple[int, float, int]]) -> None:
+async def _drive(port: int, connections: int, step: int, user: str, answers: Queue[tuple[int, float, int]]) -> None:
     """Raw sockets, so that the client costs as little as it can: it shares two cores with the server."""
     deadline = time.perf_counter() + _SECONDS
 
@@ -124,7 +141,8 @@ async def _drive(port: int, connections: int, step: int, answers: Queue[tuple[in
             current += 1
             report = {"metrics": {"trialId": number + 1, "trialRunId": 1, "stepsCompleted": current,
                                   "metrics": {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}}, "group": "training"}  # fmt: skip
-            status = await post_report(reader, writer, number + 1, f"token{number}", report)
+            header = f"Authorization: {user}" if user else f"Grpc-Metadata-x-allocation-token: Bearer token{number}"
+            status = await post(reader, writer, f"/api/v1/trials/{number + 1}/metrics", f"{header}\r\n", report)
             assert b" 200 " in status, status
             count += 1
         writer.close()
