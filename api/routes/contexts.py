@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -26,6 +26,14 @@ _BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"applicat
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The SHA-256 of the bytes, in hexadecimal.")]
 
 
+async def _bytes(request: Request, _: UserDep) -> bytes:
+    return await request.body()
+
+
+#: A body that is no JSON, read once it is known who sends it.
+BytesDep = Annotated[bytes, Depends(_bytes)]
+
+
 @router.post("/api/v1/undeterred/contexts/missing", response_model=wire.MissingChunks)
 def missing_chunks(parts: PartsDep, user: UserDep, wanted: wire.ChunkDigests) -> Response:
     """The chunks among these that the caller has not uploaded."""
@@ -36,9 +44,8 @@ def missing_chunks(parts: PartsDep, user: UserDep, wanted: wire.ChunkDigests) ->
 
 
 @router.put("/api/v1/undeterred/contexts/chunks/{digest}", openapi_extra=_BODY)
-async def put_chunk(digest: Sha256, request: Request, parts: PartsDep, user: UserDep) -> Response:
+async def put_chunk(digest: Sha256, parts: PartsDep, user: UserDep, content: BytesDep) -> Response:
     """Store a chunk of the caller's files: at most 4 MiB, as they are. A second time is no error."""
-    content = await request.body()
     limit = 2 * parts.settings.context_limit_mib * 2**20
     await run_in_threadpool(service.put_chunk, parts.database, user, digest, content, limit)
     return answer()

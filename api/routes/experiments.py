@@ -108,8 +108,8 @@ async def start_created(
         run_in_threadpool(_created, parts, created.experiment_id, wanted, created.config, user), _start(parts, created)
     )
     body = {"experiment": experiment, "config": experiment.config}
-    body |= {"warnings": created.warnings, "notices": created.notices}
-    response = answer(body if submission is None else body | {"submission": submission})
+    body |= {"warnings": created.warnings, "notices": created.notices, "submission": submission}
+    response = answer(body)
     if is_started and created.outbox_id is not None:  # noted later: a start that is sent again is ignored
         response.background = BackgroundTask(parts.dispatcher.mark_sent, [created.outbox_id])
     return response

@@ -63,6 +63,9 @@ def bodies() -> dict[str, Any]:
     return {name: field.field_info.annotation for name, field in fields.items() if field is not None}
 
 
+#: Bodies that are bytes.
+NO_JSON = {"PUT /api/v1/undeterred/contexts/chunks/{digest}"}
+
 #: Bodies with an example of their own in the signature, or with none that would say anything.
 WITHOUT_MODEL = {
     "POST /api/v1/users/{user_id}/password", "POST /api/v1/trials/{trial_id}/progress", "POST /task-logs",
@@ -81,7 +84,7 @@ def test_no_route_reads_a_body_that_its_signature_does_not_say() -> None:
 
 def test_body_is_described_when_a_route_takes_one(page: dict[str, Any]) -> None:
     described = {name for name, each in operations(page).items() if "requestBody" in each}
-    assert described == bodies().keys()
+    assert described == bodies().keys() | NO_JSON
     assert len(described) > 90
 
 
