@@ -142,7 +142,7 @@ async def test_its_container_speaks_for_its_task_and_for_no_trial(running: Platf
         asked = await http.get(f"/api/v1/allocations/{task_id}.1/signals/preemption?timeoutSeconds=0")
         assert asked.json() == {"preempt": False}
         context = await http.get(f"/api/v1/tasks/{task_id}/context_directory")
-        assert context.json() == {"b64Tgz": ""}
+        assert context.json() == {"b64Tgz": "", "streamBytes": "0"}
         refused = await http.post("/api/v1/trials/1/progress", json={"progress": 0.5})
         assert refused.status_code == 403, refused.text
     listed = (await running.get("/api/v1/tasks"))["allocationIdToSummary"][f"{task_id}.1"]
