@@ -120,9 +120,7 @@ def write_members(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo],
             os.symlink(member.linkname, path)
         else:
             os.link(os.path.join(folder, posixpath.normpath(member.linkname)), path)
-    for path, member in reversed(folders):
-        os.chmod(path, (member.mode & 0o777) | 0o700)
-        os.utime(path, (member.mtime, member.mtime))
+    _finish(folders)
 
 
 def write_stream(archive: tarfile.TarFile, folder: str, max_bytes: int) -> None:
@@ -157,6 +155,11 @@ def write_stream(archive: tarfile.TarFile, folder: str, max_bytes: int) -> None:
         except (FileExistsError, NotADirectoryError) as e:
             raise InvalidContextException(f"the archive is refused: {name!r} is in it twice, or below a file") from e
         seen.add(name)
+    _finish(folders)
+
+
+def _finish(folders: list[tuple[str, tarfile.TarInfo]]) -> None:
+    """Give folders their own modes and times, once all is in them; the inner ones first."""
     for path, member in reversed(folders):
         os.chmod(path, (member.mode & 0o777) | 0o700)
         os.utime(path, (member.mtime, member.mtime))

@@ -175,22 +175,15 @@ def unpack_context(tgz_bytes: bytes, dest: str | os.PathLike[str], max_bytes: in
     if not tgz_bytes:
         return
     import io
-    import shutil
     import tarfile
 
     data = _decompress(tgz_bytes, max_bytes)
-    # Inside of `dest`, so that moving from there is a rename; unpacked there, so that a failure leaves nothing behind.
-    scratch = os.path.join(target, f".determined-unpack-{os.getpid()}")
-    try:
+
+    def write(scratch: str) -> None:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            members = check_members(archive, max_bytes)
-            os.mkdir(scratch)
-            write_members(archive, members, scratch)
-        _move_into(scratch, target)
-    except (tarfile.TarError, EOFError) as e:
-        raise InvalidContextException(f"the archive is damaged: {e}") from e
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            write_members(archive, check_members(archive, max_bytes), scratch)
+
+    _unpack(target, write)
 
 
 def unpack_stream(tar: IO[bytes], dest: str | os.PathLike[str], max_bytes: int) -> None:
@@ -204,16 +197,28 @@ def unpack_stream(tar: IO[bytes], dest: str | os.PathLike[str], max_bytes: int) 
     Raises:
         InvalidContextException: The archive is damaged, too large, or has a member that leads out of `dest`.
     """
-    import shutil
     import tarfile
 
     target = os.fspath(dest)
     os.makedirs(target, exist_ok=True)
+
+    def write(scratch: str) -> None:
+        with tarfile.open(fileobj=tar, mode="r|") as archive:
+            write_stream(archive, scratch, max_bytes)
+
+    _unpack(target, write)
+
+
+def _unpack(target: str, write: Callable[[str], None]) -> None:
+    """Have an archive written into a folder of its own, and what is there moved to `target`: all of it or nothing."""
+    import shutil
+    import tarfile
+
+    # Inside of the target, so that moving from there is a rename; not in it at once, so that a failure leaves nothing.
     scratch = os.path.join(target, f".determined-unpack-{os.getpid()}")
     try:
         os.mkdir(scratch)
-        with tarfile.open(fileobj=tar, mode="r|") as archive:
-            write_stream(archive, scratch, max_bytes)
+        write(scratch)
         _move_into(scratch, target)
     except (tarfile.TarError, EOFError) as e:
         raise InvalidContextException(f"the archive is damaged: {e}") from e
