@@ -47,11 +47,12 @@ def create_first_trials(session: Session, trials: Mapping[int, Sequence[NewTrial
         added = plain_insert(Trial).returning(Trial.experiment_id, Trial.request_id, Trial.id)
         made = {(row[0], row[1]): row[2] for row in session.execute(added, rows)}
         create_trial_tasks(session, made.values())
+    recorded: dict[int, CreatedTrials] = {}
     for experiment_id, its in trials.items():
-        for trial in its:
-            if trial.inherits is not None:
-                _inherit(session, experiment_id, made[experiment_id, trial.request_id], trial.inherits)
-    return {id_: CreatedTrials(trial_ids=[made[id_, trial.request_id] for trial in its]) for id_, its in trials.items()}
+        trial_ids = [made[experiment_id, trial.request_id] for trial in its]
+        _take_over(session, experiment_id, its, trial_ids)
+        recorded[experiment_id] = CreatedTrials(trial_ids=trial_ids)
+    return recorded
 
 
 def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTrial]) -> CreatedTrials:
@@ -68,9 +69,7 @@ def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTria
         made = _ids(session, experiment_id, [trial.request_id for trial in new])
         create_trial_tasks(session, made.values())
         known |= made
-        for trial in new:
-            if trial.inherits is not None:
-                _inherit(session, experiment_id, known[trial.request_id], trial.inherits)
+        _take_over(session, experiment_id, new, [known[trial.request_id] for trial in new])
     return CreatedTrials(trial_ids=[known[trial.request_id] for trial in trials], pasts=pasts)
 
 
@@ -136,6 +135,13 @@ def _start(session: Session, experiment_id: int, trial: NewTrial) -> str | None:
         return trial.checkpoint
     until = None if trial.inherits is None else fork_time(session, experiment_id)
     return resume_point(session, source, until=until) or trial.checkpoint
+
+
+def _take_over(session: Session, experiment_id: int, trials: Sequence[NewTrial], trial_ids: Sequence[int]) -> None:
+    """What new trials inherit becomes theirs."""
+    for trial, trial_id in zip(trials, trial_ids, strict=True):
+        if trial.inherits is not None:
+            _inherit(session, experiment_id, trial_id, trial.inherits)
 
 
 def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int) -> None:

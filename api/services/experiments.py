@@ -61,7 +61,7 @@ from workflows.config.served import notices
 from workflows.config.yamltext import Document
 from workflows.lifecycle.budget import Clock
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import ExperimentRun, Inheritance, NewTrial, Timing, TrialTemplate
+from workflows.messages import ExperimentRun, Inheritance, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
 from workflows.searchers import Create, Decision, Search, SearchError, Started
 
@@ -125,6 +125,11 @@ class _Checked:
     content: Stored
     origin: Origin | None
     inheritance: Inheritance | None
+
+    @property
+    def creates(self) -> list[Create]:
+        """The trials that its search begins with."""
+        return [action for action in self.decision.actions if isinstance(action, Create)]
 
 
 @dataclass(frozen=True)
@@ -340,7 +345,7 @@ class Creator:
         if key is not None:
             row.idempotency_key, row.request_digest = key.name, key.digest
         row.source_checkpoint, row.token_id = source, place.token_id
-        row.trial_count = sum(isinstance(action, Create) for action in checked.decision.actions)
+        row.trial_count = len(checked.creates)
         row.searcher_queue = [event.model_dump(mode="json") for event in checked.search.queue()]
         return _Made(checked, row, content, place, said)
 
@@ -361,10 +366,9 @@ class Creator:
         session.add_all([each.row for each in lasting])
         session.flush()
         runs = {each.row.id: self._run(session, each, note) for each in lasting}
-        news: dict[int, list[NewTrial]] = {}
-        for each in lasting:
-            actions = each.checked.decision.actions
-            news[each.row.id] = [new_trial(runs[each.row.id], act) for act in actions if isinstance(act, Create)]
+        news = {
+            each.row.id: [new_trial(runs[each.row.id], create) for create in each.checked.creates] for each in lasting
+        }
         recorded = create_first_trials(session, news)
         record_decisions(session, {each.row.id: [each.checked.decision] for each in lasting})
         starts: dict[int, outbox.Outbox] = {}
