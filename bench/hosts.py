@@ -32,17 +32,16 @@ _STARTED, _LIVE, _WATCHED_S = 300, 1000, 30.0
 
 def figures() -> Iterator[Figure]:
     """Each part on a cluster of its own."""
-    with up(slots=32) as cluster:
+    with _up(slots=32) as cluster:
         yield from _starts(cluster)
-    with up(slots=2) as cluster:
+    with _up(slots=2) as cluster:
         yield from _dead(cluster)
-    with up(slots=0) as cluster:
+    with _up(slots=0) as cluster:
         yield from asyncio.run(_live(cluster))
 
 
 @contextlib.contextmanager
-def up(slots: int) -> Generator[Embedded]:
-    """A cluster of its own, during the block."""
+def _up(slots: int) -> Generator[Embedded]:
     with tempfile.TemporaryDirectory() as folder, Embedded(Path(folder), slots=slots).started() as cluster:
         yield cluster
 
@@ -81,25 +80,17 @@ def _spent(cluster: Embedded) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def run_empty(cluster: Embedded, trials: int) -> None:
-    """A search of so many trials that do nothing, to its end."""
-    with _http(cluster) as http:
-        _run_empty(cluster, http, trials)
-
-
-def _run_empty(cluster: Embedded, http: httpx.Client, trials: int) -> None:
-    experiment_id = _create(http, _config(trials, 32, "true"))
-    # asked more often, the API would have more to do with this than with the trials
-    cluster.until(lambda: _state(http, experiment_id) == "STATE_COMPLETED", 300, "all have run", every_s=0.5)
-
-
 def _starts(cluster: Embedded) -> Iterator[Figure]:
     rates: list[float] = []
     costs: list[float] = []
     with _http(cluster) as http:
         for run in range(3):
             spent, began = _spent(cluster), time.monotonic()
-            _run_empty(cluster, http, _STARTED)
+            experiment_id = _create(http, _config(_STARTED, 32, "true"))
+            # asked more often, the API would have more to do with this than with the trials
+            cluster.until(
+                lambda id_=experiment_id: _state(http, id_) == "STATE_COMPLETED", 300, "all have run", every_s=0.5
+            )
             if run:
                 rates.append(_STARTED / (time.monotonic() - began))
                 costs.append((_spent(cluster) - spent) / _STARTED * 1000)

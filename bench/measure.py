@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -65,6 +67,17 @@ def repeat(measure: Callable[[], float], runs: int, warm_up: int = 1) -> list[fl
 def p95(values: Sequence[float]) -> float:
     """The 95th percentile: one of the values."""
     return sorted(values)[int(len(values) * 0.95)]
+
+
+def processor_time(*processes: psutil.Process) -> float:
+    """Seconds that these processes and every PostgreSQL of this machine have used."""
+    total = 0.0
+    for process in processes:
+        total += sum(process.cpu_times()[:2])
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if process.info["name"] == "postgres" and process.info["cpu_times"] is not None:
+            total += sum(process.info["cpu_times"][:2])
+    return total
 
 
 def load() -> str:

@@ -96,10 +96,8 @@ Request = Callable[[int, int], tuple[str, str, dict[str, Any]]]
 
 
 def _our_report(number: int, step: int) -> tuple[str, str, dict[str, Any]]:
-    values = {"trialId": number + 1, "trialRunId": 1, "stepsCompleted": step,
-              "metrics": {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}}  # fmt: skip
-    header = f"Grpc-Metadata-x-allocation-token: Bearer token{number}\r\n"
-    return f"/api/v1/trials/{number + 1}/metrics", header, {"metrics": values, "group": "training"}
+    path, report = reports.report_of(number, step)
+    return path, reports.container_header(number), report
 
 
 def _mlflow_report(runs: list[str]) -> Request:
@@ -218,16 +216,16 @@ def _tensorboard(folder: str, written: float) -> Iterator[Figure]:
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
 
-            def curve() -> list[list[float]]:
-                return http.get("/data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"}).json()
+            def ask() -> httpx.Response:
+                return http.get("/data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"})
 
             def is_read() -> bool:
-                answer = http.get("/data/plugin/scalars/scalars", params={"run": ".", "tag": "loss"})
+                answer = ask()
                 return answer.status_code == 200 and answer.json()[-1][1] == _POINTS - 1
 
             took = _wait(is_read, 600)
             note = f"1,000 points by chance; once it has read the file, which takes {took:.0f} s (to write it {written:.0f} s)"
-            yield _asked(", TensorBoard", curve, note)
+            yield _asked(", TensorBoard", lambda: ask().json(), note)
     finally:
         server.terminate()
         server.wait()

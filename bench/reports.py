@@ -8,13 +8,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
+from typing import Any
 
-import psutil
 from sqlalchemy import update
 
 from api.auth.authentication import hash_password, token_hash
 from bench.data import PASSWORD
-from bench.measure import Figure
+from bench.measure import Figure, processor_time
 from bench.raw_http import post
 from bench.served import serving
 from bench.wire import log_in
@@ -56,26 +56,17 @@ def _on(url: str, engine: str) -> Iterator[Figure]:
             rates: list[float] = []
             costs: list[float] = []
             for run in range(6):
-                before = _processor_time(api.process)
+                before = processor_time(api.process)
                 rate, step = _rate(api.port, connections, step)
                 if run:  # the first warms up
                     rates.append(rate)
-                    costs.append((_processor_time(api.process) - before) / (rate * _SECONDS) * 1000)
+                    costs.append((processor_time(api.process) - before) / (rate * _SECONDS) * 1000)
             yield Figure(
                 f"metric reports per second, {connections} connection{'s' * (connections > 1)}, {engine}",
                 rates, "/s", goal, theirs, more_is_better=True,
             )  # fmt: skip
             if connections == 8:
                 yield Figure(f"processor time of a report, API and database, {engine}", costs, "ms", 1)
-
-
-def _processor_time(api: psutil.Process) -> float:
-    """Seconds that the API and every PostgreSQL of this machine have used."""
-    total = sum(api.cpu_times()[:2])
-    for process in psutil.process_iter(["name", "cpu_times"]):
-        if process.info["name"] == "postgres" and process.info["cpu_times"] is not None:
-            total += sum(process.info["cpu_times"][:2])
-    return total
 
 
 def prepare(database: Database) -> None:
@@ -116,6 +107,18 @@ def prepare(database: Database) -> None:
         session.execute(update(Trial).values(summary={}))
 
 
+def report_of(number: int, step: int) -> tuple[str, dict[str, Any]]:
+    """Path and body of a report of two metrics, of a trial of `prepare` by its number from 0."""
+    metrics = {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}
+    values = {"trialId": number + 1, "trialRunId": 1, "stepsCompleted": step, "metrics": metrics}
+    return f"/api/v1/trials/{number + 1}/metrics", {"metrics": values, "group": "training"}
+
+
+def container_header(number: int) -> str:
+    """The header by which that trial's container is known."""
+    return f"Grpc-Metadata-x-allocation-token: Bearer token{number}\r\n"
+
+
 def _rate(port: int, connections: int, step: int, user: str = "") -> tuple[float, int]:
     """Reports per second of one client process with so many connections at once, by containers or by a user."""
     answers: Queue[tuple[int, float, int]] = multiprocessing.get_context("spawn").Queue()
@@ -136,13 +139,12 @@ async def _drive(port: int, connections: int, step: int, user: str, answers: Que
 
     async def one(number: int) -> tuple[int, int]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        header = f"Authorization: {user}\r\n" if user else container_header(number)
         count, current = 0, step
         while time.perf_counter() < deadline:
             current += 1
-            report = {"metrics": {"trialId": number + 1, "trialRunId": 1, "stepsCompleted": current,
-                                  "metrics": {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}}, "group": "training"}  # fmt: skip
-            header = f"Authorization: {user}" if user else f"Grpc-Metadata-x-allocation-token: Bearer token{number}"
-            status = await post(reader, writer, f"/api/v1/trials/{number + 1}/metrics", f"{header}\r\n", report)
+            path, report = report_of(number, current)
+            status = await post(reader, writer, path, header, report)
             assert b" 200 " in status, status
             count += 1
         writer.close()

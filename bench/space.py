@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from api.ingest.metric_blocks import seal
 from api.queries import curve_bands, curves, logs
 from api.queries.series import Wanted
 from bench.loading import target_of
-from bench.measure import Figure, repeat
+from bench.measure import Figure, processor_time, repeat
 from bench.reports import prepare
 from database import log_blocks, log_reads
 from database.log_lines import LogLine, insert_lines
@@ -31,6 +31,7 @@ _POINTS, _LINES = round(1_000_000 * _SCALE), round(1_000_000 * _SCALE)
 _TRIALS, _OF_TRIAL = 50, 10_000  # curves that are drawn together twice, as 100
 _METRIC_COLUMNS = "id, trial_id, run_id, group_name, total_batches, metrics, searcher_metric, archived, reported_at"
 _AT = "2026-01-01 00:00:00+00"
+_SELF = psutil.Process()
 
 
 def figures() -> Iterator[Figure]:
@@ -49,15 +50,6 @@ def _on(url: str, engine: str) -> Iterator[Figure]:
     database.close()
 
 
-def _processor_time() -> float:
-    """Seconds that this process and every PostgreSQL of this machine have used."""
-    total = time.process_time()
-    for process in psutil.process_iter(["name", "cpu_times"]):
-        if process.info["name"] == "postgres" and process.info["cpu_times"] is not None:
-            total += sum(process.info["cpu_times"][:2])
-    return total
-
-
 def _bytes(database: Database, *tables: str) -> float:
     """What tables take with their indexes."""
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -66,7 +58,6 @@ def _bytes(database: Database, *tables: str) -> float:
             sizes = [text(f"SELECT pg_total_relation_size('{table}')") for table in tables]
             return float(sum(connection.execute(size).scalar_one() for size in sizes))
     # SQLite: of a copy without what is free, the difference to one without these tables
-    path = make_url(database.url).database or ""
     with tempfile.TemporaryDirectory() as folder:
         whole, without = Path(folder, "whole.db"), Path(folder, "without.db")
         with database.engine.connect() as connection:
@@ -82,7 +73,6 @@ def _bytes(database: Database, *tables: str) -> float:
             assert raw is not None
             raw.execute(f"VACUUM INTO '{without}'")
         copy.close()
-        assert path
         return float(whole.stat().st_size - without.stat().st_size)
 
 
@@ -103,11 +93,11 @@ def _lines(database: Database, engine: str) -> Iterator[Figure]:
     for first in range(0, _LINES, 50_000):
         batches = [_made(at, 1000) for at in range(first, min(_LINES, first + 50_000), 1000)]
         raw += sum(len(line["log"]) + 1 for lines in batches for line in lines)
-        before = _processor_time()
+        before = processor_time(_SELF)
         for lines in batches:
             with database.write() as session:
                 insert_lines(session, lines)
-        spent += _processor_time() - before
+        spent += processor_time(_SELF) - before
     yield Figure(f"a log line: processor time to store, 1,000 at a time, {engine}", [spent / _LINES * 1e6], "µs", 5)
     taken = _bytes(database, "log_blocks", "log_block_containers", "task_logs")
     yield Figure(f"a log line: bytes on disk, {engine}", [taken / _LINES], "B", note=f"of {raw / _LINES:.0f} sent")
@@ -119,13 +109,13 @@ def _lines(database: Database, engine: str) -> Iterator[Figure]:
             )
     more = _bytes(database, "log_blocks", "log_block_containers", "task_logs") - taken
     yield Figure(f"a log line: bytes on disk while it is a row, {engine}", [more / 10_000], "B")
-    before = _processor_time()
+    before = processor_time(_SELF)
     done = 1
     while done:
         with database.write() as session:
             done = log_blocks.seal(session, "t1")
     yield Figure(f"a log line: processor time to move from a row into a block, {engine}",
-                 [(_processor_time() - before) / 10_000 * 1e6], "µs")  # fmt: skip
+                 [(processor_time(_SELF) - before) / 10_000 * 1e6], "µs")  # fmt: skip
 
     def search() -> float:
         with database.read() as session:
@@ -155,13 +145,13 @@ def _points(database: Database, engine: str) -> Iterator[Figure]:
     with target_of(database.url) as target:
         target.load("metrics", _METRIC_COLUMNS, reports())
         target.finish()
-    before = _processor_time()
+    before = processor_time(_SELF)
     for trial in range(1, 2 + _TRIALS):
         is_more = True
         while is_more:
             with database.write() as session:
                 is_more = seal(session.connection(), trial, "curve")
-    spent = _processor_time() - before
+    spent = processor_time(_SELF) - before
     yield Figure(f"a point: processor time to put into blocks, {engine}", [spent / count * 1e6], "µs")
     columns = _bytes(database, "metric_blocks", "metric_columns")
     yield Figure(f"a point of a report of one: bytes on disk in blocks, {engine}", [columns / count], "B",
