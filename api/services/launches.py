@@ -65,6 +65,7 @@ def launch_order(
         raise NotFound(f"allocation {allocation_id} not found")
     if allocation.ended_at is not None:
         raise FailedPrecondition(f"allocation {allocation_id} has ended: nothing is launched for it")
+    cluster = session.get_one(Cluster, 1)
     task = session.get_one(Task, allocation.task_id)
     owner = session.get_one(User, task.owner_id)
     token = _new_token(session, allocation, rank)
@@ -79,7 +80,7 @@ def launch_order(
     return {
         "env": {
             **_user_environment(config, kind),
-            **_environment(session, task, allocation, owner, token),
+            **_environment(cluster, task, allocation, owner, token),
             **work.env,
             **_services(task, work),
             "DET_TASK_LOGGING_METADATA": orjson.dumps(
@@ -98,7 +99,7 @@ def launch_order(
         "addCapabilities": environment.get("add_capabilities") or [],
         "dropCapabilities": environment.get("drop_capabilities") or [],
         "slotIds": _slot_ids(allocation, rank),
-        "ports": ports_of(allocation_id, _slot_ids(allocation, 0)),
+        "ports": ports_of(cluster.cluster_id, allocation_id, _slot_ids(allocation, 0)),
         "gangSize": len(allocation.placements),
         "podSpec": environment.get("pod_spec") or {},
         "excludedNodes": _excluded_nodes(session, task, allocation, rank),
@@ -248,9 +249,8 @@ def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
     return token
 
 
-def _environment(session: Session, task: Task, allocation: Allocation, owner: User, token: str) -> dict[str, str]:
+def _environment(cluster: Cluster, task: Task, allocation: Allocation, owner: User, token: str) -> dict[str, str]:
     """The environment variables of containers of every kind."""
-    cluster = session.get_one(Cluster, 1)
     return {
         "DET_CLUSTER_ID": cluster.cluster_id,
         "DET_MASTER_ID": cluster.cluster_id,

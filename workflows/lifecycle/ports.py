@@ -18,14 +18,18 @@ _BLOCKS = 2048
 _TRIES = 64
 
 
-def ports_of(allocation_id: str, slot_ids: Sequence[int]) -> dict[str, int]:
+def ports_of(cluster_id: str, allocation_id: str, slot_ids: Sequence[int]) -> dict[str, int]:
     """Environment variable to port. The same for all containers of an allocation.
 
     Args:
+        cluster_id: Where its first slot's ports begin: a host that two clusters share has the same slots in both, and
+            a job listens only seconds after the host found its ports free.
         allocation_id: Whose ports.
         slot_ids: The slots of its chief on the chief's host. Without any, the id decides, beyond the ports of slots.
     """
-    return _block(min(slot_ids) % _BLOCKS) if slot_ids else other_ports(allocation_id, 0)
+    if not slot_ids:
+        return other_ports(f"{cluster_id} {allocation_id}", 0)
+    return _block((zlib.crc32(cluster_id.encode()) + min(slot_ids)) % _BLOCKS)
 
 
 def other_ports(allocation_id: str, attempt: int) -> dict[str, int]:
