@@ -134,8 +134,8 @@ def test_deepspeed_example_goes_on_after_a_kill_as_if_nothing_had_happened(
     for experiment in (undisturbed, disturbed):
         trials.until_state(experiment, "COMPLETED")
     query = "SELECT restarts, searcher_metric > 0.9, total_batches FROM trials WHERE experiment_id = "
-    assert trials.one(f"{query}{undisturbed}") == (0, True, batches)
-    assert trials.one(f"{query}{disturbed}") == (1, True, batches)
+    assert trials.one(f"{query}{undisturbed}") == (0, True, batches), trials.log(undisturbed)
+    assert trials.one(f"{query}{disturbed}") == (1, True, batches), trials.log(disturbed)
     assert "resuming after" in trials.log(disturbed)
     assert trials.tensors(disturbed) == trials.tensors(undisturbed)
 

@@ -34,7 +34,11 @@ def docker_engine() -> Generator[str]:
         return
     dockerd = _program("dockerd", "docker.io")
     with tempfile.TemporaryDirectory(prefix="dockerd-") as folder, Path(folder, "log").open("w+") as log:
-        process = subprocess.Popen([dockerd], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        # A pid file of its own: one that a killed engine left names a process that may be anybody's by now.
+        command_line = [dockerd, "--pidfile", f"{folder}/pid"]
+        process = subprocess.Popen(
+            command_line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
         try:
             _wait_for("dockerd", process, _docker_answers, Path(folder, "log"), 60.0)
             yield host
