@@ -21,7 +21,6 @@ _BY_HAND = ("__init__.py", "_io.py")
 _NAMES = {
     "aclose": "close",
     "aiter_raw": "iter_raw",
-    "handle_async_request": "handle_request",
     "asynccontextmanager": "contextmanager",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

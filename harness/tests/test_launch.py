@@ -336,7 +336,7 @@ def test_the_start_is_fast(container: Container, trial_python: str) -> None:
     bare = measure([trial_python, "-c", "pass"])
     launch = measure([trial_python, "-m", "determined.exec.launch"])
     print(f"bare interpreter {bare * 1e3:.0f} ms, launch {launch * 1e3:.0f} ms")
-    # The goal is 150 ms in all on a quiet machine, 60 of which are httpx; this holds on one that runs other tests.
+    # The goal is 150 ms in all on a quiet machine; this holds on one that runs other tests.
     assert launch < bare + 0.3
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from determined.exec._master import Stream
+    from determined.common.api._http import HttpResponse
 
 
 class Resumed(io.RawIOBase):
@@ -26,11 +26,11 @@ class Resumed(io.RawIOBase):
         size: Its bytes.
     """
 
-    def __init__(self, open_at: Callable[[int], Stream], size: int) -> None:
+    def __init__(self, open_at: Callable[[int], HttpResponse], size: int) -> None:
         self._open_at = open_at
         self._size = size
         self._at = 0
-        self._stream: Stream | None = None
+        self._stream: HttpResponse | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._rest = memoryview(b"")
         self._backoff = Backoff()

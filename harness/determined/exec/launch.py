@@ -14,18 +14,18 @@ import time
 from determined import errors
 from determined._fail import fail, say
 from determined.common.api._retry import Backoff, is_transient
+from determined.common.api._session import Session
 from determined.common.api._tls import Cert
 from determined.common.api._url import api_path
 from determined.exec._entrypoint import command_line, execute, resolve, with_startup_hook
 from determined.exec._environment import TaskEnvironment, write_info_file
-from determined.exec._master import connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from determined.exec._master import Master, Stream
+    from determined.common.api._http import HttpResponse
 
     T = TypeVar("T")
 
@@ -49,7 +49,12 @@ def main() -> None:
         argv = [sys.executable, "-m", env.server_module]
     else:
         argv = command_line(env.entrypoint)
-    master = connect(env.master, env.session_token, Cert(env.cert_file, env.cert_name))
+    master = Session(
+        env.master,
+        allocation_token=env.session_token,
+        cert=Cert(env.cert_file, env.cert_name),
+        max_tries=1,  # `_asked` knows for how long to go on
+    )
     info_dir = os.path.join(env.run_dir, "info")
     try:
         os.makedirs(info_dir, mode=0o755, exist_ok=True)
@@ -90,7 +95,7 @@ def _enter(folder: str) -> None:
         fail(f"work_dir in the task's configuration is {folder!r}, which can't be entered: {e.strerror}")
 
 
-def _unpack_context(master: Master, env: TaskEnvironment) -> None:
+def _unpack_context(master: Session, env: TaskEnvironment) -> None:
     path = api_path("tasks", env.task_id, "context_directory")
     answer = _get(master, f"{path}?byStream=true", _CONTEXT)
     packed = str(answer.get("b64Tgz") or "")
@@ -109,7 +114,7 @@ def _unpack_context(master: Master, env: TaskEnvironment) -> None:
         fail(f"can't unpack the files of this task: {e}")
 
 
-def _unpack_stream(master: Master, env: TaskEnvironment, size: int) -> None:
+def _unpack_stream(master: Session, env: TaskEnvironment, size: int) -> None:
     import io
 
     from determined.common.context import unpack_stream
@@ -124,7 +129,7 @@ def _unpack_stream(master: Master, env: TaskEnvironment, size: int) -> None:
         fail(f"can't unpack the files of this task: {e}")
 
 
-def _rendezvous(master: Master, env: TaskEnvironment) -> dict[str, Any]:
+def _rendezvous(master: Session, env: TaskEnvironment) -> dict[str, Any]:
     if env.rendezvous is not None:  # the only container of its allocation: an older API lets it ask
         return _addresses(env.rendezvous)
     # Answered earlier than the client gives up, so that it is said who is missing.
@@ -145,11 +150,11 @@ def _addresses(info: dict[str, Any]) -> dict[str, Any]:
         fail(f"the master's rendezvous is {info!r}, but must have addresses, rank and slots")
 
 
-def _get(master: Master, path: str, what: str, timeout_s: float = 60.0) -> dict[str, Any]:
+def _get(master: Session, path: str, what: str, timeout_s: float = 60.0) -> dict[str, Any]:
     return _asked(lambda: master.get(path, timeout_s=timeout_s).json(), what, timeout_s)
 
 
-def _opened(master: Master, path: str, what: str, timeout_s: float) -> Stream:
+def _opened(master: Session, path: str, what: str, timeout_s: float) -> HttpResponse:
     return _asked(lambda: master.open(path, timeout_s=timeout_s), what, timeout_s)
 
 

@@ -11,12 +11,16 @@ import weakref
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
-    from typing import Any, Callable, TypeVar
+    from typing import Any, Callable, TypeVar, Union
 
     from determined.common.api._httpx import httpx
-    from determined.common.api._transport import Settings
+    from determined.common.api._sockets import Answer as SocketAnswer
+    from determined.common.api._sockets import SocketTransport
+    from determined.common.api._transport import Request, Settings
 
     T = TypeVar("T")
+    Answer = Union[SocketAnswer, httpx.Response]
+    Transport = Union[SocketTransport, "_ByProxy"]
 
 sleep = time.sleep
 
@@ -26,14 +30,44 @@ def owner() -> Hashable:
     return os.getpid()
 
 
-def new_transport(settings: Settings) -> httpx.HTTPTransport:
+class _ByProxy:
+    """Connections through a proxy."""
+
+    def __init__(self, settings: Settings) -> None:
+        from determined.common.api._httpx import httpx
+
+        self._base_url = settings.base_url
+        self._connections = httpx.HTTPTransport(**settings.transport())
+
+    def send(self, request: Request, opened: Callable[[socket.socket], None]) -> httpx.Response:
+        """Send one request and read the head of its answer. Raises: httpx.HTTPError."""
+
+        def trace(event: str, info: dict[str, Any]) -> None:
+            if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+                opened(info["return_value"].get_extra_info("socket"))
+
+        return self._connections.handle_request(request.for_httpx(self._base_url, trace=trace))
+
+    def close(self) -> None:
+        """Close them."""
+        self._connections.close()
+
+
+def new_transport(settings: Settings) -> Transport:
     """Connections to one server, none yet."""
-    from determined.common.api._httpx import httpx
+    if settings.proxy:
+        return _ByProxy(settings)
+    from determined.common.api._sockets import SocketTransport
 
-    return httpx.HTTPTransport(**settings.transport())
+    return SocketTransport(settings)
 
 
-def abandon(transport: httpx.HTTPTransport) -> None:
+def send(transport: Transport, connections: Connections, request: Request) -> Answer:
+    """Send one request and read the head of its answer. Raises: one of `failures()`."""
+    return transport.send(request, connections.add)
+
+
+def abandon(transport: Transport) -> None:
     """Close connections that nobody uses any more."""
     transport.close()
 
@@ -50,13 +84,20 @@ class Connections:
         self._lock = threading.Lock()
         self._under_way = 0
         self._is_broken_off = False
-        self._to_close: httpx.HTTPTransport | None = None
+        self._to_close: Transport | None = None
 
-    def begin(self) -> dict[str, Any]:
-        """A request begins; returns what it carries to be known here. `end` follows."""
+    def begin(self) -> None:
+        """A request begins. `end` follows."""
         with self._lock:
             self._under_way += 1
-        return {"trace": self._trace}
+
+    def add(self, sock: socket.socket) -> None:
+        """A socket was opened."""
+        with self._lock:
+            self._sockets.add(sock)
+            is_late = self._is_broken_off
+        if is_late:
+            _shut_down(sock)
 
     def end(self) -> None:
         """A request is over. The last one after `close` closes the transport."""
@@ -66,7 +107,7 @@ class Connections:
         if transport is not None:
             transport.close()
 
-    def close(self, transport: httpx.HTTPTransport) -> None:
+    def close(self, transport: Transport) -> None:
         """End all requests under way, in whatever thread, those that are just connecting too; close the transport."""
         with self._lock:
             self._is_broken_off = True
@@ -77,15 +118,6 @@ class Connections:
             _shut_down(sock)
         if is_free:
             transport.close()
-
-    def _trace(self, event: str, info: dict[str, Any]) -> None:
-        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            sock = info["return_value"].get_extra_info("socket")
-            with self._lock:
-                self._sockets.add(sock)
-                is_late = self._is_broken_off
-            if is_late:
-                _shut_down(sock)
 
 
 def _shut_down(sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Connections to one server, by way of httpx. It is imported at the first request, and takes a tenth of a second then.
+"""Connections to one server. Asynchronous ones, and those through a proxy, are httpx', imported at the first request.
 
 Of httpx this uses the transports, not the clients: these log each request into users' logs, keep cookies and add
 headers of their own.
@@ -10,21 +10,20 @@ import threading
 import weakref
 
 from determined.common.api._async import _io
-from determined.common.api._transport import Settings, TransportError, check_head, failure_of, timeouts
+from determined.common.api._transport import Request, Settings, TransportError, failure_of, failures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Mapping
     from typing import Any
 
-    from determined.common.api._httpx import httpx
     from determined.common.api._tls import Cert
 
 
 class AsyncHttpResponse:
     """An answer whose body is read from the connection piece by piece. Read it to its end, or close it."""
 
-    def __init__(self, response: httpx.Response, connections: _io.Connections) -> None:
+    def __init__(self, response: _io.Answer, connections: _io.Connections) -> None:
         self._response = response
         self._connections: _io.Connections | None = connections
         self.status = response.status_code
@@ -36,12 +35,10 @@ class AsyncHttpResponse:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives."""
-        from determined.common.api._httpx import httpx
-
         try:
             async for piece in self._response.aiter_raw():
                 yield piece
-        except (httpx.HTTPError, httpx.StreamError) as e:
+        except (TransportError, *failures()) as e:
             raise failure_of(e, in_body=True) from e
         finally:
             await self.close()
@@ -60,10 +57,9 @@ class AsyncHttpPool:
     """Connections to one server. After a fork they are made anew, and their owner's stay as they are."""
 
     def __init__(self, base_url: str, cert: Cert | None = None) -> None:
-        self._base_url = base_url
         self._settings = Settings(base_url, cert)
         self._owner: Hashable = None
-        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._transport: _io.Transport | None = None
         self._connections = _io.Connections()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -85,22 +81,13 @@ class AsyncHttpPool:
             TransportError: The server can't be reached, or went away.
             ValueError: A header or the path contains a line break.
         """
-        check_head(target, headers)
-        from determined.common.api._httpx import httpx
-
-        transport, connections, extensions = self._begin()
+        request = Request(method, target, headers, body, timeout_s)
+        transport, connections = self._begin()
         try:
-            request = httpx.Request(
-                method,
-                self._base_url + target,
-                headers=headers,
-                content=body,
-                extensions={"timeout": timeouts(timeout_s), **extensions},
-            )
-            return AsyncHttpResponse(await transport.handle_async_request(request), connections)
+            return AsyncHttpResponse(await _io.send(transport, connections, request), connections)
         except BaseException as e:
             await connections.end()
-            if isinstance(e, httpx.HTTPError):
+            if isinstance(e, failures()):
                 raise failure_of(e) from e
             raise
 
@@ -114,7 +101,7 @@ class AsyncHttpPool:
         if transport is not None:
             await self._connections.close(transport)
 
-    def _begin(self) -> tuple[httpx.AsyncHTTPTransport, _io.Connections, dict[str, Any]]:
+    def _begin(self) -> tuple[_io.Transport, _io.Connections]:
         owner = _io.owner()
         if self._owner not in (None, owner):
             # A lock that was held during a fork is never released in the child. Closing our copies of the
@@ -130,7 +117,8 @@ class AsyncHttpPool:
                 # Not `__del__`: in a cycle of garbage the sockets might go first, and warn that nobody closed them.
                 self._finalizer = weakref.finalize(self, _io.abandon, self._transport)
                 self._finalizer.atexit = False
-            return self._transport, self._connections, self._connections.begin()
+            self._connections.begin()
+            return self._transport, self._connections
 
     def _forget(self) -> None:
         if self._finalizer is not None:

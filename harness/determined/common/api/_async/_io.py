@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable, TypeVar
 
     from determined.common.api._httpx import httpx
-    from determined.common.api._transport import Settings
+    from determined.common.api._transport import Request, Settings
+
+    Answer = httpx.Response
 
     T = TypeVar("T")
 
@@ -27,28 +29,48 @@ def owner() -> Hashable:
     return os.getpid(), weakref.ref(asyncio.get_running_loop())
 
 
-def new_transport(settings: Settings) -> httpx.AsyncHTTPTransport:
+class Transport:
     """Connections to one server, none yet."""
-    from determined.common.api._httpx import httpx
 
-    return httpx.AsyncHTTPTransport(**settings.transport())
+    def __init__(self, settings: Settings) -> None:
+        from determined.common.api._httpx import httpx
+
+        self._base_url = settings.base_url
+        self._connections = httpx.AsyncHTTPTransport(**settings.transport())
+
+    async def send(self, request: Request) -> Answer:
+        """Send one request and read the head of its answer. Raises: httpx.HTTPError."""
+        return await self._connections.handle_async_request(request.for_httpx(self._base_url))
+
+    async def aclose(self) -> None:
+        """Close them."""
+        await self._connections.aclose()
 
 
-def abandon(transport: httpx.AsyncHTTPTransport) -> None:
+def new_transport(settings: Settings) -> Transport:
+    """Connections to one server, none yet."""
+    return Transport(settings)
+
+
+async def send(transport: Transport, connections: Connections, request: Request) -> Answer:
+    """Send one request and read the head of its answer. Raises: one of `failures()`."""
+    return await transport.send(request)
+
+
+def abandon(transport: Transport) -> None:
     """Nothing: without its event loop a connection can't be closed, which asyncio warns of."""
 
 
 class Connections:
     """The connections of one transport. Here closing it ends what is under way."""
 
-    def begin(self) -> dict[str, Any]:
-        """A request begins; returns what it carries to be known here. `end` follows."""
-        return {}
+    def begin(self) -> None:
+        """A request begins. `end` follows."""
 
     async def end(self) -> None:
         """A request is over."""
 
-    async def close(self, transport: httpx.AsyncHTTPTransport) -> None:
+    async def close(self, transport: Transport) -> None:
         """Close the transport; requests under way fail."""
         await transport.aclose()
 
