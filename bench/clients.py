@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,6 +53,7 @@ def figures() -> Iterator[Figure]:
         with serving(url, UNDETERRED_STORAGE_ROOTS=str(storage)) as api:
             token = _log_in(api)
             yield _list_of_1000(api, token)
+            yield from _own_time(api, token)
             yield from _download(api, storage, Path(folder))
 
 
@@ -77,6 +80,24 @@ def _list_of_1000(api: Api, token: str) -> Figure:
     words = ["e", "ls", "-a", "--limit", "1000"]
     ours = repeat(lambda: _time_of([sys.executable, "-m", "cli", *words], environment), 7)
     return Figure("det e ls -a with 1,000 experiments", ours, "s", None, _published(["det", *words], environment))
+
+
+def _own_time(api: Api, token: str) -> Iterator[Figure]:
+    """Processor time of commands that read, beyond that of a Python which does nothing."""
+    environment = {"DET_MASTER": f"http://127.0.0.1:{api.port}", "DET_USER_TOKEN": token, "DET_USER": "admin"}
+    for words in (["e", "ls", "--limit", "20"], ["t", "describe", "1"], ["version"]):
+        command = [sys.executable, "-m", "cli", *words]
+        bare = statistics.median(repeat(lambda: _processor_time_of([sys.executable, "-c", "pass"]), 11))
+        ours = repeat(lambda command=command: _processor_time_of(command, environment) - bare, 11)
+        note = "processor time, without that of python -c pass"
+        yield Figure(f"det {' '.join(words)}: of its own", [1000 * each for each in ours], "ms", 60, note=note)
+
+
+def _processor_time_of(command: list[str], environment: Mapping[str, str] | None = None) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _time_of(command, environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _checkpoint(url: str, root: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from cli import join_token as join_tokens
 from cli import lookup, render, server, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import lists
 from cli.render import Form
 from determined.common.api._url import api_path
@@ -38,7 +38,7 @@ All = Annotated[bool, typer.Option("--all", help="All agents.")]
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import paging, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, paged
 from cli.render import Form
 
@@ -17,7 +17,7 @@ app = new_app("The audit log: who changed what; for administrators.", aliases={"
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

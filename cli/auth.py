@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from cli import render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import lists
 from cli.render import Form
 
@@ -24,7 +24,7 @@ _WAITS_S = 600.0
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("login")

@@ -12,7 +12,7 @@ import typer
 
 from cli import lookup, render, session
 from cli.create import pack, read_config, show
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import InWorkspace, Json, Yes, lists, paged
 from cli.render import Form
 from determined import errors
@@ -43,7 +43,7 @@ Run = Annotated[int | None, typer.Option("--run", help="Of the run with this num
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

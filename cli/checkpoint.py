@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, Quiet, Yes
 
 app = new_app("Describe and download checkpoints.")
@@ -19,7 +19,7 @@ Uuid = Annotated[str, typer.Argument(metavar="UUID", help="The checkpoint's id."
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("describe")

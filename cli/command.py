@@ -8,6 +8,7 @@ import typer
 
 from cli import kinds, launching, render
 from cli.bundles import bundled
+from cli.group import command_of
 from cli.launching import LaunchOptions
 
 app = kinds.app_of("command", "Commands: programs that run once on slots of the cluster, without an experiment.")
@@ -17,7 +18,7 @@ _WORDS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("run", context_settings=_WORDS)

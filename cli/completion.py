@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from cli import commands, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 
 app = new_app("Shell completion, with the ids and names that the cluster has.")
 
@@ -99,7 +99,7 @@ Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("completion")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli import files, lookup, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import InWorkspace, Json, Yaml, at_most_one
 
 app = new_app("Policies: defaults and limits for configurations, of the cluster or a workspace.", default="describe")
@@ -20,7 +20,7 @@ Workload = Annotated[
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("describe")

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import render, server
-from cli.group import new_app
+from cli.group import command_of, new_app
 
 app = new_app("A cluster on this machine.")
 
@@ -49,7 +49,7 @@ Part = Annotated[
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("up")

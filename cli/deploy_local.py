@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import deploy, render, server, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.later import not_there
 
 app = deploy.app
@@ -35,7 +35,7 @@ not_there(app, "the chart deploy/helm/undeterred installs a cluster on GKE (docs
 
 def command() -> Any:
     """`det deploy`, as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 _READY_WITHIN_S = 60.0

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.later import not_there
 from cli.options import Json
 
@@ -23,7 +23,7 @@ not_there(app, "`det dev curl` calls the API, and its page /docs/rest-api descri
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("auth-token")

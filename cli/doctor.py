@@ -18,7 +18,7 @@ import typer
 
 from cli import render, server, session
 from cli.deploy import PARTS, home
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json
 from cli.progress import progress
 from determined import errors
@@ -49,7 +49,7 @@ class Finding:
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("doctor")

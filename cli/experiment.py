@@ -11,7 +11,7 @@ from cli import budget, cleanup, experiment_change, experiment_table, paging, re
 from cli.bundles import bundled
 from cli.follow import end_with, first_trial, follow_log
 from cli.follow import follow as follow_to_end
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import (
     ExperimentId,
     Json,
@@ -39,7 +39,7 @@ app.add_typer(budget.experiment_app, name="budget")
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 for _command in (plan, cleanup.gc, *search.COMMANDS):

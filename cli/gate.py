@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import lists
 from cli.render import Form
 
@@ -20,7 +20,7 @@ GateId = Annotated[int, typer.Argument(metavar="GATE_ID", help="The gate's numbe
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

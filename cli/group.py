@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info, get_command_name, get_group_from_info
+from typer.models import CommandInfo, TyperInfo
+
+from cli.plain import read_plainly
+
+
+class _ReadsPlainly:
+    """Of a command: its parameters, the option for help too, are converted without pydantic."""
+
+    def get_params(self, ctx: Any) -> Any:
+        found: list[Any] = super().get_params(ctx)  # pyright: ignore
+        for parameter in found:
+            read_plainly(parameter)
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+
+class _Command(_ReadsPlainly, TyperCommand):
+    pass
 
 
 def new_app(
@@ -26,7 +46,7 @@ def new_app(
         name[:length]: name for name, prefix in (shortest or {}).items() for length in range(len(prefix), len(name))
     }
 
-    class Group(TyperGroup):
+    class Group(_ReadsPlainly, TyperGroup):
         default_word = default
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -56,6 +76,59 @@ def new_app(
     )
     app.callback()(_nothing)  # a group also if it has one command only
     return app
+
+
+def command_of(app: typer.Typer) -> Any:
+    """A group as a command. What it has is made when it is called for: of sixty commands a call of `det` needs one."""
+    return _group(TyperInfo(app))
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by their names, each made when it is looked at."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def _group(info: TyperInfo) -> Any:
+    whole = info.typer_instance
+    assert whole is not None
+    bare, bare_info = copy.copy(whole), copy.copy(info)
+    bare.registered_commands, bare.registered_groups, bare_info.typer_instance = [], [], bare
+    group: Any = get_group_from_info(bare_info, suggest_commands=whole.suggest_commands, **_settings(whole))
+    makers: dict[str, Callable[[], Any]] = {
+        _name(each): functools.partial(_command, each, whole) for each in whole.registered_commands
+    }
+    makers |= {str(each.name): functools.partial(_group, each) for each in whole.registered_groups}
+    group.commands = _Commands(makers)
+    return group
+
+
+def _command(info: CommandInfo, app: typer.Typer) -> Any:
+    mine = copy.copy(info)
+    mine.cls = _Command
+    return get_command_from_info(mine, **_settings(app))
+
+
+def _name(info: CommandInfo) -> str:
+    callback: Any = info.callback
+    return info.name or get_command_name(callback.__name__)
+
+
+def _settings(app: typer.Typer) -> dict[str, Any]:
+    return {"pretty_exceptions_short": app.pretty_exceptions_short, "rich_markup_mode": app.rich_markup_mode}
 
 
 def _with_short_names(help: str, short_names: Mapping[str, str], default: str) -> str:

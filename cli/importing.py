@@ -12,7 +12,7 @@ import typer
 
 from cli import dumps, render, session, tracked
 from cli.bundles import Bundle, bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, lists
 from cli.render import Form
 from determined import errors
@@ -66,7 +66,7 @@ for _command in (tracked.mlflow, tracked.tensorboard, tracked.wandb):
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("plan")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import lookup, paging, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import at_most_one, paged
 from cli.render import Form
 
@@ -20,7 +20,7 @@ _NAMES = {"priority": "priority", "weight": "weight", "resource-pool": "resource
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

@@ -7,14 +7,14 @@ from typing import Any
 
 import typer
 
-from cli.group import new_app
+from cli.group import command_of, new_app
 
 NAMES = {"oauth": "a provider of accounts is no OAuth client here: it shows the secret in UNDETERRED_SCIM_TOKEN"}
 
 
 def command() -> Any:
     """All of them that are groups of their own, as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 def not_there(app: typer.Typer, reason: str, *names: str, is_shown: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli import render, server, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, Yaml, at_most_one
 
 app = new_app("The cluster's own information.")
@@ -22,7 +22,7 @@ app.add_typer(message_app, name="cluster-message")
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("info")

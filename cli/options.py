@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.bundles import Bundle, taking
+from cli.bundles import Bundle, Taking
 from cli.render import Form
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
@@ -156,15 +155,17 @@ _PAGES: Mapping[str, inspect.Parameter] = {
 
 
 def _with_form(command: Callable[..., None], options: Mapping[str, inspect.Parameter]) -> Callable[..., None]:
-    @functools.wraps(command)
     def called(**given: Any) -> None:
-        told = {name: given.pop(name) for name in options}
-        at_most_one(json=told["as_json"], yaml=told["as_yaml"], csv=told["as_csv"])
-        if told["columns"] and (told["as_json"] or told["as_yaml"]):
+        wanted = {name: given.pop(name) for name in options}
+        at_most_one(json=wanted["as_json"], yaml=wanted["as_yaml"], csv=wanted["as_csv"])
+        if wanted["columns"] and (wanted["as_json"] or wanted["as_yaml"]):
             raise typer.BadParameter("--columns goes with tables and --csv: JSON and YAML have everything.")
-        command(**given, form=Form(**told))
+        command(**given, form=Form(**wanted))
 
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "form"]
-    named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    return taking(called, [*named, *options.values()])
+    def parameters() -> Iterator[inspect.Parameter]:
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            if parameter.name != "form":
+                yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        yield from options.values()
+
+    return Taking(command, called, parameters)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import render
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ app = new_app("The trials and the cost of a search, before it runs.")
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("plan")

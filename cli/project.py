@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import experiment_table, lookup, paging, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, OrderBy, ProjectName, SortByName, WorkspaceName, Yes, paged, shows
 from cli.render import Form
 
@@ -23,7 +23,7 @@ All = Annotated[bool, typer.Option("--all", "-a", help="Include archived experim
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

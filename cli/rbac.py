@@ -10,7 +10,7 @@ import typer
 
 from cli import lookup, paging, render, session
 from cli.bundles import Bundle, bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import at_most_one, lists, paged
 from cli.render import Form
 
@@ -59,7 +59,7 @@ class Assignment(Bundle):
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("my-permissions")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import files, lookup, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, lists
 from cli.render import Form
 from determined.common.api._url import api_path
@@ -26,7 +26,7 @@ Workspaces = Annotated[list[str], typer.Argument(metavar="WORKSPACE_NAME", help=
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

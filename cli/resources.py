@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import lists
 from cli.render import Form
 
@@ -27,7 +27,7 @@ EndDate = Annotated[str, typer.Argument(metavar="END_DATE", help="The last that 
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("raw")

@@ -17,6 +17,7 @@ import typer
 
 from cli import kinds, launching, opening, render, session
 from cli.bundles import bundled
+from cli.group import command_of
 from cli.launching import LaunchOptions
 
 app = kinds.app_of("shell", "Shells: a terminal on slots of the cluster, by ssh or in a browser.")
@@ -31,7 +32,7 @@ Web = Annotated[bool, typer.Option("--web", help="In your browser, where the sam
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("start", context_settings=_SSH)

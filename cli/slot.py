@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import lookup, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import lists
 from cli.render import Form
 from determined.common.api._url import api_path
@@ -32,7 +32,7 @@ SlotId = Annotated[str, typer.Argument(metavar="SLOT_ID", help="The slot's numbe
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

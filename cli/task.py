@@ -11,7 +11,7 @@ import typer
 
 from cli import kinds, launching, render, session
 from cli.bundles import bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, LogLines, OfAllocation, lists
 from cli.render import Form
 from determined.common.api._url import api_path
@@ -51,7 +51,7 @@ HEADERS = [
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

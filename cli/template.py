@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import files, lookup, paging, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import InWorkspace, Json, paged
 from cli.render import Form
 from determined.common.api._url import api_path
@@ -27,7 +27,7 @@ File = Annotated[Path, typer.Argument(metavar="TEMPLATE_FILE", help="A YAML file
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

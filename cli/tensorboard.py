@@ -8,6 +8,7 @@ import typer
 
 from cli import kinds, opening
 from cli.bundles import bundled
+from cli.group import command_of
 from cli.launching import LaunchOptions
 from cli.opening import NoBrowser
 
@@ -21,7 +22,7 @@ app = kinds.app_of(
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("start")

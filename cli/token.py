@@ -9,7 +9,7 @@ import typer
 
 from cli import budget, lookup, paging, render, session
 from cli.budget import TokenId
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Json, Yaml, at_most_one, lists, paged
 from cli.render import Form
 from determined import errors
@@ -24,7 +24,7 @@ Username = Annotated[str | None, typer.Argument(metavar="USERNAME", help="Of thi
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

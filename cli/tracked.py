@@ -12,7 +12,7 @@ import typer
 
 from cli import render, session
 from cli.bundles import Bundle, bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import ExperimentId
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ app = new_app("Write experiments for other programs.")
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("mlflow")

@@ -9,7 +9,7 @@ import typer
 
 from cli import paging, render, session
 from cli.bundles import bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import (
     Days,
     ExperimentId,
@@ -30,7 +30,7 @@ app.add_typer(set_app, name="set")
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("describe")

@@ -9,7 +9,7 @@ import typer
 
 from cli import lookup, render, session
 from cli.bundles import bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import TaskUser, lists
 from cli.render import Form
 from determined.common.api._url import api_path
@@ -24,7 +24,7 @@ Username = Annotated[str, typer.Argument(metavar="USERNAME", help="The name.", s
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("login")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import lookup, paging, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import Yes, paged, shows
 from cli.render import Form
 
@@ -19,7 +19,7 @@ Usernames = Annotated[str, typer.Argument(metavar="USERNAMES", help="Names, with
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli import lookup, paging, render, session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import InWorkspace, Json, Yes, lists, paged
 from cli.render import Form
 from determined import errors
@@ -24,7 +24,7 @@ WebhookId = Annotated[int, typer.Argument(metavar="WEBHOOK_ID", help="The webhoo
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

@@ -11,7 +11,7 @@ import typer
 
 from cli import budget, lookup, paging, render, session
 from cli.bundles import bundled
-from cli.group import new_app
+from cli.group import command_of, new_app
 from cli.options import (
     Json,
     OrderBy,
@@ -91,7 +91,7 @@ AutoEverywhere = Annotated[
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("list")

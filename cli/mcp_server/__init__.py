@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import session
-from cli.group import new_app
+from cli.group import command_of, new_app
 from determined import errors
 
 app = new_app("Serve the cluster to a coding agent, by the Model Context Protocol.", default="serve")
@@ -16,7 +16,7 @@ _LEAST_PORT, _MOST_PORT = 1, 65535
 
 def command() -> Any:
     """The group as a command."""
-    return typer.main.get_command(app)
+    return command_of(app)
 
 
 @app.command("serve")
