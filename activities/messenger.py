@@ -31,6 +31,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from workflows import names
 from workflows.messages import AllocationNotice, Assignment, SlotGrants, SlotRequests, TrialEnded, TrialRun, TrialStarts
 from workflows.new_trials import slot_request, start_options, trial_run, wants_slots
+from workflows.updates import Updates
 
 log = structlog.get_logger()
 
@@ -38,8 +39,6 @@ T = TypeVar("T")
 
 #: A pool that does not answer so soon does not hold the decisions of a search up: its trials ask it themselves.
 _POOL_ANSWERS = timedelta(seconds=3)
-#: Seconds before it is asked again, when it was about to continue as new. Else the record would be written again first.
-_AGAIN_S = (0.01, 0.05, 0.2)
 _DEADLINE = timedelta(seconds=10)
 #: What is sent is there by then, or has failed. A worker that leaves has no event loop any more that would say so.
 _SENT_WITHIN_S = 15.0
@@ -55,6 +54,7 @@ class Messenger:
 
     def __init__(self, client: Client, pinned: WorkerDeploymentVersion | None = None) -> None:
         self._client = client
+        self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
         self._loop = asyncio.get_running_loop()
 
@@ -115,25 +115,18 @@ class Messenger:
         if not wanted:
             return {}
         asked = SlotRequests(requests=[slot_request(run, id_) for id_, run in wanted.items()])
-        handle = self._client.get_workflow_handle(names.pool_workflow(pool))
-        pauses = iter(_AGAIN_S)
-        while True:
-            try:
-                answer: SlotGrants = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
-                    "ask", asked, result_type=SlotGrants, rpc_timeout=_POOL_ANSWERS
-                )
-            except (WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
-                log.info("a pool does not answer: trials ask it themselves", pool=pool, error=str(error.cause or error))
+        try:
+            answer: SlotGrants = await self._updates.send(
+                names.pool_workflow(pool), "ask", asked, within=_POOL_ANSWERS, result_type=SlotGrants
+            )
+        except (WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            log.info("a pool does not answer: trials ask it themselves", pool=pool, error=str(error.cause or error))
+            return None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
                 return None
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    return None
-                pause = next(pauses, None) if error.status is RPCStatusCode.FAILED_PRECONDITION else None
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)  # its task was done again just then, as it continues as new
-            else:
-                return {each.allocation_id: each for each in answer.granted}
+            raise
+        return {each.allocation_id: each for each in answer.granted}
 
     async def _start_trial(self, starts: TrialStarts, run: TrialRun) -> None:
         options = start_options(starts, run.trial_id)

@@ -48,6 +48,7 @@ from workflows.messages import (
 )
 from workflows.scheduling.model import Claim
 from workflows.searchers import Amended, OperationsPosted, Steered
+from workflows.updates import Updates
 
 _DEADLINE = timedelta(seconds=10)
 #: A user is waiting, and the response can do without the result.
@@ -70,6 +71,7 @@ class Commands:
         self._connection = connection
         self._timing = timing
         self._client: Client | None = None
+        self._updates: Updates | None = None
         self._lock = asyncio.Lock()
         self._completions = Completions(self._complete_operations)
         #: starts an experiment's workflow if its start was held or is on its way: whether it did
@@ -247,12 +249,8 @@ class Commands:
 
         Raises: FailedPrecondition, Unavailable.
         """
-        handle = (await self.client()).get_workflow_handle(names.pool_workflow(pool))
         with _translated(f"pool {pool!r} does not answer: do Temporal and an orchestrator run?"):
-            return cast(
-                "Claim",
-                await handle.execute_update("move_job", move, result_type=Claim, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
+            return await self._update(names.pool_workflow(pool), "move_job", move, result_type=Claim)
 
     async def command(self, experiment_id: int, command: Command) -> CommandResult | None:
         """Pause, activate, cancel or kill an experiment. None if its workflow is closed.
@@ -269,23 +267,16 @@ class Commands:
         return self.start_held is not None and await self.start_held(experiment_id)
 
     async def _command(self, experiment_id: int, command: Command) -> CommandResult | None:
-        handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
+        workflow_id = names.experiment_workflow(experiment_id)
         with contextlib.suppress(_NoWorkflow), _translated(_LATE.format(experiment_id)):
-            return cast(
-                "CommandResult",
-                await handle.execute_update("command", command, result_type=CommandResult, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
+            return await self._update(workflow_id, "command", command, result_type=CommandResult)
         return None
 
     async def kill_trial(self, trial_id: int) -> TrialState | None:
         """End one trial; its state then. None if its workflow is closed, or does not run yet. Raises: Unavailable."""
-        handle = (await self.client()).get_workflow_handle(names.trial_workflow(trial_id))
         late = f"trial {trial_id} does not answer: do Temporal and an orchestrator run?"
         with contextlib.suppress(_NoWorkflow), _translated(late):
-            return cast(
-                "TrialState",
-                await handle.execute_update("kill", result_type=TrialState, rpc_timeout=_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
+            return await self._update(names.trial_workflow(trial_id), "kill", result_type=TrialState)
         return None
 
     async def serve_node(self, agent_id: str, order: NodeService) -> None:
@@ -293,23 +284,17 @@ class Commands:
 
         Raises: FailedPrecondition, which says why it could not be done; Unavailable.
         """
-        handle = (await self.client()).get_workflow_handle(names.agent_workflow(agent_id))
         with _translated(f"agent {agent_id!r} does not answer: do Temporal and an orchestrator run?"):
-            await handle.execute_update("serve_node", order, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+            await self._update(names.agent_workflow(agent_id), "serve_node", order)
 
     async def serve_namespace(self, agent_id: str, order: NamespaceOrder) -> NamespaceServed:
         """Have a namespace of an agent's cluster for a workspace.
 
         Raises: FailedPrecondition, which says why it could not be done; Unavailable.
         """
-        handle = (await self.client()).get_workflow_handle(names.agent_workflow(agent_id))
         with _translated(f"agent {agent_id!r} does not answer: do Temporal and an orchestrator run?"):
-            return cast(
-                "NamespaceServed",
-                await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
-                    "serve_namespace", order, result_type=NamespaceServed, rpc_timeout=_DEADLINE
-                ),
-            )
+            workflow_id = names.agent_workflow(agent_id)
+            return await self._update(workflow_id, "serve_namespace", order, result_type=NamespaceServed)
 
     async def remove_namespace(self, workflow_id: str, order: NamespaceRemovalOrder) -> None:
         """Have the namespace of a deleted workspace removed. Raises: Unavailable."""
@@ -344,14 +329,21 @@ class Commands:
     async def _update_search(
         self, experiment_id: int, update: str, message: Any, answer: type | None = None, *, is_last: bool = False
     ) -> Any:
-        handle = (await self.client()).get_workflow_handle(names.experiment_workflow(experiment_id))
+        workflow_id = names.experiment_workflow(experiment_id)
         try:
             with _translated(_LATE.format(experiment_id)):
-                return await handle.execute_update(update, message, result_type=answer, rpc_timeout=_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+                return await self._update(workflow_id, update, message, result_type=answer)
         except _NoWorkflow:
             if not is_last and await self._starts(experiment_id):
                 return await self._update_search(experiment_id, update, message, answer, is_last=True)
             raise FailedPrecondition(f"experiment {experiment_id} is over: its search takes nothing more") from None
+
+    async def _update(self, workflow_id: str, update: str, *arguments: Any, result_type: type | None = None) -> Any:
+        """To be translated: see `_translated`."""
+        client = await self.client()
+        if self._updates is None:
+            self._updates = Updates(client)
+        return await self._updates.send(workflow_id, update, *arguments, within=_DEADLINE, result_type=result_type)
 
     async def collect_checkpoints(self, order: CleanupOrder) -> None:
         """Have the checkpoints of an experiment collected; one that is under way looks again. Raises: Unavailable."""

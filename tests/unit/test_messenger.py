@@ -1,4 +1,4 @@
-"""A pool whose task failed as it continued as new is asked again at once; one that does not run is not."""
+"""Trials are started when the pool has answered, or does not run; else their record is written again."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messenger import Messenger
 from workflows.messages import SlotGrants, TrialOrders, TrialStart, TrialStarts, TrialTemplate
+from workflows.updates import Updates
 
-_FAILED = RPCError("due to unexpected workflow task failure", RPCStatusCode.FAILED_PRECONDITION, b"")
+_DENIED = RPCError("who are you", RPCStatusCode.PERMISSION_DENIED, b"")
 _UNKNOWN = RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b"")
 
 
 class _Temporal:
-    """Answers updates in turn, and counts what is started."""
+    """Answers one update, and counts what is started."""
 
-    def __init__(self, *answers: SlotGrants | RPCError) -> None:
-        self.answers = list(answers)
+    def __init__(self, answer: SlotGrants | RPCError) -> None:
+        self.answer = answer
         self.started = 0
 
-    def get_workflow_handle(self, _: str) -> _Temporal:
-        return self
-
-    async def execute_update(self, *_: Any, **__: Any) -> SlotGrants:
-        answer = self.answers.pop(0)
-        if isinstance(answer, RPCError):
-            raise answer
-        return answer
+    async def send(self, *_: Any, **__: Any) -> SlotGrants:
+        if isinstance(self.answer, RPCError):
+            raise self.answer
+        return self.answer
 
     async def start_workflow(self, *_: Any, **__: Any) -> None:
         self.started += 1
@@ -40,20 +37,19 @@ async def _start(temporal: _Temporal) -> None:
     trial = TrialStart(trial_id=1, request_id="r", task_id="1.r", orders=TrialOrders())
     starts = TrialStarts(experiment_id=1, name="e", owner="o", job_id="j", template=template, trials=[trial])
     messenger = Messenger(cast("Client", temporal))
+    messenger._updates = cast("Updates", temporal)
     await messenger._start_trials(starts, {})
 
 
-@pytest.mark.parametrize("answers", [[SlotGrants(granted=[])], [_FAILED, SlotGrants(granted=[])], [_UNKNOWN]])
-async def test_trial_is_started_once_the_pool_has_answered(answers: list[SlotGrants | RPCError]) -> None:
-    temporal = _Temporal(*answers)
+@pytest.mark.parametrize("answer", [SlotGrants(granted=[]), _UNKNOWN])
+async def test_trial_is_started_once_the_pool_has_answered(answer: SlotGrants | RPCError) -> None:
+    temporal = _Temporal(answer)
     await _start(temporal)
     assert temporal.started == 1
-    assert not temporal.answers
 
 
-async def test_record_is_written_again_when_the_pool_fails_and_fails() -> None:
-    temporal = _Temporal(*[_FAILED] * 9)
+async def test_record_is_written_again_when_the_pool_can_not_be_asked() -> None:
+    temporal = _Temporal(_DENIED)
     with pytest.raises(RPCError):
         await _start(temporal)
     assert temporal.started == 0
-    assert len(temporal.answers) == 5, "three more attempts, within a third of a second"
