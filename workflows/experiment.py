@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from temporalio import workflow
@@ -14,6 +15,7 @@ from workflows import calls, names
 from workflows.attributes import note_pool, note_state
 from workflows.cleanup import start_gc
 from workflows.experiment_budget import BudgetWatch
+from workflows.large import restore, shorten
 from workflows.lifecycle.budget import Meter
 from workflows.lifecycle.experiment import (
     FINAL_STATE,
@@ -81,6 +83,8 @@ _TRIAL_STATE = {
 
 #: Events that are decided before they are recorded together: bounds the size of a record and of a workflow task.
 _BATCH = 100
+#: Trials that Temporal's Web UI shows as waited for.
+_SHOWN = 10
 #: Trials that one run of the workflow starts: Temporal allows 2,000 open children to a run.
 _STARTS_PER_RUN = 1000
 #: Events after which a run continues as new. Temporal suggests it at 4,096, but a message that comes in just then has
@@ -123,6 +127,7 @@ class Experiment:
 
     @workflow.init
     def __init__(self, run: ExperimentRun) -> None:
+        restore(run)
         self._run = run
         self._lock = asyncio.Lock()  # decisions are serialized, whatever caused them
         self._open = {request_id: entry for request_id, entry in run.trials.items() if entry.is_open}
@@ -167,6 +172,7 @@ class Experiment:
         self._ask_what_is_open()
         while True:
             if self._can_continue_as_new():
+                shorten(state)
                 workflow.continue_as_new(state)
             await self._work_off()
             if self._can_end():
@@ -399,8 +405,8 @@ class Experiment:
 
     def _next_length(self, request_id: str, completed: int) -> int | None:
         """The length of a trial's open operation, if it is beyond what it has completed."""
-        entry = self._run.trials[request_id]
-        length = self._standing(request_id, entry).length
+        entry = self._run.trials.get(request_id)
+        length = None if entry is None else self._standing(request_id, entry).length
         return length if length is not None and length > completed else None
 
     def _may_decide_ahead(self) -> bool:
@@ -830,11 +836,11 @@ class Experiment:
 
     def _say_what_it_waits_for(self) -> None:
         run = self._run
-        open_trials = [entry.trial_id for entry in self._open.values()]
-        shown = ", ".join(f"`trial-{trial_id}`" for trial_id in open_trials[:10])
-        more = f" and {len(open_trials) - 10} more" if len(open_trials) > 10 else ""
+        shown = ", ".join(f"`trial-{entry.trial_id}`" for entry in islice(self._open.values(), _SHOWN))
+        more = f" and {len(self._open) - _SHOWN} more" if len(self._open) > _SHOWN else ""
         error = f"\n\nError: {run.error}" if run.error else ""
         workflow.set_current_details(
-            f"**{run.state}**, {run.search.progress():.0%} of the search, {len(run.trials)} trials so far.\n\n"
+            f"**{run.state}**, {run.search.progress():.0%} of the search, "
+            f"{len(run.trials) + run.retired} trials so far.\n\n"
             f"Waits for {shown or 'nothing'}{more}.{error}"
         )

@@ -29,7 +29,8 @@ class BudgetWatch:
         self._run = run
         self._waiting = waiting
         entries = run.trials.values()
-        run.clock.trials = sum(not each.is_heir and bool(each.run_id or not each.is_waiting) for each in entries)
+        ran = sum(not each.is_heir and bool(each.run_id or not each.is_waiting) for each in entries)
+        run.clock.trials = run.retired + ran
         self._notices: list[str] = []
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at: datetime | None = None

@@ -5,11 +5,22 @@ New fields need a default: histories of earlier releases are replayed with today
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    field_serializer,
+    field_validator,
+    model_serializer,
+)
 
 from workflows.campaigns.definition import Definition, Schedule, StepKind
 from workflows.campaigns.plan import RunState, StepOutcome
@@ -28,6 +39,7 @@ from workflows.scheduling.model import AgentSlots, Claim, Placement, PoolSnapsho
 from workflows.scheduling.provider import Provider
 from workflows.scheduling.settings import PoolSettings
 from workflows.searchers import Decision, Event, Search
+from workflows.searchers.base import MANY, by_kind
 from workflows.searchers.custom import QueuedEvent
 from workflows.searchers.inheritance import Inheritance
 
@@ -78,8 +90,12 @@ class TrialTemplate(BaseModel):
     timing: Timing = Field(default_factory=Timing)
 
 
-class TrialEntry(BaseModel):
-    """What the experiment knows of one of its trials."""
+@dataclass(slots=True)
+class TrialEntry:
+    """What the experiment knows of one of its trials.
+
+    A dataclass, because there are as many as trials and a model takes several times the memory.
+    """
 
     trial_id: int
     is_open: bool = True
@@ -96,8 +112,28 @@ class TrialEntry(BaseModel):
     @model_serializer(mode="wrap")
     def _only_changes(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # There is one of these for each trial, and all that is left of most of them is their number.
-        fields = type(self).model_fields
-        return {key: value for key, value in handler(self).items() if value != fields[key].default}
+        return {key: value for key, value in handler(self).items() if key == "trial_id" or value != _NEW_ENTRY[key]}
+
+    def key(self) -> Hashable:
+        """The same for all that differ by their number only."""
+        return (
+            self.is_open, self.is_waiting, self.is_heir, self.last_step, self.reached, repr(self.metric),
+            self.run_id, self.revision, self.task_id, self.restarts,
+        )  # fmt: skip
+
+
+_NEW_ENTRY = {each.name: each.default for each in fields(TrialEntry) if each.name != "trial_id"}
+
+
+class EntryColumns(BaseModel):
+    """Many entries. They differ little but for their numbers: one of each kind is there whole."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    ids: list[str]
+    trial_ids: list[int]
+    kinds: list[TrialEntry]
+    kind_of: list[int]
 
 
 class ExperimentRun(BaseModel):
@@ -119,6 +155,8 @@ class ExperimentRun(BaseModel):
     moves: int = 0  # between pools, as numbered by the records
     moved_because: str = ""  # the latest time
     trials: dict[str, TrialEntry] = Field(default_factory=dict[str, TrialEntry])
+    retired: int = 0  # trials that ran, are over, and are not among `trials` any more
+    request_ids: list[str] = Field(default_factory=list[str])  # of a state that was shortened: see `workflows.large`
     inbox: list[Event] = Field(default_factory=list[Event])
     inheritance: Inheritance | None = None  # of a fork
     past: list[Event] | None = None  # of one that resumes after its end: events still to be replayed to its search
@@ -130,6 +168,26 @@ class ExperimentRun(BaseModel):
     budget: Meter | None = None
     clock: Clock = Field(default_factory=Clock)  # of its budget
     gates: dict[int, GateState | None] = Field(default_factory=dict[int, GateState | None])  # rungs to be approved
+
+    @field_serializer("trials", mode="wrap")
+    def _write_columns(self, trials: dict[str, TrialEntry], handler: SerializerFunctionWrapHandler) -> Any:
+        if len(trials) < MANY:
+            return handler(trials)
+        kinds, kind_of = by_kind(trials.values(), TrialEntry.key)
+        trial_ids = [each.trial_id for each in trials.values()]
+        columns = EntryColumns(ids=list(trials), trial_ids=trial_ids, kinds=kinds, kind_of=kind_of)
+        return columns.model_dump(mode="json")
+
+    @field_validator("trials", mode="wrap")
+    @classmethod
+    def _read_columns(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> dict[str, TrialEntry]:
+        if not (isinstance(value, dict) and "kind_of" in value):
+            return handler(value)
+        columns = EntryColumns.model_validate(value)
+        found: dict[str, TrialEntry] = {}
+        for request_id, trial_id, kind in zip(columns.ids, columns.trial_ids, columns.kind_of, strict=True):
+            found[request_id] = replace(columns.kinds[kind], trial_id=trial_id)
+        return found
 
 
 class PoolMove(BaseModel):

@@ -48,6 +48,8 @@ from database.trials import create_first_trials, record_decisions
 from determined.common.storage.hosted import folder_of, named_root
 from determined.errors import StorageNotNamed
 from workflows.config import (
+    AdaptiveAshaSearcher,
+    AsyncHalvingSearcher,
     ClusterDefaults,
     ConfigError,
     ExperimentConfig,
@@ -63,7 +65,7 @@ from workflows.lifecycle.budget import Clock
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import ExperimentRun, Inheritance, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
-from workflows.searchers import Create, Decision, Search, SearchError, Started
+from workflows.searchers import Create, Decision, Search, SearchError, Started, generation_of
 
 
 @dataclass(frozen=True)
@@ -646,18 +648,26 @@ def _storage_notices(config: dict[str, Any], roots: Sequence[str]) -> list[str]:
     return [f"checkpoint_storage.host_path: {StorageNotNamed(folder)}; trials use it, and what they store there stays"]
 
 
-#: Trials of one search, beyond which the state of its workflow may not fit into what Temporal takes: docs/scale.md.
-_LARGE_SEARCH = 15_000
+#: Trials of one search, by searcher, beyond which the state of its workflow may not fit into what Temporal takes: see
+#: docs/scale.md. Others have no such bound.
+_LARGEST = {"async_halving": 100_000, "adaptive_asha": 100_000, "optuna": 15_000}
+#: The same where trials wait at rungs until they are promoted: those that wait are all known.
+_LARGEST_OF_PROMOTION = 40_000
 
 
 def _size_notices(config: ExperimentConfig) -> list[str]:
     """What a user has to know of a search that can't come to its end."""
-    most: int | None = getattr(config.searcher, "max_trials", None)
-    if most is None or most <= _LARGE_SEARCH:
+    searcher = config.searcher
+    most: int | None = getattr(searcher, "max_trials", None)
+    bound = _LARGEST.get(searcher.name)
+    if isinstance(searcher, AsyncHalvingSearcher | AdaptiveAshaSearcher):
+        is_promoting = generation_of(config) == "ops" and not searcher.stop_once
+        bound = _LARGEST_OF_PROMOTION if is_promoting else bound
+    if bound is None or most is None or most <= bound:
         return []
     return [
-        f"searcher.max_trials: {most}: one search goes on to some 17,000 trials, where it stops: "
-        f"divide it into experiments of at most {_LARGE_SEARCH:,}"
+        f"searcher.max_trials: {most}: a search by {searcher.name} may stop before it has this many: "
+        f"divide it into experiments of at most {bound:,}"
     ]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from temporalio.client import Client
+
 from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
-from tests.kit.simulated import SimulatedTrial, runs
+from tests.kit.simulated import Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
+from workflows.messages import ExperimentRun
 from workflows.searchers.replay import parse_lines, replay
 from workflows.trial import Trial
 
@@ -40,3 +43,16 @@ async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
             assert len(each) > 1, "the history was cut"
             print(f"{TRIALS} trials: {len(each)} runs, {sum(r.events for r in each) / TRIALS:.1f} events a trial")
             assert max(run.size_bytes for run in each) < 10 * 2**20
+            last = await _started_with(running.temporal, experiment_id, each[-1])
+            assert last.retired > 100, "what is over is not carried on"
+            assert last.retired + len(last.trials) <= TRIALS
+
+
+async def _started_with(client: Client, experiment_id: int, run: Run) -> ExperimentRun:
+    """What a run of an experiment's workflow was started with."""
+    handle = client.get_workflow_handle(f"experiment-{experiment_id}", run_id=run.run_id)
+    async for first in handle.fetch_history_events():
+        given = first.workflow_execution_started_event_attributes.input.payloads
+        [found] = await client.data_converter.decode(given, [ExperimentRun])
+        return found
+    raise AssertionError("it has no history")

@@ -4,6 +4,7 @@ Source: spec searchers.md §6 and §7.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -106,6 +107,20 @@ class Brackets(Method):
     def share_places(self, total: int) -> list[int]:
         """The places of each bracket if there are that many in all, at least as many as now."""
         raise NotImplementedError
+
+    @property
+    def can_rename(self) -> bool:
+        """Each bracket can."""
+        return True
+
+    def may_retire(self, request_id: str, trial: TrialState) -> bool:
+        """Its bracket knows."""
+        return self._bracket(request_id).may_retire(trial)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Rename them in each bracket."""
+        for bracket in self.brackets:
+            bracket.rename(names)
 
     def progress(self, frame: Frame) -> float:
         """Mean of the brackets'."""

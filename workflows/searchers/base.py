@@ -6,15 +6,18 @@ Source: spec searchers.md §1.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     PrivateAttr,
     SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    field_serializer,
+    field_validator,
     model_serializer,
 )
 
@@ -35,11 +38,29 @@ from workflows.searchers.mt19937 import MT19937
 from workflows.searchers.space import sample
 from workflows.searchers.values import MetricValue, SearchError
 
+T = TypeVar("T")
+
 Generation = Literal["ops", "events"]
 
 INVALID_HP = (ExitReason.INVALID_HP, ExitReason.INIT_INVALID_HP)
+MANY = 1000
+"""From this number on, what there is of each trial is written as columns: shorter, and quicker to write and to read."""
+
 WORST = math.nan
 """Metric of a trial that failed: behind every number."""
+
+
+def by_kind(items: Iterable[T], key: Callable[[T], Hashable]) -> tuple[list[T], list[int]]:
+    """The first item of each kind, and for each item the place of that one; `key` is the same for items of a kind."""
+    kinds: dict[Hashable, int] = {}
+    firsts: list[T] = []
+    kind_of: list[int] = []
+    for item in items:
+        kind = kinds.setdefault(key(item), len(firsts))
+        if kind == len(firsts):
+            firsts.append(item)
+        kind_of.append(kind)
+    return firsts, kind_of
 
 
 class State(BaseModel):
@@ -120,6 +141,20 @@ class TrialState:
         # Most fields of most trials are at their defaults.
         return {key: value for key, value in handler(self).items() if value != _NEW_TRIAL[key]}
 
+    def key(self) -> Hashable:
+        """The same for all trials that are in the same state."""
+        return (
+            self.progress, self.length, self.completed, tuple(self.earlier_lengths), self.closed, self.stopped,
+            self.exit_reason, self.ended,
+        )  # fmt: skip
+
+    def another(self) -> "TrialState":
+        """A trial in the same state."""
+        return TrialState(
+            self.progress, self.length, self.completed, list(self.earlier_lengths), self.closed, self.stopped,
+            self.exit_reason, self.ended,
+        )  # fmt: skip
+
     @property
     def is_over(self) -> bool:
         """Whether nothing the trial still reports can matter."""
@@ -136,6 +171,14 @@ class TrialState:
 
 
 _NEW_TRIAL = asdict(TrialState())
+
+
+class TrialColumns(State):
+    """Many trials, by their states: there are few of these."""
+
+    ids: list[str]
+    states: list[TrialState]
+    state_of: list[int]
 
 
 class Inherited(State):
@@ -163,6 +206,8 @@ class Frame(State):
         inherited: Trials of a forked experiment that no trial of this one has taken yet, oldest first.
         by_hand: Trials that users added. The method does not know them: it neither compares nor counts them.
         steered: Keys of what users did by hand.
+        retired: Numbers of trials that are over and are not among `trials` any more, by their exit reasons, "" without
+            one.
     """
 
     generation: Generation
@@ -174,6 +219,24 @@ class Frame(State):
     inherited: list[Inherited] = []
     by_hand: list[str] = []
     steered: list[str] = []
+    retired: dict[str, int] = {}
+
+    @field_serializer("trials", mode="wrap")
+    def _write_columns(self, trials: dict[str, TrialState], handler: SerializerFunctionWrapHandler) -> Any:
+        if len(trials) < MANY:
+            return handler(trials)
+        states, state_of = by_kind(trials.values(), TrialState.key)
+        return TrialColumns(ids=list(trials), states=states, state_of=state_of).model_dump(mode="json")
+
+    @field_validator("trials", mode="wrap")
+    @classmethod
+    def _read_columns(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> dict[str, TrialState]:
+        if not (isinstance(value, dict) and "state_of" in value):
+            return handler(value)
+        columns = TrialColumns.model_validate(value)
+        states = [columns.states[number].another() for number in columns.state_of]
+        return dict(zip(columns.ids, states, strict=True))
+
     _actions: list[Action] = PrivateAttr(default_factory=list[Action])
     _verdicts: list[Verdict] = PrivateAttr(default_factory=list[Verdict])
 
@@ -205,6 +268,15 @@ class Frame(State):
         """Ask for a trial whose id was not drawn here."""
         self.trials[action.request_id] = TrialState()
         self._actions.append(action)
+
+    @property
+    def requested(self) -> int:
+        """Trials asked for in all."""
+        return len(self.trials) + sum(self.retired.values())
+
+    def ended_by(self, reason: ExitReason) -> int:
+        """Trials that ended early for a reason."""
+        return self.retired.get(reason, 0) + sum(trial.exit_reason is reason for trial in self.trials.values())
 
     def drawn(self) -> Iterator[tuple[str, TrialState]]:
         """The trials that the method asked for."""
@@ -349,6 +421,18 @@ class Method(State):
 
     def closed(self, frame: Frame, request_id: str) -> None:
         """A trial is over."""
+
+    @property
+    def can_rename(self) -> bool:
+        """Whether there is a :meth:`rename`."""
+        return False
+
+    def may_retire(self, request_id: str, trial: TrialState) -> bool:
+        """Whether no decision can ask for a trial again, which is over; only asked if it :attr:`can_rename`."""
+        return True
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Call trials by other ids. Those without one are retired: what is left of them are results of nobody."""
 
     def progress(self, frame: Frame) -> float:
         """How much of the search is done; the caller clamps it to [0, 1]."""

@@ -5,13 +5,22 @@ the top rung's length, a rung k of bracket s is compared at R / η^(K-k).  Sourc
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pydantic import PrivateAttr
+from pydantic import (
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    field_serializer,
+    field_validator,
+)
+from typing_extensions import TypedDict
 
-from workflows.searchers.base import WORST, Frame, RungView, State
+from workflows.searchers.base import MANY, WORST, Frame, RungView, State, TrialState
 from workflows.searchers.decisions import Outcome, Verdict
 from workflows.searchers.messages import ExitReason
 from workflows.searchers.values import MetricValue, sort_key
@@ -46,11 +55,25 @@ def floor_log(value: int, divisor: Number) -> int:
     return k
 
 
+#: The request id of entries whose trial is retired.
+RETIRED = ""
+
+
 class Entry(NamedTuple):
     """A result in a rung."""
 
     request_id: str
     metric: MetricValue
+
+
+class _Columns(TypedDict):
+    """Many entries."""
+
+    ids: list[str]
+    metrics: list[float]  # words for NaN and infinity are read, too
+
+
+_COLUMNS = TypeAdapter(_Columns)
 
 
 class Rung(State):
@@ -88,6 +111,27 @@ class Rung(State):
             place += 1  # along the equal ones
         del self.entries[place]
         return True
+
+    @field_serializer("entries", mode="wrap")
+    def _write_columns(self, entries: list[Entry], handler: SerializerFunctionWrapHandler) -> Any:
+        if len(entries) < MANY:
+            return handler(entries)
+        return {"ids": [entry[0] for entry in entries], "metrics": [entry[1] for entry in entries]}
+
+    @field_validator("entries", mode="wrap")
+    @classmethod
+    def _read_columns(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> list[Entry]:
+        if not isinstance(value, dict):
+            return handler(value)
+        columns = _COLUMNS.validate_python(value)
+        return [Entry._make(pair) for pair in zip(columns["ids"], columns["metrics"], strict=True)]
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """As `Method.rename`."""
+        self.entries = [
+            entry if entry[0] == RETIRED else Entry(names.get(entry[0], RETIRED), entry[1]) for entry in self.entries
+        ]
+        self._metric_of = None
 
     def _place_for(self, metric: float, *, smaller_is_better: bool, before_equal: bool) -> int:
         def key(item: Entry) -> tuple[int, float]:
@@ -174,6 +218,17 @@ class Bracket(State):
     def settle(self, frame: Frame, request_id: str) -> None:
         """Called after every event, with the trial that it was about: release trials that can no longer go on."""
 
+    def may_retire(self, trial: TrialState) -> bool:
+        """Whether nothing asks any more who left the results of a trial that is over."""
+        return True
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """As `Method.rename`."""
+        self.rung_of = {names[key]: rung for key, rung in self.rung_of.items() if key in names}
+        self.lifted = {names[key]: rung for key, rung in self.lifted.items() if key in names}
+        for rung in self.rungs:
+            rung.rename(names)
+
     def progress(self) -> float:
         """Share of the results of the lowest rung, and of closed trials once that rung is full."""
         reached = len(self.rungs[0].entries)
@@ -204,8 +259,8 @@ class Bracket(State):
         return max(self.survivors(results), 1)
 
     def went_on(self, entry: Entry, rung: int) -> bool:
-        """Whether the trial of an entry has left its rung for the next one."""
-        return self.rung_of[entry.request_id] > rung
+        """Whether the trial of an entry has left its rung for the next one, or is retired, which goes nowhere."""
+        return self.rung_of.get(entry.request_id, len(self.rungs)) > rung
 
     def record(self, rung: int, request_id: str, metric: float, *, before_equal: bool) -> int:
         """Put a result into a rung and return its place, from 0."""

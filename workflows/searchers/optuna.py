@@ -5,6 +5,7 @@ running trials included.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from workflows.searchers.base import INVALID_HP, Frame, TrialState
@@ -139,6 +140,11 @@ class OptunaSearch(IndependentTrials):
         super().amend(frame, event)
         if event.hyperparameters is not None:
             self._move(frame)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """The log goes by numbers."""
+        self.open = {names[key]: place for key, place in self.open.items()}
+        self.best = {names[key]: value for key, value in self.best.items()}
 
     def counts(self, trial: TrialState) -> bool:
         """Not if another one takes its place."""

@@ -5,7 +5,7 @@ Source: spec searchers.md §7.
 
 from typing import Literal
 
-from workflows.searchers.base import INVALID_HP, WORST, Frame
+from workflows.searchers.base import INVALID_HP, WORST, Frame, TrialState
 from workflows.searchers.decisions import Outcome
 from workflows.searchers.halving import Bracket, Entry
 from workflows.searchers.messages import ExitReason
@@ -60,6 +60,10 @@ class PromotionBracket(Bracket):
         # A paused trial has its result already, and holds no place.
         return trial.owes_result and not self._trains_on(frame, request_id, WORST)
 
+    def may_retire(self, trial: TrialState) -> bool:
+        """One that failed may still be promoted, to be the worst of the next rung."""
+        return trial.closed
+
     def settle(self, frame: Frame, request_id: str) -> None:
         """Once all first results are in, close the losers of every rung that nobody is on the way to."""
         if len(self.rungs[0].entries) < self.max_trials:
@@ -73,8 +77,10 @@ class PromotionBracket(Bracket):
                 continue
             self.swept[index] = len(rung.entries)
             for place, entry in enumerate(rung.entries):
+                if self.went_on(entry, index):
+                    continue
                 trial = frame.trials[entry.request_id]
-                if not (self.went_on(entry, index) or trial.is_over or trial.closed):
+                if not (trial.is_over or trial.closed):
                     frame.close(entry.request_id)
                     self.judge(frame, index, place, Outcome.STOPPED, because_of=request_id)
 

@@ -77,6 +77,11 @@ class IndependentTrials(Method):
         whole = 1.0 if frame.max_units is None else float(frame.max_units)
         return (self.done * whole + frame.open_progress) / (whole * self.total) if whole else 0.0
 
+    @property
+    def can_rename(self) -> bool:
+        """It knows none of its trials."""
+        return True
+
     def counts(self, trial: TrialState) -> bool:
         """Whether a trial is one of the total."""
         return True

@@ -1,7 +1,7 @@
 """A search: all of its state in one model, events in, actions out. Source: spec searchers.md §1 and §9."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import Field
@@ -61,6 +61,9 @@ AnyMethod = Annotated[
     | CustomSearch,
     Field(discriminator="kind"),
 ]
+
+
+_DONE = "the search is done with this trial: `det experiment fork` goes on from what it has"
 
 
 class Search(State):
@@ -131,7 +134,7 @@ class Search(State):
         if not isinstance(event, OperationCompleted):
             return False
         trial = self.frame.trials.get(event.request_id)
-        return trial is not None and trial.has_reached(event.length)
+        return self._is_retired(event.request_id) if trial is None else trial.has_reached(event.length)
 
     def decide(self, event: Event) -> Decision:
         """Take an event; returns the record of what is to be done.
@@ -227,12 +230,51 @@ class Search(State):
         """
         return self.method.order(number, whole=whole) if isinstance(self.method, OptunaSearch) else None
 
+    def shorten(self, request_ids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Drop those of some trials that no decision can ask for again, and call the others by their place in a list.
+
+        Args:
+            request_ids: Trials that nothing but late messages will still be said of. These change nothing.
+
+        Returns:
+            The trials that were dropped, and that list; :meth:`restore` undoes the latter. Decisions stay as they are.
+        """
+        trials, by_hand, retired = self.frame.trials, self.frame.by_hand, self.frame.retired
+        over = [key for key in request_ids if key in trials and trials[key].ended and key not in by_hand]
+        gone = [key for key in over if self.method.may_retire(key, trials[key])]
+        for key in gone:
+            reason = trials.pop(key).exit_reason or ""
+            retired[reason] = retired.get(reason, 0) + 1
+        left = list(trials)
+        self._rename({key: str(place) for place, key in enumerate(left)})
+        return gone, left
+
+    def restore(self, request_ids: Sequence[str]) -> None:
+        """Call trials by their ids again."""
+        self._rename({str(place): key for place, key in enumerate(request_ids)})
+
+    def _rename(self, names: Mapping[str, str]) -> None:
+        self.frame.trials = {names[key]: trial for key, trial in self.frame.trials.items()}
+        self.method.rename(names)
+
+    @property
+    def can_shorten(self) -> bool:
+        """Whether it can be shortened."""
+        return self.method.can_rename
+
+    def _is_retired(self, request_id: str) -> bool:
+        return bool(self.frame.retired) and request_id not in self.frame.trials
+
     def _trial(self, request_id: str) -> TrialState:
+        if self._is_retired(request_id):
+            raise SearchError(_DONE)
         if request_id not in self.frame.trials:
             raise SearchError(f"the search has no trial with the request id {request_id!r}")
         return self.frame.trials[request_id]
 
     def _handle_trial(self, event: Any) -> None:
+        if self._is_retired(event.request_id):
+            return
         trial = self._trial(event.request_id)
         if trial.ended:
             return
@@ -260,7 +302,7 @@ class Search(State):
             return
         trial = self._trial(event.request_id)
         if trial.is_over or trial.stopped or (trial.closed and not trial.owes_result):
-            raise SearchError("the search is done with this trial: `det experiment fork` goes on from what it has")
+            raise SearchError(_DONE)
         if event.action == "stop":
             trial.exit_reason = ExitReason.USER_REQUESTED_STOP
             if event.request_id not in self.frame.by_hand:
@@ -347,13 +389,12 @@ class Search(State):
         self.ended += 1
         if not is_by_hand:
             self.method.closed(self.frame, request_id)
-        requested = len(self.frame.trials)
+        requested = self.frame.requested
         # a method may have asked a sampler for its next point: the search is not over then
         if self.ended == requested and self.method.ends_by_itself:
-            reasons = [t.exit_reason for t in self.frame.trials.values()]
             self.shutdown = Shutdown(
-                failure=reasons.count(ExitReason.ERRORED) >= requested,
-                cancel=reasons.count(ExitReason.USER_CANCELED) >= requested,
+                failure=self.frame.ended_by(ExitReason.ERRORED) >= requested,
+                cancel=self.frame.ended_by(ExitReason.USER_CANCELED) >= requested,
             )
             self.frame.add(self.shutdown)
 

@@ -173,8 +173,13 @@ async def test_lists_of_experiments_are_bounded(api: Served, monkeypatch: pytest
 
 
 async def test_search_that_is_too_large_for_its_workflow_says_so(api: Served) -> None:
-    for trials, said in ((15_000, []), (15_001, ["searcher.max_trials"])):
-        searcher = {"name": "random", "metric": "loss", "max_trials": trials, "max_length": {"batches": 1}}
+    promoting, stopping = {"name": "adaptive_asha"}, {"name": "adaptive_asha", "stop_once": True}
+    notice = ["searcher.max_trials"]
+    for kind, trials, said in (
+        (promoting, 40_000, []), (promoting, 40_001, notice), (stopping, 100_000, []), (stopping, 100_001, notice),
+        ({"name": "random", "max_concurrent_trials": 1}, 1_000_000, []),
+    ):  # fmt: skip
+        searcher = {**kind, "metric": "loss", "max_trials": trials, "max_length": {"batches": 1}}
         made = await api.user().post(PATH, {**request(api, config={"searcher": searcher}), "validateOnly": True})
         assert [notice.partition(":")[0] for notice in made["notices"]] == said
 

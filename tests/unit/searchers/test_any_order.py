@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from workflows.searchers import (
     SearchError,
     Shutdown,
     Started,
+    Steered,
     Stop,
     TrainTo,
     TrialClosed,
@@ -276,3 +278,67 @@ def test_a_large_search_is_quick_and_small(count: int) -> None:
     assert search.progress() == 1
     # A workflow carries this along when it continues as new, where 2 MB are the limit.
     assert len(search.model_dump_json()) / count < 120
+
+
+class Twins(World):
+    """A second search decides the same, though what is over is retired from it, and it is written with shorter ids."""
+
+    def __init__(self, searcher: dict[str, Any], data: st.DataObject, lends: bool, amends: bool) -> None:
+        super().__init__(searcher, data, lends, amends)
+        self.small = Search.model_validate_json(self.search.model_dump_json())
+
+    def send(self, event: Event) -> list[Action]:
+        try:
+            actions = super().send(event)
+        except SearchError as error:
+            with pytest.raises(SearchError, match=re.escape(str(error))):
+                self.small.decide(event)
+            raise
+        decision = self.small.decide(event)
+        if self.search.is_decision(event):
+            assert decision.canonical() == self.decisions[-1].canonical()
+        assert self.small.progress() == self.search.progress()
+        if self.data.draw(st.booleans()):
+            self.retire()
+        return actions
+
+    def retire(self) -> None:
+        """As when the workflow continues as new."""
+        over = [key for key, trial in self.small.frame.trials.items() if trial.ended]
+        gone, left = self.small.shorten(over)
+        assert set(gone) <= set(over)
+        text = self.small.model_dump_json()
+        assert not [key for key in self.created if key in text]
+        self.small = Search.model_validate_json(text)
+        self.small.restore(left)
+
+
+@given(searcher=searchers(), data=st.data(), lends=st.booleans(), amends=st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_search_without_what_is_over_decides_the_same(
+    searcher: dict[str, Any], data: st.DataObject, lends: bool, amends: bool
+) -> None:
+    twins = Twins(searcher, data, lends, amends)
+    twins.send(Started())
+    while twins.running:
+        twins.step()
+    assert twins.small.shutdown == twins.search.shutdown is not None
+    for event in twins.past:
+        assert twins.small.handle(event) == []
+
+
+def test_late_word_of_a_retired_trial_changes_nothing() -> None:
+    search = Search.new(config({"name": "random", "max_trials": 3, "max_concurrent_trials": 1, "max_length": 4}))
+    [first] = [a.request_id for a in search.decide(Started()).actions if isinstance(a, Create)]
+    done = OperationCompleted(request_id=first, length=4, metric=1.0)
+    search.decide(done)
+    search.decide(TrialClosed(request_id=first))
+    gone, left = search.shorten([first])
+    search.restore(left)
+    assert gone == [first]
+    before = search.model_dump_json()
+    assert search.is_repeat(done), "its sender is answered, and nothing is recorded"
+    assert search.handle(TrialExitedEarly(request_id=first, reason=ExitReason.ERRORED)) == []
+    with pytest.raises(SearchError, match="is done with this trial"):
+        search.handle(Steered(request_id=first, action="stop", key="k"))
+    assert search.model_dump_json() == before
