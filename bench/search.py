@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from bench.measure import Figure, p95
 from tests.kit.embedded import Embedded
@@ -106,8 +110,21 @@ def is_over(cluster: Embedded, experiment_id: int) -> bool:
     return state == "COMPLETED"
 
 
-async def simulated(count: int, at_once: int) -> tuple[float, list[Run]]:
-    """A search of trials that report at once and end: what the search itself costs. Its seconds, and its runs."""
+@dataclass(frozen=True)
+class Searched:
+    """A search of simulated trials: what it took, and what was held meanwhile, at most."""
+
+    seconds: float
+    processor_s: dict[str, float]  # of each process
+    memory: dict[str, float]  # of each process, in MiB
+    runs: list[Run]
+
+
+async def simulated(count: int, at_once: int) -> Searched:
+    """A search of trials that report at once and end: what the search itself costs.
+
+    API and orchestrator are this process. As an orchestrator does, it runs workflows without the sandbox.
+    """
     workflows = [SimulatedTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
     searcher: dict[str, Any] = {
         "name": "adaptive_asha", "metric": "loss", "smaller_is_better": True, "max_trials": count, "max_time": 9,
@@ -117,24 +134,53 @@ async def simulated(count: int, at_once: int) -> tuple[float, list[Run]]:
     wanted = {"entrypoint": "true", "hyperparameters": space, "searcher": searcher}
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
         folder = Path(name)
+        own = psutil.Process()
+        processes = {"API and orchestrator": own, "Temporal": own.children()[-1]}
         async with platform(
             temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default",
-            workflows=workflows,
+            workflows=workflows, runner=UnsandboxedWorkflowRunner(),
         ) as running:  # fmt: skip
-            began = time.perf_counter()
+            memory = dict.fromkeys(processes, 0.0)
+            began, spent = time.perf_counter(), {what: _spent(each) for what, each in processes.items()}
             experiment_id = await running.create(wanted, {"train.py": ""})
-            ended = await running.finish(experiment_id, 3000)
+            watching = asyncio.create_task(_watch(processes, memory))
+            ended = await running.finish(experiment_id, max(3000, count / 5))
             took = time.perf_counter() - began
+            spent = {what: _spent(each) - spent[what] for what, each in processes.items()}
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
             assert ended["state"] == "STATE_COMPLETED", ended
-            return took, await runs(running.temporal, f"experiment-{experiment_id}")
+            return Searched(took, spent, memory, await runs(running.temporal, f"experiment-{experiment_id}"))
+
+
+async def _watch(processes: Mapping[str, psutil.Process], memory: dict[str, float]) -> None:
+    """Note the most that each holds; never returns."""
+    while True:
+        for what, process in processes.items():
+            memory[what] = max(memory[what], process.memory_info().rss / 2**20)
+        await asyncio.sleep(1)
+
+
+def _spent(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 async def _large() -> list[Figure]:
-    """How long its histories are."""
-    took, each = await simulated(_SIMULATED, _AT_ONCE)
-    what = f"search of {_SIMULATED:,} simulated trials"
+    """What it costs a trial, and how long its histories are."""
+    found = await simulated(_SIMULATED, _AT_ONCE)
+    what = f"search of {_SIMULATED:,} simulated trials, {_AT_ONCE:,} at once"
+    each = found.runs
+    processor = [
+        Figure(f"{what}, processor time a trial: {name}", [seconds / _SIMULATED * 1000], "ms")
+        for name, seconds in found.processor_s.items()
+    ]
+    memory = [Figure(f"{what}, memory at most: {name}", [held], "MiB") for name, held in found.memory.items()]
     return [
-        Figure(f"{what}, wall a trial", [took / _SIMULATED * 1000], "ms"),
+        Figure(f"{what}, wall a trial", [found.seconds / _SIMULATED * 1000], "ms"),
+        *processor,
+        *memory,
         Figure(f"{what}, largest history of a run", [max(r.size_bytes for r in each) / 2**20], "MiB", 10,
                note=f"{len(each)} runs"),
         Figure(f"{what}, events of its workflow a trial", [sum(r.events for r in each) / _SIMULATED], "events"),

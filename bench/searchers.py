@@ -5,6 +5,7 @@ Nothing here waits for anything, so it is the processor's time that counts: othe
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import random
 import time
@@ -14,6 +15,10 @@ from typing import Any
 
 from bench.measure import Figure, repeat
 from workflows.config import ExperimentConfig, parse_experiment_config
+from workflows.converter import CONVERTER
+from workflows.large import restore, shorten
+from workflows.lifecycle.experiment import ExperimentState
+from workflows.messages import ExperimentRun, TrialEntry, TrialTemplate
 from workflows.searchers import (
     Close,
     Create,
@@ -38,6 +43,8 @@ _EVENTS = {"max_time": 1000, "time_metric": "batches"}
 _KINDS = {"stopping": _EVENTS, "promotion": _OPS}
 _SIZES = (10_000, 100_000)
 _REPLAYED = 100_000
+#: Trials of the search that is carried on, how many of them live at once, and after how many events each time.
+_CARRIED, _AT_ONCE, _CARRIED_EVERY = {"stopping": 100_000, "promotion": 40_000}, 10_000, 10_000
 _POINTS = 100
 
 
@@ -58,6 +65,7 @@ def figures() -> Iterator[Figure]:
         )
     for kind, lengths in _KINDS.items():
         yield from _sizes(kind, _SIZES[0], lengths)
+        yield from _carried(kind, lengths)
     yield from _replays()
     if importlib.util.find_spec("optuna") is not None:
         yield from _sampling()
@@ -163,6 +171,61 @@ def _sizes(kind: str, trials: int, lengths: dict[str, Any]) -> Iterator[Figure]:
         f"memory of a search's state per trial, adaptive ASHA ({kind}), {trials:,} trials", [held / created], "B"
     )
     yield Figure(f"the same serialized ({kind})", [len(text) / created], "B", 250)
+
+
+class _Carried(_Simulation):
+    """A search whose state is carried on every so often, as its workflow does it.
+
+    Attributes:
+        sizes: Of the payloads that Temporal was given, in bytes.
+        took: Processor seconds of writing and reading each.
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        super().__init__(config)
+        template = TrialTemplate(pool="default", slots=1, max_restarts=0)
+        self.sizes: list[int] = []
+        self.took: list[float] = []
+        self._state = ExperimentRun(
+            experiment_id=1, name="bench", owner="bench", state=ExperimentState.ACTIVE, search=self.search,
+            template=template,
+        )  # fmt: skip
+
+    def _follow(self, event: Event, decision: Decision) -> None:
+        trials = self._state.trials
+        for action in decision.actions:
+            if isinstance(action, Create):
+                trials[action.request_id] = TrialEntry(trial_id=len(trials) + self._state.retired + 1)
+        if isinstance(event, TrialClosed):
+            trials[event.request_id].is_open = False
+        if self.count % _CARRIED_EVERY == 0:
+            began = time.process_time()
+            asyncio.run(self._carry_on())
+            self.took.append(time.process_time() - began)
+        super()._follow(event, decision)
+
+    async def _carry_on(self) -> None:
+        shorten(self._state)
+        payloads = await CONVERTER.encode([self._state])
+        self.sizes.append(payloads[0].ByteSize())
+        [self._state] = await CONVERTER.decode(payloads, [ExperimentRun])
+        restore(self._state)
+        self.search = self._state.search
+
+
+def _carried(kind: str, lengths: dict[str, Any]) -> Iterator[Figure]:
+    """What Temporal is given when a large search continues as new: it takes 2 MB."""
+    trials = _CARRIED[kind]
+    searcher = {"name": "adaptive_asha", "max_trials": trials, "max_concurrent_trials": _AT_ONCE, **lengths}
+    simulation = _Carried(_config(searcher))
+    simulation.run()
+    what = f"a search of {trials:,} trials, {_AT_ONCE:,} at once, as it continues as new ({kind})"
+    yield Figure(
+        f"{what}: bytes at most", [max(simulation.sizes) / 1e6], "MB", 2.0, note=f"{len(simulation.sizes)} times"
+    )
+    yield Figure(
+        f"{what}: to write and to read at most", [max(simulation.took) * 1000], "ms", 1000, note="processor time"
+    )
 
 
 def _replays() -> Iterator[Figure]:

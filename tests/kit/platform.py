@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 from temporalio.client import Client
+from temporalio.worker import WorkflowRunner
 
 from api.app import create_app
 from api.auth.authentication import client_hash
@@ -29,6 +30,7 @@ from workers.logs import configure_logging
 from workers.orchestrator import WORKFLOWS, new_worker
 from workers.settings import AgentSettings
 from workers.versioning import build_id, take_over
+from workflows.converter import RUNNER
 from workflows.messages import Timing
 
 AGENT_TOKEN = "agent-token-of-the-tests"
@@ -244,6 +246,7 @@ async def platform(
     provider_folder: Path | None = None,
     host: str = "127.0.0.1",
     connection: Mapping[str, Any] | None = None,
+    runner: WorkflowRunner = RUNNER,
 ) -> AsyncIterator[Platform]:
     """Start API and orchestrator; agents are started by the tests. All ends with the block.
 
@@ -288,6 +291,7 @@ async def platform(
                 roots=settings.roots,
                 outgoing=Outgoing.of("127.0.0.0/8"),
                 provider_folder=provider_folder,
+                runner=runner,
             )
             await stack.enter_async_context(worker)
             await take_over(client, build_id(), asyncio.Event())
