@@ -85,12 +85,12 @@ def _list_of_1000(api: Api, token: str) -> Figure:
 def _own_time(api: Api, token: str) -> Iterator[Figure]:
     """Processor time of commands that read, beyond that of a Python which does nothing."""
     environment = {"DET_MASTER": f"http://127.0.0.1:{api.port}", "DET_USER_TOKEN": token, "DET_USER": "admin"}
+    bare = statistics.median(repeat(lambda: _processor_time_of([sys.executable, "-c", "pass"]), 11))
     for words in (["e", "ls", "--limit", "20"], ["t", "describe", "1"], ["version"]):
         command = [sys.executable, "-m", "cli", *words]
-        bare = statistics.median(repeat(lambda: _processor_time_of([sys.executable, "-c", "pass"]), 11))
-        ours = repeat(lambda command=command: _processor_time_of(command, environment) - bare, 11)
+        took = repeat(lambda command=command: _processor_time_of(command, environment), 11)
         note = "processor time, without that of python -c pass"
-        yield Figure(f"det {' '.join(words)}: of its own", [1000 * each for each in ours], "ms", 60, note=note)
+        yield Figure(f"det {' '.join(words)}: of its own", [1000 * (each - bare) for each in took], "ms", 60, note=note)
 
 
 def _processor_time_of(command: list[str], environment: Mapping[str, str] | None = None) -> float:
