@@ -29,6 +29,8 @@ Send = Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]]
 
 #: Characters of lines that are sent at once. The API takes 4 MiB, and an escaped character may be six bytes.
 BATCH_CHARS = 512 * 1024
+#: Lines that are sent at once: a block of them, as the API stores them.
+_BATCH_LINES = 2000
 
 _RANK = re.compile(r"^ ?\[rank=([0-9]{1,9})\] ?")  # no more digits: the API keeps it in 32 bits
 _LEVEL = re.compile(r"^ ?(DEBUG|INFO|WARNING|ERROR|CRITICAL): ?")
@@ -164,7 +166,7 @@ class LogShipper:
 
     async def _ship(self, container_id: str, container: _Container) -> bool:
         ended = container.ended  # before reading: lines written after this are read in the next round
-        lines = _batch(await self._launcher.logs(container_id, container.after))
+        lines = _batch(await self._launcher.logs(container_id, container.after, _BATCH_LINES))
         if lines:
             await self._send([_wire(container_id, container, line) for line in lines])
             container.after = lines[-1].offset

@@ -21,7 +21,8 @@ from bench.loading import target_of
 from bench.measure import Figure, processor_time, repeat
 from bench.reports import prepare
 from database import log_blocks, log_reads
-from database.log_lines import LogLine, insert_lines
+from database.log_blocks import Line
+from database.log_lines import insert_lines
 from database.session import Database
 from database.types import utc_now
 from tests.kit.servers import postgres_server
@@ -76,10 +77,10 @@ def _bytes(database: Database, *tables: str) -> float:
         return float(whole.stat().st_size - without.stat().st_size)
 
 
-def _made(first: int, count: int) -> list[LogLine]:
+def _made(first: int, count: int) -> list[Line]:
     at = utc_now()
     return [
-        LogLine(
+        Line(
             task_id="t0", allocation_id="t0.1", agent_id="agent-a", container_id="t0.1-0", line_offset=n, rank_id=0,
             timestamp=at, level="ERROR" if n % 1000 == 0 else None, source="task", stdtype="stdout",
             log=f"step {n}: loss {n * 7919 % 10_007 / 10_007:.6f}, {n * 31 % 97 / 10} batches a second",
@@ -104,9 +105,7 @@ def _lines(database: Database, engine: str) -> Iterator[Figure]:
     yield Figure(f"log lines: on disk, of their text, {engine}", [taken / raw * 100], "%", 60)
     with database.write() as session:  # few at a time, as a quiet trial sends them: rows at first
         for first in range(0, 10_000, 100):
-            insert_lines(
-                session, [LogLine({**line, "task_id": "t1", "container_id": "t1"}) for line in _made(first, 100)]
-            )
+            insert_lines(session, [line._replace(task_id="t1", container_id="t1") for line in _made(first, 100)])
     more = _bytes(database, "log_blocks", "log_block_containers", "task_logs") - taken
     yield Figure(f"a log line: bytes on disk while it is a row, {engine}", [more / 10_000], "B")
     before = processor_time(_SELF)

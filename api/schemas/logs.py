@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from datetime import datetime
+from types import NoneType
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StrictInt, ValidatorFunctionWrapHandler
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_wrap_validator_function
 
 from api.schemas.base import EXAMPLE_UUID, Instant, Wire, example
+from database.log_blocks import Lines
 
 
 class LogEntry(BaseModel):
@@ -36,7 +42,66 @@ LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MOST_LINES = 10_000
 
 
-LogEntries = Annotated[list[LogEntry], Field(max_length=MOST_LINES)]
+#: By the names of columns: what a field is called on the wire, and the types of which nothing has to be converted.
+_FIELDS = {
+    name: (field.alias or name, frozenset({int if name in ("rank_id", "line_offset") else str, NoneType}))
+    for name, field in LogEntry.model_fields.items()
+}
+_OTHER_NAMES = frozenset(name for name, (alias, _) in _FIELDS.items() if name != alias)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
+
+
+class SentLines(Lines):
+    """A list of `LogEntry`, by columns.
+
+    A model for each of a thousand lines would take more time than storing them. So columns are checked as a whole; a
+    list with anything that is not plain is validated line by line, and refused by the models.
+    """
+
+    @classmethod
+    def none(cls) -> SentLines:
+        """No lines."""
+        return cls({name: [] for name in _FIELDS})
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        models = handler.generate_schema(Annotated[list[LogEntry], Field(max_length=MOST_LINES)])
+        return no_info_wrap_validator_function(cls._validate, models)
+
+    @classmethod
+    def _validate(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> SentLines:
+        columns = _plain_columns(value)
+        if columns is None:
+            entries: list[LogEntry] = validate(value)
+            columns = {name: [getattr(entry, name) for entry in entries] for name in _FIELDS}
+        return cls(columns)
+
+
+def _plain_columns(value: Any) -> dict[str, list[Any]] | None:
+    """The columns of a list of JSON objects; None if a value in it has to be looked at by itself."""
+    if type(value) is not list:
+        return None
+    entries = cast("list[Any]", value)
+    if not 0 < len(entries) <= MOST_LINES or {*map(type, entries)} != {dict}:
+        return None
+    keys = set[str]().union(*entries)
+    if not keys.isdisjoint(_OTHER_NAMES):
+        return None
+    columns: dict[str, list[Any]] = {}
+    for name, (alias, types) in _FIELDS.items():
+        column: list[Any] = [each.get(alias) for each in entries] if alias in keys else [None] * len(entries)
+        if not types.issuperset(map(type, column)):
+            return None
+        columns[name] = column
+    times = columns["timestamp"]
+    if "timestamp" in keys:
+        if not all(time is None or _TIME.fullmatch(time) for time in times):
+            return None
+        try:
+            columns["timestamp"] = [None if time is None else datetime.fromisoformat(time) for time in times]
+        except ValueError:  # the 31st of February
+            return None
+    return columns
 
 
 class LogBatch(
@@ -57,7 +122,7 @@ class LogBatch(
 ):
     """v1PostTaskLogsRequest."""
 
-    logs: LogEntries
+    logs: SentLines
 
 
 class LogRetention(Wire, json_schema_extra=example({"numDays": 90})):

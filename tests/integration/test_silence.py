@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import select, update
 
 from api.services.silence import Silence
-from database.log_lines import HANGS, LogLine, insert_lines, is_noted
+from database.log_blocks import Line
+from database.log_lines import HANGS, insert_lines, is_noted
 from database.models import Agent, Allocation, Checkpoint, Experiment, Outbox, Project, Task, Trial, User
 from database.session import Database
 from database.types import utc_now
@@ -52,7 +53,7 @@ class Watch:
         with self.database.write() as session:
             for text in texts:
                 self.lines += 1
-                insert_lines(session, [LogLine(
+                insert_lines(session, [Line(
                     task_id="t", allocation_id="t.1", agent_id="a", container_id="c", line_offset=self.lines,
                     rank_id=None, timestamp=utc_now(), level=None, source=source, stdtype="stdout", log=text)])  # fmt: skip
 

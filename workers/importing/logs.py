@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from database.log_lines import LogLine, insert_lines
+from database.log_blocks import Line
+from database.log_lines import insert_lines
 from workers.importing.rows import clean, moment
 from workers.importing.source import Source
 
@@ -43,7 +44,7 @@ def newest(source: Source, tasks: Sequence[dict[str, Any]]) -> dict[str, tuple[i
     return found
 
 
-def lines(source: Source, task: dict[str, Any], after: int) -> Generator[tuple[int, LogLine]]:
+def lines(source: Source, task: dict[str, Any], after: int) -> Generator[tuple[int, Line]]:
     """The lines of a task after one of them, each with its number there."""
     if task["log_version"] == 0:
         query, key = f"SELECT {_OLD} FROM trial_logs WHERE trial_id = %s AND id > %s ORDER BY id", task["trial_id"]
@@ -66,17 +67,17 @@ def copy_all(session: Session, source: Source, tasks: Mapping[str, tuple[dict[st
         f"SELECT l.task_id, {of_task} FROM unnest(%s::text[], %s::bigint[]) AS w(task_id, after)"
         " JOIN task_logs l ON l.task_id = w.task_id AND l.id > w.after ORDER BY l.task_id, l.id"
     )
-    found: list[LogLine] = []
+    found: list[Line] = []
     for key, *row in source.stream(query, [list(tasks), [after for _, after in tasks.values()]]):  # pyright: ignore[reportArgumentType]
         found.append(line_of(row, tasks[key][0]))
     insert_lines(session, found)
     return len(found)
 
 
-def line_of(row: Sequence[Any], task: dict[str, Any]) -> LogLine:
+def line_of(row: Sequence[Any], task: dict[str, Any]) -> Line:
     """A line as it is kept here: as text, without its newline."""
     _, allocation_id, agent_id, container_id, rank_id, origin, stdtype, level, at, content = row
-    return LogLine(
+    return Line(
         task_id=task["key"],
         allocation_id=allocation_id,
         agent_id=clean(agent_id)[:120] or None,
@@ -93,7 +94,7 @@ def line_of(row: Sequence[Any], task: dict[str, Any]) -> LogLine:
 
 def copy(session: Session, source: Source, task: dict[str, Any], after: int, most: int) -> tuple[int, int]:
     """Write the next lines of a task: how many, and the number of the last one there."""
-    found: list[LogLine] = []
+    found: list[Line] = []
     newest = after
     stream = lines(source, task, after)
     for number, line in stream:

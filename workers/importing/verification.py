@@ -164,7 +164,7 @@ def _logs(session: Session, source: Source, row: Import, progress: ImportTable) 
         progress.cursor = task["key"]
         if str(task["trial_id"]) not in known:
             continue
-        theirs = [str(line["log"]) for _, line in logs.lines(source, task, 0)]
+        theirs = [str(line.log) for _, line in logs.lines(source, task, 0)]
         mine = session.scalars(
             select(TaskLog.log).where(TaskLog.task_id == task["key"]).order_by(TaskLog.id).limit(len(theirs))
         ).all()

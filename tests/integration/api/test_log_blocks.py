@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from api.queries import log_histograms
+from api.services import log_sealing
 from api.services.log_retention import LogRetention
 from api.services.log_sealing import LogSealing
 from database import log_blocks, log_lines
@@ -232,6 +233,30 @@ async def test_ended_task_is_sealed_whole_and_a_running_one_by_full_blocks(
     assert stored(api, ended) == (0, 3)
     assert stored(api, running) == (10, 250)
     assert stored(api, late) == (3, 0), "lines may be on their way"
+
+
+async def test_round_looks_at_what_has_changed_since_the_one_before(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = api.user()
+    growing, ending, quiet = [await api.trial(user) for _ in range(3)]
+    monkeypatch.setattr("api.services.log_sealing.BLOCK", 250)
+    monkeypatch.setattr(log_blocks, "BLOCK", 250)
+    for run in (growing, ending, quiet):
+        await send(api, some(run, range(200)))
+    sealing = LogSealing(api.database, after_end=timedelta(0))
+    sealing.seal()
+    await send(api, some(growing, range(200, 260)))
+    with api.database.write() as session:
+        session.execute(update(Task).where(Task.id == ending.task_id).values(ended_at=utc_now()))
+    counted: list[Any] = []
+    whole = log_sealing._counted
+    monkeypatch.setattr(log_sealing, "_counted", lambda *of: counted.extend(found := whole(*of)) or found)
+    sealing.seal()
+    assert {each[0] for each in counted} == {growing.task_id, ending.task_id}
+    assert (stored(api, growing), stored(api, ending), stored(api, quiet)) == ((10, 250), (0, 200), (200, 0))
+    counted.clear()
+    assert (sealing.seal(), counted) == (0, [])
 
 
 async def test_blocks_go_when_their_lines_expire_or_their_experiment_is_deleted(api: Served) -> None:
