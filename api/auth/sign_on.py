@@ -14,13 +14,10 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlencode
 
-import httpx
 import structlog
-from authlib.integrations import httpx_client
-from authlib.integrations.base_client import OAuthError
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, OctKey
@@ -28,9 +25,10 @@ from joserfc.jwk import KeySet, OctKey
 from api.errors import Unavailable
 from api.settings import SignOnSettings
 
-log = structlog.get_logger()
+if TYPE_CHECKING:  # loaded where a provider is asked: most clusters have none
+    import httpx2
 
-_Client: Any = httpx_client.AsyncOAuth2Client  # without types
+log = structlog.get_logger()
 
 #: How providers sign: none of it with a secret that a client could know.
 _SIGNED = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -146,16 +144,19 @@ class SignOn:
 
     async def identity(self, flow: Flow, code: str) -> Identity:
         """Whom the provider logged in. Raises: Refusal("failed"), Unavailable."""
+        import httpx2
+        from authlib.integrations.base_client import OAuthError
+
         metadata, _ = await self._provider()
         try:
             async with self._client() as client:
                 answer: Mapping[str, Any] = await client.fetch_token(
                     metadata["token_endpoint"], code=code, code_verifier=flow.verifier, grant_type="authorization_code"
                 )
-        except (OAuthError, httpx.HTTPStatusError, ValueError) as error:
+        except (OAuthError, httpx2.HTTPStatusError, ValueError) as error:
             log.warning("the identity provider did not take a code", error=str(error)[:300])
             raise Refusal("failed") from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise Unavailable(f"the identity provider does not answer: {error!r}") from None
         return self._believed(await self._claims(str(answer.get("id_token") or ""), flow.nonce))
 
@@ -208,8 +209,11 @@ class SignOn:
         return claims
 
     def _client(self) -> Any:
+        from authlib.integrations import httpx_client
+
         settings = self._settings
-        return _Client(
+        create: Any = httpx_client.AsyncOAuth2Client  # without types
+        return create(
             client_id=settings.oidc_client_id,
             client_secret=settings.oidc_client_secret.get_secret_value(),
             redirect_uri=f"{settings.oidc_public_url}/oidc/callback",
@@ -220,6 +224,8 @@ class SignOn:
 
     async def _provider(self, *, anew: bool = False) -> tuple[Mapping[str, Any], KeySet]:
         """Its metadata and keys; asked at most once an hour, or when a token has an unknown key."""
+        import httpx2
+
         async with self._lock:
             now = time.monotonic()
             known = self._known
@@ -227,12 +233,12 @@ class SignOn:
                 return known[1], known[2]
             issuer = self._settings.oidc_issuer
             try:
-                async with httpx.AsyncClient(timeout=_REQUEST_S) as client:
+                async with httpx2.AsyncClient(timeout=_REQUEST_S) as client:
                     metadata = await _document(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
                     if metadata.get("issuer") != issuer:
                         raise ValueError(f"it calls itself {metadata.get('issuer')!r}, and oidc_issuer is {issuer!r}")
                     keys = KeySet.import_key_set(await _document(client, str(metadata["jwks_uri"])))  # pyright: ignore[reportArgumentType]
-            except (httpx.HTTPError, JoseError, KeyError, ValueError) as error:
+            except (httpx2.HTTPError, JoseError, KeyError, ValueError) as error:
                 log.warning("the identity provider can't be used", issuer=issuer, error=str(error)[:300])
                 if known is not None:
                     return known[1], known[2]
@@ -241,7 +247,7 @@ class SignOn:
             return metadata, keys
 
 
-async def _document(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
+async def _document(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
     response = (await client.get(url)).raise_for_status()
     found: Any = response.json() if len(response.content) <= _LARGEST else None
     if not isinstance(found, dict):
