@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import inspect, select, text
+from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -27,12 +27,16 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 #: How long a migration on PostgreSQL waits for a table, and how often it tries again after it gave way.
 _LOCK_S, _TRIES, _PAUSE_S = 3, 40, 1.0
 _LOCKED = "55P03"
+_SQLITE_COLUMNS = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+_POSTGRES_COLUMNS = (
+    "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+)
 #: Key of the lock under which one process migrates, or creates the first rows.
 _ONE_AT_A_TIME = 7263041
 
 
-class LaterSchema(Exception):
-    """The database has the schema of a later release, which this one can't run on. The message says so."""
+class OtherSchema(Exception):
+    """The database has a schema that this release can't run on. The message says which."""
 
 
 def migrate(database: Database) -> None:
@@ -41,7 +45,7 @@ def migrate(database: Database) -> None:
     The release before goes on with it meanwhile, and may come back: a migration only adds to what that release knows
     (`database.expand`), and notes in the cluster's row from which schema on releases can run on this one.
 
-    Raises: LaterSchema.
+    Raises: OtherSchema.
     """
     for _ in range(_TRIES):
         if is_current(database):
@@ -100,22 +104,43 @@ def newest_revision() -> str:
 def is_current(database: Database) -> bool:
     """Whether this release runs on the schema: today's, or that of the next release, which adds to it.
 
-    False also while another process still brings it there. Raises: LaterSchema.
+    False also while another process still brings it there. Raises: OtherSchema.
     """
     mine = newest_revision()
     with database.engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return False
         found = connection.scalar(text("SELECT version_num FROM alembic_version")) or ""
-        if found <= mine:
-            return found == mine
+        if found < mine:
+            return False
+        if found == mine:
+            _check_columns(connection)
+            return True
         oldest = connection.scalar(text("SELECT oldest_schema FROM cluster"))
         if not oldest or oldest > mine:
-            raise LaterSchema(
+            raise OtherSchema(
                 f"the database has schema {found}, which releases with schema {oldest or found} or a later one run on,"
                 f" and this one has {mine}: start a later release, or restore a backup of before"
             )
         return True
+
+
+def _check_columns(connection: Connection) -> None:
+    """Until a release the first migration is changed in place: a database that it made before is called the same.
+
+    Raises: OtherSchema.
+    """
+    is_sqlite = connection.dialect.name == "sqlite"
+    rows = connection.execute(text(_SQLITE_COLUMNS if is_sqlite else _POSTGRES_COLUMNS))
+    found = {(str(table), str(column)) for table, column in rows}
+    tables = Base.metadata.sorted_tables
+    missing = [f"{table.name}.{c.name}" for table in tables for c in table.columns if (table.name, c.name) not in found]
+    if missing:
+        lacks = ", ".join(missing[:3]) + (f" and {len(missing) - 3} other columns" if len(missing) > 3 else "")
+        raise OtherSchema(
+            f"the database was made by a development version of this release: it lacks {lacks}; "
+            "begin with a new one (for `det up`: another UNDETERRED_HOME)"
+        )
 
 
 def is_usable(database: Database) -> bool:

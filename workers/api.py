@@ -21,7 +21,7 @@ from api.health import Health
 from api.pem import CantUse, ServedCertificate, served_by
 from api.settings import ApiSettings
 from database.errors import reason_of
-from database.migrate import LaterSchema, is_current
+from database.migrate import OtherSchema, is_current
 from database.session import Database
 from workers.connect import GivenUp, connection_of, mark_ready
 from workers.connect import run as run_process
@@ -110,7 +110,7 @@ def _check_database(settings: ApiSettings) -> None:
     database = Database(settings.database_url)
     try:
         is_current(database)
-    except LaterSchema as error:
+    except OtherSchema as error:
         raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
         raise GivenUp(f"database_url: the database does not answer: {reason_of(error)}") from None

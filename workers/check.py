@@ -23,7 +23,7 @@ from api.pem import CantUse
 from api.settings import TemporalSettings, from_environment
 from api.temporal.connection import Connection
 from database.errors import reason_of
-from database.migrate import LaterSchema, is_current
+from database.migrate import OtherSchema, is_current
 from database.session import Database
 from workers.embedded import ClusterState, home
 
@@ -70,7 +70,7 @@ def check_database(folder: Path) -> list[Finding]:
             connection.execute(text("UPDATE cluster SET id = id"))
             connection.rollback()
         current = is_current(database)
-    except LaterSchema as error:
+    except OtherSchema as error:
         return [_finding("database", "problem", str(error), "install that release again")]
     except SQLAlchemyError as error:
         reason = reason_of(error)[:120]

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.settings import ClusterSettings
 from database.errors import reason_of
-from database.migrate import LaterSchema, migrate, newest_revision
+from database.migrate import OtherSchema, migrate, newest_revision
 from database.session import Database
 from workers.connect import GivenUp
 from workers.connect import run as run_process
@@ -30,7 +30,7 @@ async def main(settings: ClusterSettings, stop: asyncio.Event) -> None:
     database = Database(settings.database_url)
     try:
         await asyncio.to_thread(migrate, database)
-    except LaterSchema as error:
+    except OtherSchema as error:
         raise GivenUp(str(error)) from None
     except SQLAlchemyError as error:
         raise GivenUp(f"the database was not migrated, and is as it was: {reason_of(error)}") from error

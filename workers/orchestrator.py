@@ -24,7 +24,7 @@ from activities.sampling import Sampling
 from activities.webhooks import Webhooks
 from api.health import Health, of_database, of_temporal
 from api.temporal.connection import Connection
-from database.migrate import LaterSchema, is_current
+from database.migrate import OtherSchema, is_current
 from database.session import Database
 from determined.common.outgoing import Outgoing
 from workers.connect import GivenUp, connect, connection_of, ensure_search_attributes, following, mark_ready
@@ -113,7 +113,7 @@ async def _schema_is_current(database: Database, stop: asyncio.Event) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.1)
                 return
-    except LaterSchema as error:
+    except OtherSchema as error:
         raise GivenUp(str(error)) from None
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from api.auth.authentication import end_sessions, hash_password
 from api.auth.throttle import forgive
 from database.audit import Asking, asking
-from database.migrate import LaterSchema, is_current
+from database.migrate import OtherSchema, is_current
 from database.models import User
 from database.session import Database
 from workers.embedded import home
@@ -57,7 +57,7 @@ def main() -> int:
         if not is_current(database):
             raise CannotReset("the database has another release's schema: start the cluster once with `det up`")
         password = reset(database, username)
-    except (CannotReset, LaterSchema) as error:
+    except (CannotReset, OtherSchema) as error:
         print(str(error), file=sys.stderr)  # noqa: T201
         return 1
     finally:

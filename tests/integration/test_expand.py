@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from database import migrate as migration
 from database.expand import described, locks, problems, statements_since
-from database.migrate import LaterSchema, is_current, migrate, newest_revision, released, seed
+from database.migrate import OtherSchema, is_current, migrate, newest_revision, released, seed
 from database.session import Database
 from tests.kit.records import seeded
 from tests.kit.servers import REPOSITORY
@@ -157,7 +157,17 @@ def test_this_release_runs_on_the_schema_of_the_next_one(database: Database, lat
 def test_this_release_refuses_the_schema_of_one_that_dropped_what_it_uses(database: Database, later: Path) -> None:
     (later / "released.json").write_text('{"release": "0.2.0", "revision": "9998", "tables": {}}')
     upgrade(database, later)
-    with pytest.raises(LaterSchema, match=r"schema 9998, which releases with schema 9998 or a later one run on"):
+    with pytest.raises(OtherSchema, match=r"schema 9998, which releases with schema 9998 or a later one run on"):
+        migrate(database)
+
+
+def test_database_of_an_earlier_state_of_the_first_migration_is_refused(database: Database) -> None:
+    """Else the first request that reads what is missing would say that the database does not answer."""
+    migrate(database)
+    with database.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE projects RENAME COLUMN notes TO old_notes"))
+        connection.execute(text("DROP TABLE log_blocks CASCADE" if not database.is_sqlite else "DROP TABLE log_blocks"))
+    with pytest.raises(OtherSchema, match=r"it lacks .*(projects\.notes|log_blocks).* another UNDETERRED_HOME"):
         migrate(database)
 
 
