@@ -88,15 +88,10 @@ def took(cluster: Embedded) -> list[float]:
 def _latency(trials: int, goal: float) -> Iterator[Figure]:
     """Those that the search ends wait for no answer."""
     config = reporting(trials, 10, time.time() + 60)
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = Embedded(Path(folder), slots=trials)
-        try:
-            cluster.up()
-            experiment_id = cluster.create(yaml.safe_dump(config), SCRIPT)
-            cluster.until(lambda: is_over(cluster, experiment_id), 300, "the search is over")
-            values = [1000 * seconds for seconds in took(cluster)]
-        finally:
-            cluster.run("down")
+    with tempfile.TemporaryDirectory() as folder, Embedded(Path(folder), slots=trials).started() as cluster:
+        experiment_id = cluster.create(yaml.safe_dump(config), SCRIPT)
+        cluster.until(lambda: is_over(cluster, experiment_id), 300, "the search is over")
+        values = [1000 * seconds for seconds in took(cluster)]
     what = f"a trial's report until the search's answer reaches it, {trials} trials at once"
     note = f"{len(values)} decisions"
     yield Figure(f"{what}, p50", [statistics.median(values)], "ms", note=note)

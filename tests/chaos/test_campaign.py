@@ -51,11 +51,8 @@ STEPS = ("pretrain", "search", "tune", "evaluate", "publish")
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path)
-    try:
+    with Embedded(tmp_path).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 @pytest.mark.timeout(420)

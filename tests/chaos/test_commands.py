@@ -39,11 +39,8 @@ NONSENSE = {"/api/v1/experiments/{id}/explode": 404, "/api/v1/experiments/999999
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path, slots=3)
-    try:
+    with Embedded(tmp_path, slots=3).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 class _Storm:

@@ -52,11 +52,8 @@ def replicated() -> Iterator[Replicated]:
 
 @pytest.fixture
 def embedded(tmp_path: Path, replicated: Replicated) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path, slots=TRIALS, environment={"UNDETERRED_DATABASE_URL": replicated.url})
-    try:
+    with Embedded(tmp_path, slots=TRIALS, environment={"UNDETERRED_DATABASE_URL": replicated.url}).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 @pytest.mark.timeout(600)

@@ -31,11 +31,8 @@ reproducibility: {experiment_seed: 7}
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path)
-    try:
+    with Embedded(tmp_path).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 @pytest.mark.timeout(420)

@@ -78,11 +78,8 @@ class Trials:
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path, slots=4)
-    try:
+    with Embedded(tmp_path, slots=4).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 def hold(seconds: float, embedded: Embedded) -> None:

@@ -26,11 +26,8 @@ COUNTS = "i=0; while [ ! -e {end} ]; do i=$((i+1)); echo line $i of $$; sleep 0.
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path, slots=1)
-    try:
+    with Embedded(tmp_path, slots=1).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 def command(embedded: Embedded, *words: str) -> str:

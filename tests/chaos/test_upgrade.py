@@ -94,11 +94,8 @@ class Newer:
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    cluster = Embedded(tmp_path, slots=TRIALS)
-    try:
+    with Embedded(tmp_path, slots=TRIALS).stopped() as cluster:
         yield cluster
-    finally:
-        cluster.run("down")
 
 
 def stop_orchestrator(embedded: Embedded) -> None:

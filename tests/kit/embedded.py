@@ -76,13 +76,19 @@ class Embedded:
         return time.monotonic() - began
 
     @contextlib.contextmanager
-    def started(self) -> Generator[Embedded]:
-        """Up during the block; also what did not start is stopped."""
+    def stopped(self) -> Generator[Embedded]:
+        """It, not started yet; at the end what runs of it by then is stopped."""
         try:
-            self.up()
             yield self
         finally:
             self.run("down")
+
+    @contextlib.contextmanager
+    def started(self) -> Generator[Embedded]:
+        """Up during the block; also what did not start is stopped."""
+        with self.stopped():
+            self.up()
+            yield self
 
     def det(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """`det …`."""
