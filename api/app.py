@@ -112,6 +112,7 @@ from api.services.live import Live
 from api.services.log_retention import LogRetention
 from api.services.log_sealing import LogSealing
 from api.services.master_log import LogRing
+from api.services.metric_sealing import MetricSealing
 from api.services.monitoring import Monitoring
 from api.services.outbox_retention import OutboxRetention
 from api.services.pool_samples import PoolSamples
@@ -239,6 +240,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(_start_pools(parts)),
             asyncio.create_task(parts.log_retention.run()),
             asyncio.create_task(LogSealing(parts.database).run()),
+            asyncio.create_task(MetricSealing(parts.database).run()),
             asyncio.create_task(parts.outbox_retention.run()),
             asyncio.create_task(PoolSamples(parts.database).run()),
             asyncio.create_task(watch_unmanaged(parts.database)),

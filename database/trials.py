@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import insert as plain_insert
@@ -11,12 +13,19 @@ from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
 from database.models import Experiment, Metric, SearchDecision, Trial
+from database.reports import has_packed, in_order, snapshot
 from database.tasks import create_trial_tasks
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
 from workflows.messages import CreatedTrials, NewTrial, TrialPast
 from workflows.searchers import Decision
+
+#: What a report keeps that is copied to another trial, and how many are copied at once.
+_COPIED_COLUMNS = (
+    "group_name", "total_batches", "metrics", "batch_metrics", "searcher_metric", "archived", "reported_at",
+)  # fmt: skip
+_COPIED = 2000
 
 
 def record_decisions(session: Session, decisions: Mapping[int, Sequence[Decision]]) -> None:
@@ -148,18 +157,15 @@ def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int
     """Copy the metrics that the source had reported when the fork branched off; their totals came with the fork."""
     until = fork_time(session, experiment_id)
     assert until is not None, "who inherits has a parent"
-    copied = (
-        Metric.group_name, Metric.total_batches, Metric.metrics, Metric.batch_metrics, Metric.searcher_metric,
-        Metric.archived, Metric.reported_at,
-    )  # fmt: skip
     chosen = (
-        select(literal(trial_id), literal(0), *copied)
+        select(literal(trial_id), literal(0), *(getattr(Metric, name) for name in _COPIED_COLUMNS))
         .where(Metric.trial_id == source_id, ~Metric.archived, Metric.reported_at <= until)
         .order_by(Metric.id)
     )
-    session.execute(
-        plain_insert(Metric).from_select(["trial_id", "run_id", *(column.key for column in copied)], chosen)
-    )
+    if has_packed(session, [source_id]):
+        _copy_reports(session, trial_id, source_id, until)
+    else:
+        session.execute(plain_insert(Metric).from_select(["trial_id", "run_id", *_COPIED_COLUMNS], chosen))
     experiment = session.get_one(Experiment, experiment_id)
     totals = next(entry for entry in experiment.inherited if entry["trial_id"] == source_id)
     best, latest = _best_and_latest(session, trial_id, smaller_is_better=experiment.smaller_is_better)
@@ -174,6 +180,20 @@ def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int
             latest_validation_id=latest and latest.id,
         )
     )
+
+
+def _copy_reports(session: Session, trial_id: int, source_id: int, until: datetime) -> None:
+    """As the statement does that copies rows, where packed blocks have some of the reports."""
+    with snapshot(session) as own:
+        reports = in_order(own, [source_id], until=until, with_system=True)
+        while some := list(islice(reports, _COPIED)):
+            session.execute(
+                plain_insert(Metric.__table__),  # pyright: ignore[reportArgumentType]
+                [
+                    {"trial_id": trial_id, "run_id": 0, **{name: getattr(report, name) for name in _COPIED_COLUMNS}}
+                    for report in some
+                ],
+            )
 
 
 def _best_and_latest(

@@ -1,9 +1,12 @@
 """Blocks of reports: the numbers of successive reports of a group as columns, from which curves are read.
 
-A report is a JSON document in `metrics`, and stays there: that is the record. A block is a copy of 240 of them, made
-some time after they came. `trials.sealed` says of each group up to which step its reports are in blocks; later ones are
-read from the documents. Whatever changes a report up to that step first drops the blocks from there on (`reopen`), so
-that a block never contradicts the record.
+A report is a JSON document in `metrics` at first. A block is a copy of 240 of them, made some time after they came, and
+sixteen of those become a long one. `trials.sealed` says of each group up to which step its reports are in blocks; later
+ones are read from the documents. Whatever changes a report up to that step first drops the blocks from there on
+(`reopen`), so that a block never contradicts the record.
+
+When reports are old their documents go (`pack`): the block is the record then. A report that comes for such a step has
+the documents of its block made anew (`restore_at`), and all else is as if they had never gone.
 """
 
 from __future__ import annotations
@@ -17,9 +20,20 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from api.queries.outlines import BLOCK, LONG, Floats, Integers, outline
+from api.queries.outlines import BLOCK, LONG, outline
 from api.schemas.base import number
+from database import report_blocks
 from database.models import Metric, MetricBlock, MetricColumn, Trial
+from database.number_columns import (
+    Floats,
+    Integers,
+    pack_floats,
+    pack_integers,
+    unpack_floats,
+    unpack_integers,
+)
+from database.report_blocks import column_of
+from database.reports import restore, rows_between
 
 #: The latest reports stay open: further metrics of the same step are united with them.
 _OPEN = 16
@@ -29,6 +43,12 @@ _AT_ONCE = 4
 _MOST_COLUMNS = 500
 #: How often a group may have reports for steps that are in blocks already. Beyond that it gets no more blocks.
 _MOST_REOPENED = 100
+#: As many documents that had to be made anew count as one more time.
+_RESTORED = 10_000
+#: Fewer reports at the end of a trial stay documents.
+_LEAST = 8
+#: Groups whose reports stay documents: validations, which searches, checkpoints and webhooks look for one by one.
+KEPT_GROUPS = ("validation",)
 #: Groups of trials whose new reports are counted.
 _COUNTED = 20_000
 
@@ -37,11 +57,15 @@ Group = tuple[int, str]
 
 
 class SealedGroup(TypedDict):
-    """How far the reports of a group are in blocks. `to`: the last step in one, -1 for none; `long`: in a long one."""
+    """How far the reports of a group are in blocks. `to`: the last step in one, -1 for none; `long`: in a long one.
+
+    `packed`: no later step is in a packed block.
+    """
 
     to: int
     reopened: int
     long: NotRequired[int]
+    packed: NotRequired[int]
 
 
 @dataclass
@@ -76,13 +100,25 @@ class Unsealed:
         return group
 
 
-def seal(connection: Connection, trial_id: int, group: str) -> bool:
-    """Copy reports of a group into blocks, some thousand at once; True if there are enough for more of them."""
-    # the trial's row is locked by whoever writes its reports, and by this
+def _locked(connection: Connection, trial_id: int) -> Sealed | None:
+    """The `sealed` of a trial, whose row is locked by what writes its reports as well; None if it is gone."""
     row = connection.execute(select(Trial.sealed).where(Trial.id == trial_id).with_for_update(key_share=True)).first()
-    if row is None:
+    return None if row is None else row.sealed
+
+
+def seal(connection: Connection, trial_id: int, group: str, *, is_over: bool = False) -> bool:
+    """Copy reports of a group into blocks, some thousand at once; True if there are enough for more of them.
+
+    Args:
+        connection: Within a transaction.
+        trial_id: Whose.
+        group: Of the reports.
+        is_over: No more are expected: the last ones become blocks as well.
+    """
+    sealed = _locked(connection, trial_id)
+    if sealed is None:
         return False
-    mine: SealedGroup = row.sealed.get(group) or {"to": -1, "reopened": 0}
+    mine: SealedGroup = sealed.get(group) or {"to": -1, "reopened": 0}
     if mine["reopened"] > _MOST_REOPENED:
         return False
     reports = connection.execute(
@@ -92,14 +128,22 @@ def seal(connection: Connection, trial_id: int, group: str) -> bool:
         .order_by(Metric.total_batches)
         .limit(_AT_ONCE * BLOCK + _OPEN)
     ).all()
-    count = (len(reports) - _OPEN) // BLOCK
-    for begin in range(0, count * BLOCK, BLOCK):
-        _write(connection, trial_id, group, reports[begin : begin + BLOCK])
-        mine["to"] = reports[begin + BLOCK - 1].total_batches
-    is_joined = _join(connection, trial_id, group, mine)
-    if count > 0 or is_joined:
-        _save(connection, trial_id, row.sealed | {group: mine})
-    return count == _AT_ONCE or is_joined
+    count = max(0, (len(reports) - (0 if is_over else _OPEN)) // BLOCK)
+    is_last = is_over and count < _AT_ONCE
+    pieces = [reports[begin : begin + BLOCK] for begin in range(0, count * BLOCK, BLOCK)]
+    if is_last and len(reports) - count * BLOCK >= _LEAST:
+        pieces.append(reports[count * BLOCK :])
+    for piece in pieces:
+        _write(connection, trial_id, group, piece)
+        mine["to"] = piece[-1].total_batches
+    is_joined = _join(connection, trial_id, group, mine, 2 if is_last else LONG)
+    if is_last:
+        of_group = MetricBlock.trial_id == trial_id, MetricBlock.group_name == group
+        connection.execute(update(MetricBlock).where(*of_group, ~MetricBlock.is_settled).values(is_settled=True))
+        mine["long"] = mine["to"]  # none of them will be part of a longer one
+    if pieces or is_joined or is_last:
+        _save(connection, trial_id, sealed | {group: mine})
+    return count == _AT_ONCE or (is_joined and not is_last)
 
 
 def _write(connection: Connection, trial_id: int, group: str, reports: Sequence[Row[*tuple[Any, ...]]]) -> None:
@@ -111,13 +155,14 @@ def _write(connection: Connection, trial_id: int, group: str, reports: Sequence[
         connection.execute(insert(MetricColumn), columns)
 
 
-def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup) -> bool:
-    """Make a long block of the oldest short ones if they are enough; whether they were."""
+def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup, least: int) -> bool:
+    """Make a long block of the oldest short ones if they are at least as many; whether they were."""
     after = mine.get("long", -1)
     of_group = MetricBlock.trial_id == trial_id, MetricBlock.group_name == group
-    short = select(MetricBlock).where(*of_group, MetricBlock.first_step > after).order_by(MetricBlock.first_step)
+    open_ = select(MetricBlock).where(*of_group, MetricBlock.first_step > after, ~MetricBlock.is_settled)
+    short = open_.order_by(MetricBlock.first_step)
     blocks = connection.execute(short.with_only_columns(*MetricBlock.__table__.columns).limit(LONG)).all()
-    if len(blocks) < LONG:
+    if len(blocks) < least:
         return False
     mine["long"] = last = blocks[-1].last_step
     within = (
@@ -125,18 +170,20 @@ def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup) 
         MetricColumn.group_name == group,
         MetricColumn.first_step.between(blocks[0].first_step, last),
     )
+    of_blocks = *of_group, MetricBlock.first_step > after, MetricBlock.last_step <= last
     if (connection.scalar(select(func.count()).where(*within)) or 0) > LONG * _MOST_COLUMNS:
+        connection.execute(update(MetricBlock).where(*of_blocks).values(is_settled=True))
         return True
-    steps = np.concatenate([np.frombuffer(block.steps, "<i8") for block in blocks])
-    times = np.concatenate([np.frombuffer(block.times, "<f8") for block in blocks])
-    lengths = [len(block.steps) // 8 for block in blocks]
+    of_each = [unpack_integers(block.steps) for block in blocks]
+    steps = np.concatenate(of_each)
+    times = np.concatenate([unpack_floats(block.times) for block in blocks])
+    lengths = map(len, of_each)
     begins = dict(zip((block.first_step for block in blocks), accumulate([0, *lengths]), strict=False))
     parts: dict[str, list[tuple[Floats, Integers]]] = {}
     columns = select(MetricColumn.name, MetricColumn.first_step, MetricColumn.numbers, MetricColumn.places)
     for name, first, numbers, places in connection.execute(columns.where(*within).order_by(MetricColumn.first_step)):
-        values = np.frombuffer(numbers, "<f8")
-        at = np.arange(len(values)) if places is None else np.frombuffer(places, "<u2").astype(np.int64)
-        parts.setdefault(name, []).append((values, at + begins[first]))
+        values, at = column_of(numbers, places)
+        parts.setdefault(name, []).append((values, (np.arange(len(values)) if at is None else at) + begins[first]))
     joined = {
         name: (np.concatenate([values for values, _ in some]), np.concatenate([at for _, at in some]))
         for name, some in parts.items()
@@ -151,14 +198,16 @@ def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup) 
             "name": name,
             "finite": int(np.isfinite(values).sum()),
             "outline": outline(values, steps[at], times[at], epochs[at]),
-            "numbers": values.astype("<f8").tobytes(),
-            "places": None if len(at) == len(steps) else at.astype("<u2").tobytes(),
+            "numbers": pack_floats(values),
+            "places": None if len(at) == len(steps) else pack_integers(at),
         }
         for name, (values, at) in joined.items()
     ]
-    for model, whose in ((MetricColumn, within), (MetricBlock, (*of_group, MetricBlock.first_step > after))):
-        connection.execute(delete(model).where(*whose, model.last_step <= last))
-    block = of_block | {"is_long": True, "steps": steps.tobytes(), "times": times.tobytes()}
+    for model, whose in ((MetricColumn, within), (MetricBlock, of_blocks)):
+        connection.execute(delete(model).where(*whose))
+    block = of_block | {
+        "is_long": True, "is_settled": True, "steps": pack_integers(steps), "times": pack_floats(times),
+    }  # fmt: skip
     connection.execute(insert(MetricBlock).values(block))
     if rows:
         connection.execute(insert(MetricColumn), rows)
@@ -189,12 +238,89 @@ def built(
         of_block
         | {
             "name": name,
-            "numbers": np.array(numbers, "<f8").tobytes(),
-            "places": None if len(places) == len(reports) else np.array(places, "<u2").tobytes(),
+            "numbers": pack_floats(np.array(numbers, "<f8")),
+            "places": None if len(places) == len(reports) else pack_integers(np.array(places, "<i8")),
         }
         for name, (places, numbers) in columns.items()
     ]
-    return of_block | {"is_long": False, "steps": steps.tobytes(), "times": times.tobytes()}, rows
+    block = {"is_long": False, "is_settled": False, "steps": pack_integers(steps), "times": pack_floats(times)}
+    return of_block | block, rows
+
+
+def finish(connection: Connection, trial_id: int) -> None:
+    """Put into blocks what a trial that has ended reported last.
+
+    Its validations stay documents, and so do the reports of groups that came without any order.
+    """
+    groups = select(Metric.group_name).where(
+        Metric.trial_id == trial_id, ~Metric.archived, Metric.total_batches.is_not(None),
+        Metric.group_name.not_in(KEPT_GROUPS),
+    )  # fmt: skip
+    for group in connection.scalars(groups.distinct()).all():
+        while seal(connection, trial_id, group, is_over=True):
+            pass
+    connection.execute(update(Trial).where(Trial.id == trial_id).values(is_settled=True))
+
+
+def pack(connection: Connection, trial_id: int, group: str, newest: int) -> int:
+    """Make the oldest settled block of a group the record of its reports, whose documents go; returns how many.
+
+    Args:
+        connection: Within a transaction.
+        trial_id: Whose.
+        group: Of the reports.
+        newest: The id of the last report that is old enough.
+    """
+    sealed = _locked(connection, trial_id)
+    of_group = MetricBlock.trial_id == trial_id, MetricBlock.group_name == group
+    waiting = select(MetricBlock).where(*of_group, MetricBlock.is_settled, MetricBlock.packed.is_(None))
+    found = waiting.with_only_columns(*MetricBlock.__table__.columns).order_by(MetricBlock.first_step).limit(1)
+    block = connection.execute(found).first()
+    if sealed is None or block is None:
+        return 0
+    reports = rows_between(connection, trial_id, group, block.first_step, block.last_step)
+    if any(report.id > newest for report in reports):
+        return 0
+    this = update(MetricBlock).where(MetricBlock.id == block.id)
+    columns = {
+        name: (numbers, places)
+        for name, numbers, places in connection.execute(
+            select(MetricColumn.name, MetricColumn.numbers, MetricColumn.places).where(
+                MetricColumn.trial_id == trial_id, MetricColumn.group_name == group,
+                MetricColumn.first_step == block.first_step,
+            )
+        ).tuples()
+    }  # fmt: skip
+    packed = report_blocks.pack(reports, {name: column_of(*column) for name, column in columns.items()})
+    says = report_blocks.Block(
+        trial_id, group, block.first_step, block.last_step, block.steps, block.times, packed, columns
+    )
+    if not report_blocks.is_exact(says, reports):  # a time beyond the year 2255, say: such documents stay
+        connection.execute(this.values(is_settled=False))
+        return len(reports)
+    ids = [report.id for report in reports]
+    connection.execute(
+        delete(Metric).where(
+            Metric.trial_id == trial_id, Metric.group_name == group, ~Metric.archived,
+            Metric.total_batches.between(block.first_step, block.last_step),
+        )
+    )  # fmt: skip
+    last_at = max(report.reported_at for report in reports)
+    connection.execute(this.values(packed=packed, first_id=min(ids), last_id=max(ids), last_at=last_at))
+    mine: SealedGroup = sealed[group]
+    mine["packed"] = max(mine.get("packed", -1), block.last_step)
+    _save(connection, trial_id, sealed)
+    return len(reports)
+
+
+def restore_at(connection: Connection, trial_id: int, sealed: Sealed, step: int, group: str) -> None:
+    """Make documents of the packed block that a step is in, if it is in one: a report for it is on its way."""
+    mine = sealed.get(group)
+    if mine is not None and step <= mine.get("packed", -1):
+        restore(
+            connection, MetricBlock.trial_id == trial_id, MetricBlock.group_name == group,
+            MetricBlock.first_step <= step, MetricBlock.last_step >= step,
+        )  # fmt: skip
 
 
 def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, group: str | None = None) -> None:
@@ -209,6 +335,9 @@ def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, gro
     """
     names = [name for name in ([group] if group is not None else list(sealed)) if step <= sealed[name]["to"]]
     for name in names:
+        restored = restore(
+            connection, MetricBlock.trial_id == trial_id, MetricBlock.group_name == name, MetricBlock.last_step >= step
+        )
         for model in (MetricColumn, MetricBlock):
             connection.execute(
                 delete(model).where(model.trial_id == trial_id, model.group_name == name, model.last_step >= step)
@@ -217,9 +346,10 @@ def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, gro
             MetricBlock.trial_id == trial_id, MetricBlock.group_name == name
         )
         last = connection.scalar(kept)
-        reopened = sealed[name]["reopened"] + (group is not None)
+        reopened = sealed[name]["reopened"] + (0 if group is None else 1 + restored // _RESTORED)
         to = -1 if last is None else last
-        sealed[name] = {"to": to, "reopened": reopened, "long": min(to, sealed[name].get("long", -1))}
+        long, packed = min(to, sealed[name].get("long", -1)), min(to, sealed[name].get("packed", -1))
+        sealed[name] = {"to": to, "reopened": reopened, "long": long, "packed": packed}
     if names:
         _save(connection, trial_id, sealed)
 

@@ -164,7 +164,7 @@ class SqliteStore(MetricStore):
             self._execute(
                 "UPDATE trials SET metrics_run_id = :metrics_run_id, total_batches = :total_batches,"
                 " best_validation_id = :best_validation_id, latest_validation_id = :latest_validation_id,"
-                " searcher_metric = :searcher_metric, summary = :summary WHERE id = :id",
+                " searcher_metric = :searcher_metric, summary = :summary, is_settled = 0 WHERE id = :id",
                 trial.written_back() | {"summary": _text(trial.summary)},
             )
 
@@ -199,9 +199,10 @@ class PostgresStore(MetricStore):
         self._execute(
             "UPDATE trials t SET metrics_run_id = r.metrics_run_id, total_batches = r.total_batches,"
             " best_validation_id = r.best_validation_id, latest_validation_id = r.latest_validation_id,"
-            " searcher_metric = r.searcher_metric, summary = r.summary FROM jsonb_to_recordset(%s::jsonb) AS"
-            " r(id int, metrics_run_id int, total_batches bigint, best_validation_id bigint,"
-            " latest_validation_id bigint, searcher_metric float8, summary jsonb) WHERE t.id = r.id",
+            " searcher_metric = r.searcher_metric, summary = r.summary, is_settled = false"
+            " FROM jsonb_to_recordset(%s::jsonb) AS r(id int, metrics_run_id int, total_batches bigint,"
+            " best_validation_id bigint, latest_validation_id bigint, searcher_metric float8, summary jsonb)"
+            " WHERE t.id = r.id",
             (_text([row | {"searcher_metric": plain(row["searcher_metric"])} for row in rows]),),
         )
 

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
 from api.ingest import delays
-from api.ingest.metric_blocks import Group, Unsealed, reopen, seal
+from api.ingest.metric_blocks import Group, Unsealed, reopen, restore_at, seal
 from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
 from api.ingest.metric_webhooks import MetricHooks
 from api.ingest.summary import add_report, is_better
@@ -32,6 +32,7 @@ from api.schemas.base import number, plain
 from api.schemas.metrics import MetricReport
 from api.temporal.outbox import post, release_start
 from database.models import Metric
+from database.reports import in_order
 from database.session import Database
 from database.types import utc_now
 from workflows import names
@@ -180,8 +181,11 @@ class MetricsWriter:
                 for report in work.reports
             ]
             for trial, report in reports:
-                if report.steps_completed is not None and trial.run_id > trial.metrics_run_id:
+                if report.steps_completed is None:
+                    continue
+                if trial.run_id > trial.metrics_run_id:
                     _roll_back(store.connection, trial, report.group, report.steps_completed)
+                restore_at(store.connection, trial.id, trial.sealed, report.steps_completed, report.group)
             rows = [_row(trial, report) for trial, report in reports]
             is_posted = False
             now, late = utc_now(), dict[int, list[tuple[int, datetime]]]()
@@ -397,13 +401,8 @@ def _roll_back(connection: Connection, trial: TrialRow, group: str, step: int) -
     trial.total_batches, trial.summary = 0, {}
     trial.best_validation_id = trial.latest_validation_id = trial.searcher_metric = None
     trial.is_changed = True
-    kept = connection.execute(
-        select(Metric.id, Metric.group_name, Metric.total_batches, Metric.metrics)
-        .where(Metric.trial_id == trial.id, ~Metric.archived, Metric.total_batches.is_not(None))
-        .order_by(Metric.id)
-    ).all()
-    for metric_id, name, batches, metrics in kept:
-        trial.total_batches = max(trial.total_batches, batches or 0)
-        add_report(trial.summary, name, metrics)
-        if name == "validation":
-            _note_validation(trial, metric_id, number(metrics.get(trial.metric_name)))
+    for kept in in_order(connection, [trial.id]):
+        trial.total_batches = max(trial.total_batches, kept.total_batches or 0)
+        add_report(trial.summary, kept.group_name, kept.metrics)
+        if kept.group_name == "validation":
+            _note_validation(trial, kept.id, number(kept.metrics.get(trial.metric_name)))

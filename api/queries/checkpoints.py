@@ -15,6 +15,8 @@ from api.schemas import checkpoints as wire
 from api.schemas.base import number
 from api.schemas.metrics import Metrics
 from database.models import Checkpoint, Experiment, Metric, Trial
+from database.report_blocks import Report
+from database.reports import at_steps
 
 _BY_METRIC = "SORT_BY_SEARCHER_METRIC"
 _SORT: Mapping[str, Any] = {
@@ -122,20 +124,16 @@ def validations_at(session: Session, rows: Sequence[Checkpoint]) -> dict[str, di
     return {uuid: metric.metrics for uuid, metric in found.items() if metric is not None}
 
 
-def _metrics_at(session: Session, rows: Sequence[Checkpoint]) -> dict[tuple[int, int, str], Metric]:
-    reports = session.scalars(
-        select(Metric).where(
-            Metric.trial_id.in_({row.trial_id for row in rows}),
-            Metric.total_batches.in_({row.steps_completed for row in rows}),
-            Metric.group_name.in_(("training", "validation")),
-            ~Metric.archived,
-        )
-    )
+def _metrics_at(session: Session, rows: Sequence[Checkpoint]) -> dict[tuple[int, int, str], Report]:
+    steps: dict[int, set[int]] = {}
+    for row in rows:
+        steps.setdefault(row.trial_id, set()).add(row.steps_completed)
+    reports = at_steps(session, steps, ("training", "validation"))
     return {(report.trial_id, report.total_batches or 0, report.group_name): report for report in reports}
 
 
 def _wire(
-    checkpoint: Checkpoint, trial: Trial, experiment: Experiment, points: Mapping[tuple[int, int, str], Metric]
+    checkpoint: Checkpoint, trial: Trial, experiment: Experiment, points: Mapping[tuple[int, int, str], Report]
 ) -> wire.Checkpoint:
     training = points.get((trial.id, checkpoint.steps_completed, "training"))
     validation = points.get((trial.id, checkpoint.steps_completed, "validation"))

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 
 from api.errors import BadRequest
 from api.queries import curves
-from api.queries.ids import among
-from api.schemas.base import number, rfc3339
+from api.queries.series import Wanted, series
+from api.schemas.base import rfc3339
 from database.models import Experiment, Metric, Trial
+from database.reports import steps_of
 
 #: Trials of one experiment that a stream looks at, and steps that it lists.
 MOST_TRIALS, _MOST_STEPS = 1000, 10_000
@@ -106,8 +107,11 @@ class Batches:
         )  # fmt: skip
         if not is_first:
             steps = steps.where(Metric.id > self._seen - _OVERLAP)
-        listed = session.scalars(steps.order_by(Metric.total_batches))
-        found = [step for step in listed if step is not None and step not in self._sent]
+        listed = {step for step in session.scalars(steps) if step is not None}
+        if is_first:  # reports are rows at first, and go into blocks when they are old
+            chosen = session.scalars(trials.order_by(Trial.id).limit(MOST_TRIALS)).all()
+            listed |= steps_of(session, chosen, self.group)
+        found = sorted(listed - self._sent)
         room = _MOST_STEPS - len(self._sent)
         fresh = found[:: max(1, -(-len(found) // room))]
         self._seen = top
@@ -182,20 +186,16 @@ class Snapshot:
         """All of them, if one changed."""
         has = _best(self.experiment_id, MOST_TRIALS, Trial.id, Trial.hparams).where(_has(self.group, self.name))
         hparams: dict[int, Any] = dict(session.execute(has).tuples().all())
-        rows = session.execute(
-            select(Metric.trial_id, Metric.total_batches, Metric.metrics).where(
-                among(session, Metric.trial_id, list(hparams)),
-                Metric.group_name == self.group,
-                ~Metric.archived,
-                Metric.total_batches.between(self.step - self.margin, self.step + self.margin),
-            )
-        )
+        near = Wanted(
+            list(hparams), self.group, self.name, self.step - self.margin, self.step + self.margin,
+            with_times=False, with_epochs=False,
+        )  # fmt: skip
         nearest: dict[int, tuple[int, int, float]] = {}
-        for trial_id, steps, metrics in rows.tuples():
-            value = number(metrics.get(self.name))
-            if value is not None and math.isfinite(value) and steps is not None:
-                mine = (abs(steps - self.step), steps, value)
-                nearest[trial_id] = min(nearest.get(trial_id, mine), mine)
+        for trial_id, its in series(session, near).by_trial.items():
+            for steps, value in zip(its.steps.tolist(), its.values.tolist(), strict=True):
+                if math.isfinite(value):
+                    mine = (abs(steps - self.step), steps, value)
+                    nearest[trial_id] = min(nearest.get(trial_id, mine), mine)
         trials = [
             {"trialId": trial_id, "hparams": values, "metric": nearest[trial_id][2],
              "batchesProcessed": nearest[trial_id][1]}

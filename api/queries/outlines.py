@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
-from numpy.typing import NDArray
+
+from database.number_columns import Floats, Integers
 
 #: Reports in a block: so that two columns fill a page of SQLite's, and PostgreSQL keeps one in the row.
 BLOCK = 240
@@ -12,20 +15,17 @@ LONG = 16
 #: Reports of a long block whose extremes stand for them in a plot of very many.
 TILE = 96
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 def outline(values: Floats, steps: Integers, times: Floats, epochs: Floats) -> bytes:
     """What a plot needs of these reports: of each tile what `shaping` says.
 
-    Five columns, 64 bits each: the tile's first step, and step, value, time and epoch of each such report.
+    Five columns, 64 bits each, compressed: the tile's first step, and step, value, time and epoch of each such report.
     """
     tiles = np.arange(len(values)) // TILE
     kept = shaping(values, tiles)
     keys = steps[tiles[kept] * TILE]
     columns = (keys.astype("<i8"), steps[kept].astype("<i8"), values[kept], times[kept], epochs[kept])
-    return b"".join(column.tobytes() for column in columns)
+    return zlib.compress(b"".join(column.tobytes() for column in columns))
 
 
 def shaping(values: Floats, column: Integers) -> Integers:

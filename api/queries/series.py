@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from sqlalchemy import ColumnElement, Row, and_, case, false, func, null, or_, s
 from sqlalchemy.orm import Session, aliased
 
 from api.queries.ids import among
-from api.queries.outlines import BLOCK, LONG, TILE, Floats, Integers
+from api.queries.outlines import BLOCK, LONG, TILE
 from api.schemas.base import number
 from database.models import Metric, MetricBlock, MetricColumn
+from database.number_columns import Floats, Integers, unpack_floats, unpack_integers
 
 _EPOCH = "epoch"
 #: Reports in no block that are worth a notice: some blocks of them.
@@ -192,20 +194,21 @@ class _Reading:
                 continue
             if block.numbers is None:
                 continue
-            steps = np.frombuffer(block.steps, "<i8")
+            steps = unpack_integers(block.steps)
             values = _spread(block.numbers, block.places, len(steps))
             epochs = None
             if wanted.with_epochs:
                 epochs = values if wanted.name == _EPOCH else _spread(block.epochs, block.epoch_places, len(steps))
-            piece = Series(steps, values, np.frombuffer(block.times, "<f8") if wanted.with_times else None, epochs)
+            piece = Series(steps, values, unpack_floats(block.times) if wanted.with_times else None, epochs)
             if block.places is not None:
-                piece = piece.at(np.frombuffer(block.places, "<u2"))
+                piece = piece.at(unpack_integers(block.places))
             start, end = wanted.start, wanted.end
             is_whole = block.first_step >= start and (end is None or block.last_step <= end)
             piece = piece if is_whole else _between(piece, start, end)
             yield block.trial_id, _finite(piece), piece
 
-    def _of_outline(self, packed: bytes) -> Series:
+    def _of_outline(self, compressed: bytes) -> Series:
+        packed = zlib.decompress(compressed)
         count = len(packed) // 40
         keys, steps = np.frombuffer(packed, "<i8", 2 * count).reshape(2, count)
         values, times, epochs = np.frombuffer(packed, "<f8", offset=16 * count).reshape(3, count)
@@ -260,10 +263,10 @@ class _Reading:
 def _spread(numbers: bytes | None, places: bytes | None, count: int) -> Floats:
     """A number for each report of a block; NaN where it has none."""
     if numbers is not None and places is None:
-        return np.frombuffer(numbers, "<f8")
+        return unpack_floats(numbers)
     spread = np.full(count, np.nan)
     if numbers is not None and places is not None:
-        spread[np.frombuffer(places, "<u2")] = np.frombuffer(numbers, "<f8")
+        spread[unpack_integers(places)] = unpack_floats(numbers)
     return spread
 
 

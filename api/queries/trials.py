@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
+    Float,
+    Integer,
     Select,
     String,
     and_,
     case,
     cast,
+    column,
     func,
     literal,
     null,
@@ -20,18 +25,21 @@ from sqlalchemy import (
     true,
     union_all,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
 from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
-from api.queries.metric_values import number_of
+from api.queries.metric_values import number_of, sortable
 from api.queries.paging import chosen, in_order
 from api.queries.spans import elapsed_s
 from api.schemas import trials as wire
 from api.schemas.base import Wire
 from api.schemas.metrics import Metrics
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
+from database.report_blocks import Report
+from database.reports import by_id, has_packed, of_trials, packed_of
 from database.tasks import tasks_of_trials
 from database.types import utc_now
 from workflows.lifecycle.trial import TrialState
@@ -57,6 +65,9 @@ def _of_kept_checkpoints(value: Any) -> Any:
 #: How many checkpoints a trial has.
 CHECKPOINTS = _of_kept_checkpoints(func.count())
 _LATEST = select(Metric.searcher_metric).where(Metric.id == Trial.latest_validation_id).scalar_subquery()
+
+#: Points at the same step are in this order.
+_PLACES = {"training": 0, "validation": 1}
 
 #: By what trials are sorted. Those without a value come last in either direction.
 SORT: Mapping[str, Any] = {
@@ -239,7 +250,7 @@ def _summary(summary: dict[str, Any]) -> dict[str, Any]:
     return {names.get(group, group): values for group, values in summary.items()}
 
 
-def _workload(row: Metric | None) -> wire.MetricsWorkload | None:
+def _workload(row: Metric | Report | None) -> wire.MetricsWorkload | None:
     if row is None:
         return None
     return wire.MetricsWorkload(
@@ -263,19 +274,26 @@ def _checkpoint_workload(row: Checkpoint | None) -> wire.CheckpointWorkload | No
 
 
 def workloads(
-    trial_id: int, kinds: Collection[str], *, without_deleted: bool = False, metric: str = "", descending: bool = False
+    session: Session,
+    trial_id: int,
+    kinds: Collection[str],
+    *,
+    without_deleted: bool = False,
+    metric: str = "",
+    descending: bool = False,
 ) -> Select[Any, Any]:
     """Which training, validation and checkpoint points a trial has, sorted: kind and key of each, as a statement.
 
     Args:
+        session: it is for.
         trial_id: whose.
         kinds: of {"training", "validation", "checkpoint"}.
         without_deleted: leave checkpoints out whose files are gone.
         metric: sort by this metric instead of by steps; points that lack it come last.
         descending: the other way round.
     """
-    order = case({"training": 0, "validation": 1}, value=Metric.group_name, else_=2)
-    value = number_of(metric) if metric else null()
+    order, groups = case(_PLACES, value=Metric.group_name, else_=2), set(kinds) - {"checkpoint"}
+    value = number_of(metric) if metric else cast(null(), Float)
     reports = select(
         Metric.group_name.label("kind"),
         cast(Metric.id, String).label("key"),
@@ -286,34 +304,57 @@ def workloads(
         Metric.trial_id == trial_id,
         ~Metric.archived,
         Metric.total_batches.is_not(None),
-        Metric.group_name.in_(set(kinds) - {"checkpoint"}),
+        Metric.group_name.in_(groups),
     )
-    saved = select(literal("checkpoint"), Checkpoint.uuid, Checkpoint.steps_completed, literal(2), null()).where(
-        Checkpoint.trial_id == trial_id, literal("checkpoint" in kinds)
-    )
+    saved = select(
+        literal("checkpoint"), Checkpoint.uuid, Checkpoint.steps_completed, literal(2), cast(null(), Float)
+    ).where(Checkpoint.trial_id == trial_id, literal("checkpoint" in kinds))
     if without_deleted:
         saved = saved.where(Checkpoint.state.not_in(("DELETED", "DELETING")))
-    points = union_all(reports, saved).subquery()
+    parts: list[Select[*tuple[Any, ...]]] = [reports, saved]
+    if has_packed(session, [trial_id], groups):
+        parts.append(_packed_points(session, trial_id, groups, metric))
+    points = union_all(*parts).subquery()
     columns = [points.c.value] if metric else [points.c.steps, points.c.place]
-    keys = [column.desc() if descending else column.asc() for column in columns]
+    keys = [key.desc() if descending else key.asc() for key in columns]
     last = [points.c.value.is_(None)] if metric else []
     return select(points.c.kind, points.c.key).order_by(*last, *keys, points.c.key)
 
 
+def _packed_points(session: Session, trial_id: int, groups: Collection[str], metric: str) -> Select[*tuple[Any, ...]]:
+    """The points that are in packed blocks, with the columns of those that are rows."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    points = [
+        [report.group_name, str(report.id), report.total_batches, _PLACES.get(report.group_name, 2),
+         sortable(report.metrics.get(metric), is_sqlite=is_sqlite) if metric else None]
+        for report in packed_of(session, trial_id, groups)
+    ]  # fmt: skip
+    types = {"kind": String, "key": String, "steps": BigInteger, "place": Integer, "value": Float}
+    document = literal(orjson.dumps(points).decode(), String)
+    if is_sqlite:
+        each = func.json_each(document).table_valued("value", name="packed")
+        return select(*(func.json_extract(each.c.value, f"$[{place}]").label(name) for place, name in enumerate(types)))
+    each = func.jsonb_array_elements(cast(document, JSONB)).table_valued(column("item", JSONB), name="packed")
+    each = each.render_derived()
+    return select(
+        *(cast(each.c.item[place].as_string(), of).label(name) for place, (name, of) in enumerate(types.items()))
+    )
+
+
 def workload_points(
-    session: Session, points: Sequence[tuple[str, str]], *, with_batches: bool
+    session: Session, trial_id: int, points: Sequence[tuple[str, str]], *, with_batches: bool
 ) -> list[dict[str, Wire | None]]:
-    """These points (kind and key of each), in this order."""
+    """These points of a trial (kind and key of each), in this order."""
     ids = [int(key) for kind, key in points if kind != "checkpoint"]
     uuids = [key for kind, key in points if kind == "checkpoint"]
-    reports = {str(row.id): row for row in session.scalars(select(Metric).where(Metric.id.in_(ids)))}
+    reports = by_id(session, trial_id, ids)
     saved = {row.uuid: row for row in session.scalars(select(Checkpoint).where(Checkpoint.uuid.in_(uuids)))}
     found: list[dict[str, Wire | None]] = []
     for kind, key in points:
         if kind == "checkpoint":
             found.append({kind: _checkpoint_workload(saved[key])})
         else:
-            workload = _workload(reports[key])
+            workload = _workload(reports[int(key)])
             if workload is not None and not with_batches:
                 workload.metrics.batch_metrics = None
             found.append({kind: workload})
@@ -322,12 +363,7 @@ def workload_points(
 
 def metric_reports(session: Session, trial_ids: Sequence[int], group: str | None) -> Iterable[dict[str, Any]]:
     """Metric rows of trials as v1MetricsReport, by trial, group and steps."""
-    # not by id: PostgreSQL would look for these few along the index of all ids
-    order = (Metric.trial_id, Metric.group_name, Metric.total_batches, Metric.id)
-    statement = select(Metric).where(Metric.trial_id.in_(trial_ids), ~Metric.archived).order_by(*order)
-    if group:
-        statement = statement.where(Metric.group_name == group)
-    for row in session.scalars(statement).yield_per(500):
+    for row in of_trials(session, trial_ids, group):
         yield {
             "id": row.id,
             "trialId": row.trial_id,
@@ -340,8 +376,8 @@ def metric_reports(session: Session, trial_ids: Sequence[int], group: str | None
         }
 
 
-def _report(row: Metric) -> dict[str, Any]:
-    found = {"avg_metrics": row.metrics, "batch_metrics": row.batch_metrics}
+def _report(row: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {"avg_metrics": row.metrics, "batch_metrics": row.batch_metrics}
     if row.group_name == "validation":
         found["validation_metrics"] = row.metrics  # the published SDK reads them under this key
     return found

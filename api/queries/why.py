@@ -20,12 +20,12 @@ from database.models import (
     Checkpoint,
     Experiment,
     LogPolicyMatch,
-    Metric,
     Project,
     Task,
     TaskDependency,
     Trial,
 )
+from database.reports import newest_time
 from database.types import utc_now
 from workflows.config.durations import seconds_of
 from workflows.config.failures import next_pools
@@ -59,8 +59,7 @@ def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFact
     experiment = session.get_one(Experiment, trial.experiment_id)
     [facts] = _facts(session, experiment, [trial], timing)
     if facts.runs and facts.runs[-1].ended_at is None:  # one that hangs has been silent for long
-        current = (Metric.trial_id == trial_id, ~Metric.archived, Metric.total_batches.is_not(None))
-        facts.last_report_at = session.scalar(select(func.max(Metric.reported_at)).where(*current))
+        facts.last_report_at = newest_time(session, trial_id)
         stored = select(Checkpoint.uuid).where(
             Checkpoint.trial_id == trial_id, Checkpoint.allocation_id == facts.runs[-1].allocation_id
         )

@@ -35,6 +35,7 @@ from api.schemas.streaming import LINES, stream
 from api.temporal import outbox
 from database.audit import note_experiment
 from database.models import Experiment, Trial
+from database.reports import snapshot
 from workflows import names
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import AllocationNotice, OperationReport, ProgressReport
@@ -66,8 +67,8 @@ def stream_metrics(
 
     def lines() -> Iterator[bytes]:
         batch: list[Any] = []
-        with parts.database.read() as session:
-            for report in trials.metric_reports(session, trial_ids or [], groups[kind]):
+        with parts.database.read() as session, snapshot(session) as own:
+            for report in trials.metric_reports(own, trial_ids or [], groups[kind]):
                 batch.append(report)
                 if len(batch) == 100:
                     yield encode({"result": {"metrics": batch}}) + b"\n"
@@ -138,11 +139,16 @@ def workloads(
     with parts.database.read_list() as session:
         readable_trial(session, trial_id, user)
         statement = trials.workloads(
-            trial_id, kinds, without_deleted=remove_deleted, metric=metric, descending=bool(window.is_descending)
+            session,
+            trial_id,
+            kinds,
+            without_deleted=remove_deleted,
+            metric=metric,
+            descending=bool(window.is_descending),
         )
         points, pagination = rows_of(session, statement, window)
         found = trials.workload_points(
-            session, [(kind, key) for kind, key in points], with_batches=include_batch_metrics
+            session, trial_id, [(kind, key) for kind, key in points], with_batches=include_batch_metrics
         )
     return answer({"workloads": found, "pagination": pagination})
 

@@ -16,7 +16,8 @@ from api.errors import BadRequest
 from api.ingest.summary import add_report
 from api.queries import experiments
 from api.schemas.base import number
-from database.models import Metric, SearchDecision, Trial
+from database.models import SearchDecision, Trial
+from database.reports import in_order, snapshot
 from workflows.config import ExperimentConfig
 from workflows.searchers import (
     Create,
@@ -199,22 +200,14 @@ def _metrics_until(
     """The validations of these trials, and the totals over all of their metrics."""
     validations: list[tuple[datetime, int, int, dict[str, Any]]] = []
     totals: dict[int, dict[str, Any]] = {}
-    rows = session.execute(
-        select(Metric.reported_at, Metric.trial_id, Metric.group_name, Metric.total_batches, Metric.metrics)
-        .where(
-            Metric.trial_id.in_(trial_ids),
-            ~Metric.archived,
-            Metric.total_batches.is_not(None),
-            Metric.reported_at <= until,
-        )
-        .order_by(Metric.id)
-    )
-    for time, trial_id, group, batches, metrics in rows.tuples():
-        total = totals.setdefault(trial_id, {"summary": {}, "total_batches": 0})
-        total["total_batches"] = max(total["total_batches"], batches or 0)
-        add_report(total["summary"], group, metrics)
-        if group == "validation":
-            validations.append((time, trial_id, batches or 0, metrics))
+    with snapshot(session) as own:
+        for report in in_order(own, trial_ids, until=until):
+            total = totals.setdefault(report.trial_id, {"summary": {}, "total_batches": 0})
+            steps = report.total_batches or 0
+            total["total_batches"] = max(total["total_batches"], steps)
+            add_report(total["summary"], report.group_name, report.metrics)
+            if report.group_name == "validation":
+                validations.append((report.reported_at, report.trial_id, steps, report.metrics))
     return validations, totals
 
 

@@ -22,6 +22,12 @@ class Trial(Base):
     __table_args__ = (
         UniqueConstraint("experiment_id", "request_id"),
         UniqueConstraint("experiment_id", "external_id"),
+        Index(
+            "ix_trials_unsettled",
+            "ended_at",
+            sqlite_where=text("is_settled = 0 AND ended_at IS NOT NULL"),
+            postgresql_where=text("is_settled = false AND ended_at IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},  # the number of a deleted one names a closed workflow
     )
 
@@ -61,6 +67,7 @@ class Trial(Base):
     heard_at: Mapped[datetime | None] = mapped_column(UtcTime)  # latest sign of life of an unmanaged trial
     summary: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)
     sealed: Mapped[dict[str, Any]] = mapped_column(Document, default=dict)  # by group: see metric_blocks.py
+    is_settled: Mapped[bool] = mapped_column(default=False)  # it has ended, and its last reports are in blocks, too
     delays: Mapped[list[Any]] = mapped_column(Document, default=list)  # reports that came late: see ingest/delays.py
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
@@ -87,6 +94,7 @@ class Metric(Base):
             sqlite_where=text("total_batches IS NULL"),
             postgresql_where=text("total_batches IS NULL"),
         ),
+        {"sqlite_autoincrement": True},  # reports in packed blocks keep their ids
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -105,10 +113,20 @@ class MetricBlock(Base):
     """Steps and times of successive reports of one group: what all metrics of these reports share.
 
     Curves are read from blocks, since a million JSON documents take seconds. `api.ingest.metric_blocks` writes them.
+    The reports of a packed block are no rows of `metrics`: `database.reports` reads them.
     """
 
     __tablename__ = "metric_blocks"
-    __table_args__ = (UniqueConstraint("trial_id", "group_name", "first_step"),)
+    __table_args__ = (
+        UniqueConstraint("trial_id", "group_name", "first_step"),
+        Index(
+            "ix_metric_blocks_unpacked",
+            "trial_id",
+            "group_name",
+            sqlite_where=text("is_settled = 1 AND packed IS NULL"),
+            postgresql_where=text("is_settled AND packed IS NULL"),
+        ),
+    )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"))
@@ -116,8 +134,13 @@ class MetricBlock(Base):
     first_step: Mapped[int] = mapped_column(BigInteger)
     last_step: Mapped[int] = mapped_column(BigInteger)
     is_long: Mapped[bool]  # made of several: its columns have outlines
-    steps: Mapped[bytes] = mapped_column(LargeBinary)  # ascending; 64-bit integers, little-endian
-    times: Mapped[bytes] = mapped_column(LargeBinary)  # seconds since 1970; 64-bit floats, little-endian
+    is_settled: Mapped[bool]  # it will be part of no longer one: its reports may become a packed block
+    steps: Mapped[bytes] = mapped_column(LargeBinary)  # ascending; a column of integers: see number_columns.py
+    times: Mapped[bytes] = mapped_column(LargeBinary)  # seconds since 1970; a column of floats
+    packed: Mapped[bytes | None] = mapped_column(LargeBinary)  # the rest of its reports; None: they are rows
+    first_id: Mapped[int | None] = mapped_column(BigInteger)  # of the reports of a packed block, the least
+    last_id: Mapped[int | None] = mapped_column(BigInteger)  # the greatest
+    last_at: Mapped[datetime | None] = mapped_column(UtcTime)  # the latest time of these reports
 
 
 class MetricColumn(Base):
@@ -134,8 +157,8 @@ class MetricColumn(Base):
     last_step: Mapped[int] = mapped_column(BigInteger)
     finite: Mapped[int | None]  # numbers that are neither NaN nor infinite; None as well as `outline` in short blocks
     outline: Mapped[bytes | None] = mapped_column(LargeBinary)  # what a plot of very many reports needs of this block
-    numbers: Mapped[bytes] = mapped_column(LargeBinary)  # 64-bit floats, little-endian
-    places: Mapped[bytes | None] = mapped_column(LargeBinary)  # 16-bit integers: whose reports; None: of each report
+    numbers: Mapped[bytes] = mapped_column(LargeBinary)  # a column of floats
+    places: Mapped[bytes | None] = mapped_column(LargeBinary)  # a column of integers: whose reports; None: each one's
 
 
 class Checkpoint(Base):

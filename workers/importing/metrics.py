@@ -283,7 +283,9 @@ def _insert(session: Session, reports: Sequence[Report]) -> None:
         _copy(session, reports)
         return
     cursor: Any = session.connection().connection.cursor()
-    first: int = cursor.execute("SELECT coalesce(max(id), 0) FROM metrics").fetchone()[0]
+    # not the largest in the table: reports in packed blocks keep their ids
+    known = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = 'metrics'").fetchone()
+    first: int = 0 if known is None else known[0]
     for place, report in enumerate(reports, first + 1):
         report.id = place
     cursor.executemany(

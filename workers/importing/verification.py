@@ -11,7 +11,8 @@ import orjson
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
-from database.models import Import, ImportMark, ImportTable, Metric, SearchDecision, TaskLog, Trial
+from database.models import Import, ImportMark, ImportTable, SearchDecision, TaskLog, Trial
+from database.reports import snapshot, with_archived
 from database.types import UtcTime
 from workers.importing import logs, metrics
 from workers.importing.kinds import BY_KIND, Table
@@ -143,18 +144,16 @@ def _metrics(session: Session, source: Source, row: Import, progress: ImportTabl
 
 
 def _our_reports(session: Session, kind: Kind, trial_id: int) -> Iterable[metrics.Report]:
-    has_step = Metric.total_batches.is_not(None) if kind is Kind.METRICS else Metric.total_batches.is_(None)
-    rows = session.execute(
-        select(Metric.group_name, Metric.total_batches, Metric.run_id, Metric.archived, Metric.reported_at,
-               Metric.metrics, Metric.batch_metrics)
-        .where(Metric.trial_id == trial_id, has_step)
-        .execution_options(yield_per=1000)
-    )  # fmt: skip
-    for group, step, run_id, archived, at, values, batches in rows:
-        yield metrics.Report(
-            trial_id, group, step, run_id, archived, at.strftime("%Y-%m-%d %H:%M:%S.%f"), 0.0,
-            orjson.dumps(values).decode(), None if batches is None else orjson.dumps(batches).decode(),
-        )  # fmt: skip
+    with snapshot(session) as own:
+        for each in with_archived(own, trial_id):
+            if (each.total_batches is not None) is not (kind is Kind.METRICS):
+                continue
+            batches = each.batch_metrics
+            yield metrics.Report(
+                trial_id, each.group_name, each.total_batches, each.run_id, each.archived,
+                each.reported_at.strftime("%Y-%m-%d %H:%M:%S.%f"), 0.0,
+                orjson.dumps(each.metrics).decode(), None if batches is None else orjson.dumps(batches).decode(),
+            )  # fmt: skip
 
 
 def _logs(session: Session, source: Source, row: Import, progress: ImportTable) -> None:

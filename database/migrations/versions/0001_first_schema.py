@@ -860,6 +860,7 @@ def upgrade() -> None:
     sa.Column('heard_at', UtcTime(), nullable=True),
     sa.Column('summary', Document, nullable=False),
     sa.Column('sealed', Document, nullable=False),
+    sa.Column('is_settled', sa.Boolean(), nullable=False),
     sa.Column('delays', Document, nullable=False),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ended_at', UtcTime(), nullable=True),
@@ -871,6 +872,9 @@ def upgrade() -> None:
     sa.UniqueConstraint('task_id', name=op.f('uq_trials_task_id')),
     sqlite_autoincrement=True
     )
+    with op.batch_alter_table('trials', schema=None) as batch_op:
+        batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
+
     op.create_table('campaign_launches',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('run_id', sa.Integer(), nullable=False),
@@ -924,12 +928,20 @@ def upgrade() -> None:
     sa.Column('first_step', sa.BigInteger(), nullable=False),
     sa.Column('last_step', sa.BigInteger(), nullable=False),
     sa.Column('is_long', sa.Boolean(), nullable=False),
+    sa.Column('is_settled', sa.Boolean(), nullable=False),
     sa.Column('steps', sa.LargeBinary(), nullable=False),
     sa.Column('times', sa.LargeBinary(), nullable=False),
+    sa.Column('packed', sa.LargeBinary(), nullable=True),
+    sa.Column('first_id', sa.BigInteger(), nullable=True),
+    sa.Column('last_id', sa.BigInteger(), nullable=True),
+    sa.Column('last_at', UtcTime(), nullable=True),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metric_blocks_trial_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_metric_blocks')),
     sa.UniqueConstraint('trial_id', 'group_name', 'first_step', name=op.f('uq_metric_blocks_trial_id_group_name_first_step'))
     )
+    with op.batch_alter_table('metric_blocks', schema=None) as batch_op:
+        batch_op.create_index('ix_metric_blocks_unpacked', ['trial_id', 'group_name'], unique=False, sqlite_where=sa.text('is_settled = 1 AND packed IS NULL'), postgresql_where=sa.text('is_settled AND packed IS NULL'))
+
     op.create_table('metric_columns',
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), nullable=False),
     sa.Column('trial_id', sa.Integer(), nullable=False),
@@ -957,7 +969,8 @@ def upgrade() -> None:
     sa.Column('archived', sa.Boolean(), nullable=False),
     sa.Column('reported_at', UtcTime(), nullable=False),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_metrics_trial_id'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('id', name=op.f('pk_metrics'))
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_metrics')),
+    sqlite_autoincrement=True
     )
     with op.batch_alter_table('metrics', schema=None) as batch_op:
         batch_op.create_index('ix_metrics_system', ['trial_id', 'reported_at'], unique=False, sqlite_where=sa.text('total_batches IS NULL'), postgresql_where=sa.text('total_batches IS NULL'))
@@ -1207,6 +1220,9 @@ def downgrade() -> None:
 
     op.drop_table('metrics')
     op.drop_table('metric_columns')
+    with op.batch_alter_table('metric_blocks', schema=None) as batch_op:
+        batch_op.drop_index('ix_metric_blocks_unpacked', sqlite_where=sa.text('is_settled = 1 AND packed IS NULL'), postgresql_where=sa.text('is_settled AND packed IS NULL'))
+
     op.drop_table('metric_blocks')
     with op.batch_alter_table('campaign_steps', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_campaign_steps_experiment_id'))
@@ -1219,6 +1235,9 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_campaign_launches_experiment_id'))
 
     op.drop_table('campaign_launches')
+    with op.batch_alter_table('trials', schema=None) as batch_op:
+        batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
+
     op.drop_table('trials')
     with op.batch_alter_table('storage_removals', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_storage_removals_experiment_id'))

@@ -17,6 +17,7 @@ from api.queries.curve_bands import smoothed
 from api.queries.series import Found, Wanted, series
 from api.schemas.base import number, plain
 from database.models import Metric, MetricBlock, MetricColumn
+from database.number_columns import unpack_integers
 from database.types import utc_now
 from tests.integration.api.served import Run, Served, until
 
@@ -236,12 +237,10 @@ async def test_long_blocks_say_what_their_reports_say(api: Served, monkeypatch: 
     counted = {name: found_of(api, run, name).counts for name in names}
     seal_all(api, run)
     with api.database.read() as session:
-        lengths = session.scalars(
-            select(func.length(MetricBlock.steps))
-            .where(MetricBlock.trial_id == run.trial_id)
-            .order_by(MetricBlock.first_step)
+        steps = session.scalars(
+            select(MetricBlock.steps).where(MetricBlock.trial_id == run.trial_id).order_by(MetricBlock.first_step)
         ).all()
-    assert lengths == [16 * 60 * 8] * 2 + [60 * 8] * 7
+    assert [len(unpack_integers(some)) for some in steps] == [16 * 60] * 2 + [60] * 7
     assert {name: told(api, run, name) for name in names} == before
     within = [row for row in before["odd"] if 100 <= row[0] <= 3000]
     assert told(api, run, "odd", start=100, end=3000) == within

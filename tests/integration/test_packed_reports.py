@@ -1,0 +1,424 @@
+"""Reports say the same to every reader, whether they are rows or in packed blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, insert, select, update
+
+from api.auth.authentication import hash_password
+from api.errors import ApiError
+from api.ingest import metric_blocks
+from api.ingest.metrics_writer import MetricsWriter, _Work
+from api.queries import metric_streams, trials
+from api.queries.series import Wanted, series
+from api.schemas.base import encode, plain
+from api.schemas.metrics import MetricReport
+from api.services.metric_sealing import MetricSealing
+from database import report_blocks, reports
+from database.migrate import migrate, seed
+from database.models import Experiment, Metric, MetricBlock, Trial, User
+from database.report_blocks import Report
+from database.session import Database
+from database.tasks import create_trial_tasks
+from database.trials import _inherit
+from database.types import utc_now
+
+START = datetime(2026, 5, 1, 10, 0, 0, 123456, tzinfo=UTC)
+GROUPS = "training", "validation", "Own", "gpu"
+NAMES = "loss", "epoch", "a.b", "odd"
+_numbers = itertools.count()
+#: The one writer of each database: each has a connection of its own.
+_WRITERS: dict[str, list[MetricsWriter]] = {}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One for all examples: each has trials of its own."""
+    from tests.integration.api.conftest import a_database
+
+    database = Database(a_database(request, tmp_path_factory, "packed"))
+    migrate(database)
+    with database.write() as session:
+        seed(
+            session, cluster_name="test", admin_password_hash=hash_password("x" * 12, is_hashed=False),
+            pools=["default"],
+        )  # fmt: skip
+    yield database
+    for writer in _WRITERS.pop(database.url, []):
+        writer._disconnect()
+    database.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    """A few reports make a block, and a few of these a long one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"BLOCK": 4, "LONG": 3, "_OPEN": 2, "_LEAST": 1}.items():
+            patch.setattr(metric_blocks, name, value)
+        yield
+
+
+@dataclass
+class Lab:
+    """Two trials that receive the same reports, of which one's become blocks."""
+
+    database: Database
+    trial_ids: list[int] = field(default_factory=list[int])
+    run: int = 1
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        writers = _WRITERS.setdefault(self.database.url, [])
+        if not writers:
+            writers.append(MetricsWriter(self.database, lambda: None))
+        self.writer = writers[0]
+        with self.database.write() as session:
+            owner = session.scalars(select(User).limit(1)).one()
+            number = next(_numbers)
+            experiment = Experiment(
+                job_id=f"job{number}", name="packed", state="ACTIVE", config={}, original_config="",
+                searcher_name="single", searcher_metric="loss", resource_pool="default", owner_id=owner.id,
+                project_id=1,
+            )  # fmt: skip
+            session.add(experiment)
+            session.flush()
+            self.experiment_id = experiment.id
+            for name in ("a", "b", "heir"):
+                trial = Trial(
+                    experiment_id=experiment.id, request_id=name, task_id=f"t{number}.{name}", seed=0, hparams={},
+                    state="ACTIVE", run_id=1,
+                )  # fmt: skip
+                session.add(trial)
+                session.flush()
+                create_trial_tasks(session, [trial.id])
+                self.trial_ids.append(trial.id)
+
+    def report(self, group: str, step: int | None, metrics: dict[str, Any], batches: Any = None) -> None:
+        """To both; the answers are the same."""
+        self.send([self.made(group, step, metrics, batches)])
+
+    def made(self, group: str, step: int | None, metrics: dict[str, Any], batches: Any = None) -> MetricReport:
+        """The next report."""
+        self.sent += 1
+        return MetricReport.model_validate(
+            {"group": group, "trial_run_id": self.run, "steps_completed": step,
+             "report_time": START + timedelta(seconds=self.sent, microseconds=self.sent * 7919 % 10**6),
+             "metrics": {"avg_metrics": metrics, "batch_metrics": batches if group == "training" else None}}
+        )  # fmt: skip
+
+    def send(self, some: list[MetricReport]) -> None:
+        """As one request, to both."""
+        answers: list[str] = []
+        for trial_id in self.trial_ids[:2]:
+            [outcome], _ = self.writer._write_works([_Work(trial_id, None, some, asyncio.Future(loop=_LOOP))])
+            assert outcome is None or isinstance(outcome, ApiError), repr(outcome)
+            answers.append(str(outcome))
+        assert answers[0] == answers[1]
+
+    def next_run(self) -> None:
+        """Both begin another run."""
+        self.run += 1
+        with self.database.write() as session:
+            session.execute(update(Trial).where(Trial.id.in_(self.trial_ids)).values(run_id=self.run))
+
+    def seal(self, group: str) -> None:
+        """Blocks for the first, whose documents stay."""
+        with self.database.write() as session:
+            while metric_blocks.seal(session.connection(), self.trial_ids[0], group):
+                pass
+
+    def finish(self) -> None:
+        """As at the end of the first."""
+        with self.database.write() as session:
+            metric_blocks.finish(session.connection(), self.trial_ids[0])
+
+    def pack(self) -> int:
+        """Documents of the first go, as far as they may."""
+        packed = 0
+        for group in GROUPS[:1] + GROUPS[2:]:
+            while True:
+                with self.database.write() as session:
+                    done = metric_blocks.pack(session.connection(), self.trial_ids[0], group, 2**62)
+                if not done:
+                    break
+                packed += done
+        return packed
+
+    def seen(self, trial_id: int) -> dict[str, Any]:
+        """What readers see of a trial, without ids."""
+        with self.database.read() as session:
+            trial = session.get_one(Trial, trial_id)
+            streamed = [
+                {key: value for key, value in report.items() if key not in ("id", "trialId")}
+                for report in trials.metric_reports(session, [trial_id], None)
+            ]
+            of_group = [
+                [report["totalBatches"] for report in trials.metric_reports(session, [trial_id], group)]
+                for group in GROUPS
+            ]
+            workloads: dict[str, Any] = {}
+            for metric, descending in itertools.product(("", "loss", "odd"), (False, True)):
+                statement = trials.workloads(
+                    session, trial_id, {"training", "validation"}, metric=metric, descending=descending
+                )
+                points = [tuple(row) for row in session.execute(statement)]
+                shown = trials.workload_points(session, trial_id, points, with_batches=True)
+                if metric:  # equals are by their id as a text, which two trials don't share
+                    shown = sorted(shown, key=lambda point: encode(point))
+                workloads[f"{metric} {descending}"] = [encode(point) for point in shown]
+            curves: dict[str, Any] = {}
+            for group, name in itertools.product(GROUPS, NAMES):
+                found = series(session, Wanted([trial_id], group, name)).by_trial.get(trial_id)
+                curves[f"{group} {name}"] = found and [
+                    plain(each.tolist()) for each in (found.steps, found.values, found.times, found.epochs)
+                    if each is not None
+                ]  # fmt: skip
+            ordered = [_bare(report) for report in reports.in_order(session, [trial_id], with_system=True)]
+            until = START + timedelta(seconds=self.sent // 2)
+            early = [_bare(report) for report in reports.in_order(session, [trial_id], until=until)]
+            at = reports.at_steps(session, {trial_id: {1, 3, 7, 10}}, ("training", "Own"))
+            every = sorted(map(_bare, reports.with_archived(session, trial_id)))
+            steps = metric_streams.Batches(self.experiment_id, "training", "loss")
+            return {
+                "streamed": [json.dumps(json.loads(encode(report)), sort_keys=False) for report in streamed],
+                "of_group": of_group, "workloads": workloads, "curves": curves, "ordered": ordered, "early": early,
+                "at": sorted(map(_bare, at)), "every": every, "newest": reports.newest_time(session, trial_id),
+                "summary": repr(trial.summary), "total": trial.total_batches, "best": trial.searcher_metric,
+                "steps": steps.next(session),
+            }  # fmt: skip
+
+    def check(self) -> None:
+        """Both say the same."""
+        first, second = (self.seen(trial_id) for trial_id in self.trial_ids[:2])
+        for what, value in first.items():
+            assert value == second[what], what
+
+
+def _bare(report: Report) -> str:
+    return repr(tuple(report._replace(id=0, trial_id=0)))
+
+
+_LOOP = asyncio.new_event_loop()
+_VALUES = st.one_of(
+    st.floats(-1e9, 1e9), st.sampled_from([1.0, 0.1, -0.0, 1e300, float("nan"), float("inf"), float("-inf")]),
+    st.integers(-5, 5), st.sampled_from([2**53, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 10**20]),
+    st.sampled_from([True, False, None, "NaN", "nan", "-Infinity", "12", "a text", "2026-01-01T00:00:00"]),
+    st.sampled_from([[1, 2.0, "x"], {"b": 1, "a": {"c": [1.5, None]}}, [], {}]),
+)  # fmt: skip
+_METRICS = st.one_of(
+    st.fixed_dictionaries({"loss": _VALUES}),
+    st.dictionaries(st.sampled_from(["loss", "a.b", "odd", ""]), _VALUES, max_size=4),
+    st.fixed_dictionaries({"loss": st.floats(0, 1), "epoch": st.floats(0, 9)}),
+    st.fixed_dictionaries({"epoch": st.integers(0, 9), "loss": st.integers(0, 9)}),
+)
+_BATCHES = st.one_of(st.none(), st.none(), st.just([{"loss": 0.5}, {"loss": 1}]))
+_ACTIONS = st.one_of(
+    st.tuples(st.just("report"), st.sampled_from(GROUPS), st.integers(0, 40), _METRICS, _BATCHES),
+    st.tuples(st.just("reports"), st.sampled_from(GROUPS), st.integers(0, 20), st.integers(3, 30), _METRICS),
+    st.tuples(st.sampled_from(["pack", "pack", "finish", "run"])),
+    st.tuples(st.just("seal"), st.sampled_from(GROUPS)),
+)
+
+
+@given(st.lists(_ACTIONS, max_size=10))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_sequence_of_reports_says_the_same(database: Database, actions: list[tuple[Any, ...]]) -> None:
+    lab = Lab(database)
+    for action, *values in actions:
+        if action == "report":
+            group, step, metrics, batches = values
+            lab.report(group, step, metrics, batches)
+        elif action == "reports":
+            group, first, count, metrics = values
+            lab.send([lab.made(group, step, metrics if step % 3 else {"loss": step / 7})
+                      for step in range(first, first + count)])  # fmt: skip
+            lab.seal(group)
+        elif action == "seal":
+            lab.seal(values[0])
+        elif action == "finish":
+            lab.finish()
+        elif action == "run":
+            lab.next_run()
+        else:
+            lab.pack()
+    lab.check()
+    lab.finish()
+    lab.pack()
+    lab.check()
+
+
+def packed(database: Database, trial_id: int) -> int:
+    with database.read() as session:
+        return sum(1 for _ in reports.packed_of(session, trial_id, GROUPS))
+
+
+def rows(database: Database, trial_id: int) -> int:
+    with database.read() as session:
+        return session.scalar(select(func.count()).where(Metric.trial_id == trial_id)) or 0
+
+
+def filled(database: Database, count: int = 60) -> Lab:
+    """With reports of one group, in packed blocks of the first trial."""
+    lab = Lab(database)
+    lab.send([lab.made("training", step, {"loss": step / 7, "n": step}) for step in range(count)])
+    lab.finish()
+    assert lab.pack() == count
+    return lab
+
+
+def test_documents_go_when_a_trial_has_ended(database: Database) -> None:
+    lab = filled(database)
+    assert (rows(database, lab.trial_ids[0]), rows(database, lab.trial_ids[1])) == (0, 60)
+    lab.check()
+
+
+def test_report_delivered_again_is_compared_with_what_a_block_has(database: Database) -> None:
+    """The first is the same, the second contradicts, the third is new at a step in the middle."""
+    lab = filled(database)
+    lab.report("training", 30, {"loss": 30 / 7})
+    lab.report("training", 31, {"loss": -1.0})
+    lab.check()
+    lab.report("training", 30, {"more": 1})
+    lab.check()
+    lab.finish()
+    assert lab.pack()
+    lab.check()
+
+
+def test_what_a_newer_run_overtakes_is_archived_in_blocks_too(database: Database) -> None:
+    lab = filled(database)
+    lab.next_run()
+    lab.report("training", 25, {"loss": 0.5})
+    lab.check()
+    assert rows(database, lab.trial_ids[0]) >= 35
+
+
+def test_forked_trial_has_reports_that_are_in_blocks(database: Database) -> None:
+    lab = filled(database)
+    heir = lab.trial_ids[2]
+    with database.write() as session:
+        session.execute(insert(Metric), [
+            {"trial_id": lab.trial_ids[0], "run_id": 1, "group_name": "gpu", "total_batches": None, "archived": False,
+             "metrics": {"host": {"gpu0": 1}}, "reported_at": START},
+        ])  # fmt: skip
+        experiment = session.get_one(Experiment, lab.experiment_id)
+        experiment.inherited = [{"trial_id": lab.trial_ids[0], "total_batches": 29, "summary": {}}]
+    until = START + timedelta(seconds=30, microseconds=999_999)
+    with pytest.MonkeyPatch.context() as patch, database.write() as session:
+        patch.setattr("database.trials.fork_time", lambda *_: until)
+        patch.setattr("database.trials._COPIED", 7)
+        _inherit(session, lab.experiment_id, heir, lab.trial_ids[0])
+    with database.read() as session:
+        theirs = list(reports.in_order(session, [lab.trial_ids[1]], until=until))
+        ours = list(reports.in_order(session, [heir]))
+        system = session.scalar(select(func.count()).where(Metric.trial_id == heir, Metric.total_batches.is_(None)))
+    assert [(each.total_batches, each.metrics, each.reported_at) for each in ours] == [
+        (each.total_batches, each.metrics, each.reported_at) for each in theirs
+    ]
+    assert (len(ours), system) == (30, 1)
+
+
+@pytest.mark.parametrize("at", ["pack", "insert", "delete"])
+def test_crash_half_way_loses_nothing(database: Database, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction that packs a block ends before, or the one that makes rows of it again."""
+    lab = filled(database) if at == "insert" else Lab(database)
+    lab.send([lab.made("training", step, {"loss": step / 7, "n": step}) for step in range(60, 90)])
+    lab.finish()
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("crash")
+
+    with monkeypatch.context() as patch:
+        if at == "insert":
+            patch.setattr(reports, "update", broken)  # behind the rows
+        else:
+            patch.setattr(metric_blocks, "_save" if at == "delete" else "update", broken)
+        with pytest.raises(RuntimeError, match="crash"):
+            _work_on(lab, is_restored=at == "insert")
+    lab.check()
+    assert lab.pack() >= 30
+    lab.check()
+
+
+def _work_on(lab: Lab, *, is_restored: bool) -> None:
+    with lab.database.write() as session:
+        if is_restored:
+            reports.restore(session.connection(), MetricBlock.trial_id == lab.trial_ids[0])
+        else:
+            metric_blocks.pack(session.connection(), lab.trial_ids[0], "training", 2**62)
+
+
+def test_time_that_a_block_can_not_say_stays_a_document(database: Database) -> None:
+    lab = Lab(database)
+    far = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    for trial_id in lab.trial_ids[:2]:
+        with database.write() as session:
+            session.execute(insert(Metric), [
+                {"trial_id": trial_id, "run_id": 1, "group_name": "training", "total_batches": step,
+                 "archived": False, "metrics": {"loss": step}, "reported_at": far}
+                for step in range(20)
+            ])  # fmt: skip
+    lab.finish()
+    lab.pack()
+    assert packed(database, lab.trial_ids[0]) == 0
+    assert rows(database, lab.trial_ids[0]) == 20
+    lab.check()
+
+
+def test_young_reports_stay_documents(database: Database) -> None:
+    """What a page or a client that follows has not seen yet is a row for one round at least."""
+    lab = Lab(database)
+    lab.send([lab.made("training", step, {"loss": step / 7}) for step in range(40)])
+    with database.write() as session:
+        session.execute(
+            update(Trial).where(Trial.id == lab.trial_ids[0]).values(ended_at=utc_now() - timedelta(minutes=5))
+        )
+    sealing = MetricSealing(database)
+    sealing.seal()
+    assert packed(database, lab.trial_ids[0]) == 0
+    sealing.seal()
+    assert packed(database, lab.trial_ids[0]) == 40
+    lab.report("training", 40, {"loss": 1.0})
+    with database.read() as session:
+        assert not session.get_one(Trial, lab.trial_ids[0]).is_settled
+    lab.check()
+
+
+def test_ids_are_not_given_again(database: Database) -> None:
+    """SQLite would number a new report like the last one that went."""
+    lab = filled(database)
+    with database.read() as session:
+        known = {report.id for report in reports.with_archived(session, lab.trial_ids[0])}
+    lab.report("training", 100, {"loss": 1.0})
+    with database.read() as session:
+        new = session.scalars(select(Metric.id).where(Metric.trial_id == lab.trial_ids[0])).all()
+    assert len(new) == 1
+    assert not known & set(new)
+
+
+def test_block_says_only_what_its_reports_say() -> None:
+    """A block that would say anything else is not exact."""
+    report = Report(1, 1, 1, "g", 1, {"a": 1, "b": "x"}, None, None, False, START)
+    block, columns = metric_blocks.built(1, "g", [(1, START.timestamp(), report.metrics)])
+    held = {row["name"]: (row["numbers"], row["places"]) for row in columns}
+    opened = {name: report_blocks.column_of(*column) for name, column in held.items()}
+    packed = report_blocks.pack([report], opened)
+    said = report_blocks.Block(1, "g", 1, 1, block["steps"], block["times"], packed, held)
+    assert report_blocks.is_exact(said, [report])
+    changes: list[Callable[[Report], Report]] = [
+        lambda r: r._replace(metrics={"a": 1.0, "b": "x"}), lambda r: r._replace(metrics={"b": "x", "a": 1}),
+        lambda r: r._replace(metrics={"a": True, "b": "x"}), lambda r: r._replace(run_id=2), lambda r: r._replace(id=2),
+        lambda r: r._replace(searcher_metric=1.0), lambda r: r._replace(batch_metrics=[]),
+        lambda r: r._replace(reported_at=START + timedelta(microseconds=1)),
+    ]  # fmt: skip
+    assert not any(report_blocks.is_exact(said, [change(report)]) for change in changes)
