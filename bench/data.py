@@ -161,13 +161,14 @@ def _trials(target: Target, experiments: int, in_summary: Mapping[int, Mapping[s
             yield (
                 f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
                 f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{own}\t"
-                f"{_START}\t{_START}\t{{}}\t[]\n"
+                f"{_START}\t{_START}\t{{}}\t[]\tt\n"
             )
 
     columns = (
         "id, experiment_id, request_id, task_id, seed, hparams, state, revision, message, restarts, continued_after,"
         " run_id, metrics_run_id, asks_operations, is_closed, progress, runner_state, is_continuation, total_batches,"
-        " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at, sealed, delays"
+        " best_validation_id, latest_validation_id, searcher_metric, summary, started_at, ended_at, sealed, delays,"
+        " is_settled"
     )
     target.load("trials", columns, rows())
 

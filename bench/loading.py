@@ -106,7 +106,7 @@ def _reader(table: str, name: str) -> Callable[[str], Any]:
     if isinstance(kind, Boolean):
         return lambda cell: cell == "t"
     if isinstance(kind, UtcTime):
-        return lambda cell: f"{cell.removesuffix('+00')}.000000"
+        return lambda cell: cell.removesuffix("+00") + ("" if "." in cell else ".000000")
     if isinstance(kind, LargeBinary):
         return lambda cell: bytes.fromhex(cell.removeprefix("\\\\x"))
     return lambda cell: cell.replace("\\n", "\n").replace("\\t", "\t").replace("\\\\", "\\") if "\\" in cell else cell

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import os
+import random
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 from sqlalchemy import text
 
-from api.ingest.metric_blocks import seal
+from api.ingest.metric_blocks import finish, pack, seal
 from api.queries import curve_bands, curves, logs
 from api.queries.series import Wanted
 from bench.loading import target_of
@@ -23,6 +26,7 @@ from bench.reports import prepare
 from database import log_blocks, log_reads
 from database.log_blocks import Line
 from database.log_lines import insert_lines
+from database.reports import of_trials as reports_of_trials
 from database.session import Database
 from database.types import utc_now
 from tests.kit.servers import postgres_server
@@ -31,7 +35,7 @@ _SCALE = float(os.environ.get("UNDETERRED_BENCH_SCALE", "1"))
 _POINTS, _LINES = round(1_000_000 * _SCALE), round(1_000_000 * _SCALE)
 _TRIALS, _OF_TRIAL = 50, 10_000  # curves that are drawn together twice, as 100
 _METRIC_COLUMNS = "id, trial_id, run_id, group_name, total_batches, metrics, searcher_metric, archived, reported_at"
-_AT = "2026-01-01 00:00:00+00"
+_AT = datetime(2026, 1, 1, tzinfo=UTC)
 _SELF = psutil.Process()
 
 
@@ -137,9 +141,14 @@ def _points(database: Database, engine: str) -> Iterator[Figure]:
         for trial, count in [(1, _POINTS), *((trial, _OF_TRIAL) for trial in range(2, 2 + _TRIALS))]:
             for k in range(1, count + 1):
                 n += 1
-                loss = 2 / (1 + k / 50_000) + (k * 7919 % 101) / 1000
-                yield f'{n}\t{trial}\t1\tcurve\t{k}\t{{"loss": {loss:.6f}}}\t\\N\tf\t{_AT}\n'
+                loss = 2 / (1 + k / 50_000) + chance.random() / 10
+                if trial == 1:  # as a tensor of 32 bits says it; the others as their code rounds them
+                    (loss,) = struct.unpack("<f", struct.pack("<f", loss))
+                at = _AT + timedelta(seconds=k / 10 + chance.random() / 100)
+                value = repr(loss) if trial == 1 else f"{loss:.6f}"
+                yield f'{n}\t{trial}\t1\tcurve\t{k}\t{{"loss": {value}}}\t\\N\tf\t{at:%Y-%m-%d %H:%M:%S.%f}+00\n'
 
+    chance = random.Random(1)
     count = _POINTS + _TRIALS * _OF_TRIAL
     with target_of(database.url) as target:
         target.load("metrics", _METRIC_COLUMNS, reports())
@@ -156,7 +165,28 @@ def _points(database: Database, engine: str) -> Iterator[Figure]:
     yield Figure(f"a point of a report of one: bytes on disk in blocks, {engine}", [columns / count], "B",
                  note="step and time of the report, the number, and its outline")  # fmt: skip
     whole = columns + _bytes(database, "metrics")
+    yield Figure(f"a point of a report of one: bytes on disk while it is young, {engine}", [whole / count], "B")
+    before = processor_time(_SELF)
+    packed = 0
+    for trial in range(1, 2 + _TRIALS):
+        with database.write() as session:
+            finish(session.connection(), trial)
+        done = 1
+        while done:
+            with database.write() as session:
+                done = pack(session.connection(), trial, "curve", count)
+            packed += done
+    assert packed == count, packed
+    spent = processor_time(_SELF) - before
+    yield Figure(f"a point: processor time to make a block its record, {engine}", [spent / count * 1e6], "µs")
+    whole = _bytes(database, "metric_blocks", "metric_columns", "metrics")
     yield Figure(f"a point of a report of one: bytes on disk, {engine}", [whole / count], "B", 12)
+    before = processor_time(_SELF)
+    with database.read() as session:
+        read = sum(1 for _ in reports_of_trials(session, [1], "curve"))
+    assert read == _POINTS
+    yield Figure(f"a point: processor time to read as a report, {engine}",
+                 [(processor_time(_SELF) - before) / read * 1e6], "µs")  # fmt: skip
     drawn = list(range(2, 2 + _TRIALS))
     with database.read() as session:
         yield _read(f"curve of {_POINTS:,} points, thinned out to 1,000 points, {engine}", 60,
