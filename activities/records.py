@@ -35,7 +35,7 @@ from database.types import utc_now
 from database.upsert import insert
 from workflows import names
 from workflows.lifecycle.allocation import BAD_GPU, AllocationEnd, AllocationState, ExitKind
-from workflows.lifecycle.experiment import TERMINAL
+from workflows.lifecycle.experiment import TERMINAL, ExperimentState
 from workflows.lifecycle.needs import NeedEnded
 from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.messages import (
@@ -58,6 +58,8 @@ from workflows.messages import (
 #: An API that is away sends what it has when it is back; nobody's end waits for that.
 _REPORTS_WAIT_S = 3.0
 _OVER = [state.value for state in TERMINAL]
+#: States in which the containers of an experiment's trials are to save what they have, and to leave.
+_LEAVING = (ExperimentState.PAUSED, ExperimentState.STOPPING_CANCELED)
 
 
 class Records:
@@ -91,6 +93,8 @@ class Records:
                 return ids  # a later record is written already
             if before != record.state.value:  # a retry finds it unchanged: events are posted once
                 webhooks.note_state(session, record.experiment_id, record.state.value)
+                if record.state in _LEAVING:
+                    _ask_to_leave(session, record.experiment_id)
             clock = record.clock
             if clock is not None and budgets.note_clock(session, record.experiment_id, clock, record.notices):
                 gates.open_overrun(session, record.experiment_id)
@@ -275,6 +279,7 @@ class Records:
                 note_bad_gpu(session, allocation, failed.rank, line)
             return AllocationFacts(
                 preemption_acked=allocation.preempt_acked_at is not None,
+                preemption_sent=allocation.preempt_requested_at is not None,
                 is_ready=allocation.ready_at is not None,
                 last_error=line,
                 import_failure=failure["import_failure"] if failure else None,
@@ -354,6 +359,27 @@ def _note_end(session: Session, task_id: str, allocation_id: str, end: Allocatio
     )
     is_good = end.kind in (ExitKind.CLEAN, ExitKind.FINISHED)
     note_line(session, task_id, text, allocation_id=allocation_id, level="INFO" if is_good else "ERROR")
+
+
+def _ask_to_leave(session: Session, experiment_id: int) -> None:
+    """Notify the harnesses of an experiment at once, while its trials' workflows still wait for their orders.
+
+    Of a container whose harness is not there yet these know what to do: it has nothing to save.
+    """
+    trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
+    asked = (
+        update(Allocation)
+        .where(
+            Allocation.trial_id.in_(trials),
+            Allocation.ready_at.is_not(None),
+            Allocation.ended_at.is_(None),
+            Allocation.preempt_requested_at.is_(None),
+        )
+        .values(preempt_requested_at=utc_now())
+        .returning(Allocation.id)
+    )
+    for allocation_id in session.scalars(asked):
+        notify(session, allocation_id)
 
 
 def _update_experiment(session: Session, record: RecordExperiment) -> bool:

@@ -233,7 +233,7 @@ class AllocationRun:
             self._results,
             killed_by_us=self._killed_by_us,
             preemption_acked=facts.preemption_acked,
-            preemption_sent=self._preempt_sent,
+            preemption_sent=self._preempt_sent or facts.preemption_sent,
             node_lost=self._node_lost,
             left_too_late=self._left_too_late,
             hung=self._silent_for if self._workload.wish() is Wish.RUN else "",

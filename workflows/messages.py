@@ -741,6 +741,7 @@ class AllocationFacts(BaseModel):
     """What the harness and the log said during an allocation, and what log policies made of the trial's whole log."""
 
     preemption_acked: bool = False
+    preemption_sent: bool = False  # with the record of a pause, maybe, before the trial's workflow had its order
     early_exit: str | None = None
     is_ready: bool = False
     open_length: int | None = None  # of the searcher operation that the records show as open

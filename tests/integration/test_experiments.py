@@ -53,6 +53,22 @@ async def test_nothing_is_trained_twice_when_paused_and_activated(cluster: Platf
     assert (trial["restarts"], trial["runId"]) == (0, 2)
 
 
+async def test_trial_leaves_and_goes_on_when_activated_as_soon_as_paused(cluster: Platform) -> None:
+    """Its harness is asked to leave with the record of the pause: its workflow may never have had the order."""
+    wanted = config({"max_length": 20}, hyperparameters={"sleep": 0.05})
+    experiment_id = await cluster.create(wanted, {"train.py": TRAIN})
+    await cluster.until_state(experiment_id, "RUNNING")
+    trial_id = (await cluster.trials(experiment_id))[0]["id"]
+    await cluster.until(lambda: _steps(cluster, trial_id, 2), what="two steps are reported")
+    await cluster.command(experiment_id, "pause")
+    await cluster.command(experiment_id, "activate")
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    lines = await cluster.logs(trial_id)
+    assert [line for line in lines if line.startswith("step ")] == [f"step {n}" for n in range(1, 21)]
+    trial = (await cluster.trials(experiment_id))[0]
+    assert (trial["restarts"], trial["runId"]) == (0, 2)
+
+
 async def test_experiment_is_paused_from_the_start_when_not_activated(cluster: Platform) -> None:
     experiment_id = await cluster.create(config(), {"train.py": TRAIN}, activate=False)
     await cluster.until(lambda: _trial_states(cluster, experiment_id, ["STATE_PAUSED"]), what="the trial is paused")
