@@ -24,12 +24,16 @@ def add_report(summary: dict[str, Any], group: str, metrics: dict[str, Any], *, 
         is_more: these are further metrics of a report that was folded in before.
     """
     entries: dict[str, Any] = summary.setdefault(group, {})
-    for name, entry in entries.items():
+    for name, known in entries.items():
         if name not in metrics and not is_more:
-            entry["last"] = None
+            known["last"] = None
     for name, value in metrics.items():
+        entry: dict[str, Any] | None = entries.get(name)
+        if type(value) is float and entry is not None and entry["type"] == "number":  # by far the most
+            entry["last"] = value
+            _count(entry, value or 0.0)
+            continue
         kind = _kind(value)
-        entry = entries.get(name)
         if entry is None:
             entry = entries[name] = {"type": kind}
             if kind == "number":
@@ -44,7 +48,19 @@ def add_report(summary: dict[str, Any], group: str, metrics: dict[str, Any], *, 
 
 
 def _count(entry: dict[str, Any], value: float) -> None:
-    entry["count"] += 1
+    count: int = entry["count"] + 1
+    total: Any = entry["sum"]
+    least: Any = entry.get("min")
+    most: Any = entry.get("max")
+    if type(total) is type(least) is type(most) is float and math.isfinite(total + value):  # by far the most
+        total += value
+        entry["count"], entry["sum"], entry["mean"] = count, total, total / count
+        if value < least:
+            entry["min"] = value
+        elif value > most:
+            entry["max"] = value
+        return
+    entry["count"] = count
     total = (number(entry["sum"]) or 0.0) + value
     entry["sum"] = plain(total)
     entry["mean"] = plain(total / entry["count"])
