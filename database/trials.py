@@ -178,6 +178,7 @@ def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int
             best_validation_id=best and best.id,
             searcher_metric=best and best.searcher_metric,
             latest_validation_id=latest and latest.id,
+            latest_metric=latest and latest.searcher_metric,
         )
     )
 

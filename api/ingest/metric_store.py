@@ -34,6 +34,7 @@ class TrialRow:
     best_validation_id: int | None
     latest_validation_id: int | None
     searcher_metric: float | None
+    latest_metric: float | None
     metric_name: str
     smaller_is_better: bool
     wants_validations: bool
@@ -53,6 +54,7 @@ class TrialRow:
             "best_validation_id": self.best_validation_id,
             "latest_validation_id": self.latest_validation_id,
             "searcher_metric": storable(self.searcher_metric),
+            "latest_metric": storable(self.latest_metric),
             "summary": self.summary,
         }
 
@@ -121,8 +123,9 @@ class MetricStore(ABC):
 
 _SELECT = (
     "SELECT t.id, t.experiment_id, t.request_id, t.run_id, t.metrics_run_id, t.total_batches, t.best_validation_id,"
-    " t.latest_validation_id, t.searcher_metric, e.searcher_metric, e.smaller_is_better, e.wants_validations,"
-    " e.time_metric, CASE WHEN e.has_operations AND NOT t.asks_operations THEN t.operation_length END,"
+    " t.latest_validation_id, t.searcher_metric, t.latest_metric, e.searcher_metric, e.smaller_is_better,"
+    " e.wants_validations, e.time_metric,"
+    " CASE WHEN e.has_operations AND NOT t.asks_operations THEN t.operation_length END,"
     " (SELECT a.id FROM allocations a WHERE a.trial_id = t.id AND a.ended_at IS NULL"
     " ORDER BY a.run_id DESC LIMIT 1), CAST(t.summary AS TEXT), CAST(t.sealed AS TEXT)"
     " FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id"
@@ -164,7 +167,8 @@ class SqliteStore(MetricStore):
             self._execute(
                 "UPDATE trials SET metrics_run_id = :metrics_run_id, total_batches = :total_batches,"
                 " best_validation_id = :best_validation_id, latest_validation_id = :latest_validation_id,"
-                " searcher_metric = :searcher_metric, summary = :summary, is_settled = 0 WHERE id = :id",
+                " searcher_metric = :searcher_metric, latest_metric = :latest_metric, summary = :summary,"
+                " is_settled = 0 WHERE id = :id",
                 trial.written_back() | {"summary": _text(trial.summary)},
             )
 
@@ -195,15 +199,19 @@ class PostgresStore(MetricStore):
 
     def save(self, trials: Sequence[TrialRow]) -> None:
         """As the base says."""
-        rows = [trial.written_back() for trial in trials]
+        rows = [
+            row | {name: plain(row[name]) for name in ("searcher_metric", "latest_metric")}
+            for row in (trial.written_back() for trial in trials)
+        ]
         self._execute(
             "UPDATE trials t SET metrics_run_id = r.metrics_run_id, total_batches = r.total_batches,"
             " best_validation_id = r.best_validation_id, latest_validation_id = r.latest_validation_id,"
-            " searcher_metric = r.searcher_metric, summary = r.summary, is_settled = false"
+            " searcher_metric = r.searcher_metric, latest_metric = r.latest_metric, summary = r.summary,"
+            " is_settled = false"
             " FROM jsonb_to_recordset(%s::jsonb) AS r(id int, metrics_run_id int, total_batches bigint,"
-            " best_validation_id bigint, latest_validation_id bigint, searcher_metric float8, summary jsonb)"
-            " WHERE t.id = r.id",
-            (_text([row | {"searcher_metric": plain(row["searcher_metric"])} for row in rows]),),
+            " best_validation_id bigint, latest_validation_id bigint, searcher_metric float8, latest_metric float8,"
+            " summary jsonb) WHERE t.id = r.id",
+            (_text(rows),),
         )
 
     def make_durable(self) -> None:

@@ -310,7 +310,7 @@ def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: in
 def _note_validation(trial: TrialRow, metric_id: int, searched: float | None) -> None:
     if searched is None:
         return
-    trial.latest_validation_id = metric_id
+    trial.latest_validation_id, trial.latest_metric = metric_id, searched
     if trial.best_validation_id is None or is_better(
         searched, trial.searcher_metric, smaller_is_better=trial.smaller_is_better
     ):
@@ -399,7 +399,7 @@ def _roll_back(connection: Connection, trial: TrialRow, group: str, step: int) -
     connection.execute(update(Metric).where(*old, ~same, Metric.total_batches > step).values(archived=True))
     trial.metrics_run_id = trial.run_id
     trial.total_batches, trial.summary = 0, {}
-    trial.best_validation_id = trial.latest_validation_id = trial.searcher_metric = None
+    trial.best_validation_id = trial.latest_validation_id = trial.searcher_metric = trial.latest_metric = None
     trial.is_changed = True
     for kept in in_order(connection, [trial.id]):
         trial.total_batches = max(trial.total_batches, kept.total_batches or 0)

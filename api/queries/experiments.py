@@ -66,7 +66,11 @@ def _of_checkpoints(value: Any) -> Any:
     return kept.scalar_subquery()
 
 
-_BEST = case((Experiment.smaller_is_better, func.min(Trial.searcher_metric)), else_=func.max(Trial.searcher_metric))
+#: Two statements, of which either reads one entry of an index.
+_BEST = case(
+    (Experiment.smaller_is_better, _of_trials(func.min(Trial.searcher_metric))),
+    else_=_of_trials(func.max(Trial.searcher_metric)),
+)
 
 SORT: Mapping[str, Any] = {
     "": Experiment.id,
@@ -85,7 +89,7 @@ SORT: Mapping[str, Any] = {
     "SORT_BY_NUM_TRIALS": _of_trials(func.count()),
     "SORT_BY_CHECKPOINT_COUNT": _of_checkpoints(func.count()),
     "SORT_BY_CHECKPOINT_SIZE": _of_checkpoints(func.coalesce(func.sum(Checkpoint.size_bytes), 0)),
-    "SORT_BY_SEARCHER_METRIC_VAL": _of_trials(_BEST),
+    "SORT_BY_SEARCHER_METRIC_VAL": _BEST,
 }
 
 #: Shown instead of ACTIVE: the furthest that any of its allocations came.

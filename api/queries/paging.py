@@ -89,7 +89,12 @@ def in_order(value: Any, *, descending: bool) -> list[ColumnElement[Any]]:
 
 
 def rows_of(
-    session: Session, statement: Select[*tuple[Any, ...]], window: Window, *, counted: int | None = None
+    session: Session,
+    statement: Select[*tuple[Any, ...]],
+    window: Window,
+    *,
+    counted: int | None = None,
+    total: int | None = None,
 ) -> tuple[Sequence[Any], Pagination]:
     """The rows of a page of a sorted statement, and where it lies. Raises: BadRequest.
 
@@ -99,12 +104,53 @@ def rows_of(
         window: The page.
         counted: At most this many rows are counted behind the page, and `total` is no more: of very many, a page says
             that there are more. One statement does both, which counts where a filter has to read all rows.
+        total: How many rows there are, where that is known; None: they are counted.
     """
     if counted is not None and 0 <= window.offset <= 10 * counted:  # a negative one counts from the end
         found = session.execute(statement.limit(window.offset + window.limit + counted)).all()
         start, end = window.bounds(len(found))
         return found[start:end], window.pagination(len(found))
-    total = session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0
+    total = _count(session, statement) if total is None else total
     start, end = window.bounds(total)
     rows = session.execute(statement.offset(start).limit(end - start)).all()
     return rows, window.pagination(total)
+
+
+def known_first(
+    session: Session,
+    statement: Select[*tuple[Any, ...]],
+    column: Any,
+    last: Any,
+    window: Window,
+    *,
+    total: int | None = None,
+) -> tuple[Sequence[Any], Pagination]:
+    """A page of a statement sorted by a column, those without a value last, as an index has them.
+
+    Neither engine reads one order that has these last from an index: they are a statement of their own, which a page
+    needs that reaches them.
+
+    Args:
+        session: To read with.
+        statement: Of all rows, in no order.
+        column: That an index has, before `last`.
+        last: By which equals are sorted.
+        window: The page.
+        total: How many rows there are, where that is known; None: they are counted.
+
+    Raises: BadRequest.
+    """
+    total = _count(session, statement) if total is None else total
+    start, end = window.bounds(total)
+    known = statement.where(column.is_not(None))
+    ordered = known.order_by(column.desc() if window.is_descending else column.asc(), last)
+    rows = list(session.execute(ordered.offset(start).limit(end - start)).all()) if end > start else []
+    if len(rows) < end - start:
+        before = start + len(rows) if rows else min(start, _count(session, known))
+        rest = statement.where(column.is_(None)).order_by(last).offset(start + len(rows) - before)
+        rows += session.execute(rest.limit(end - start - len(rows))).all()
+    return rows, window.pagination(total)
+
+
+def _count(session: Session, statement: Select[*tuple[Any, ...]]) -> int:
+    return session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0

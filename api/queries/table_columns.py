@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import cast as typed
 
-from sqlalchemy import ColumnElement, String, and_, case, cast, select
+from sqlalchemy import ColumnElement, String, and_, case, cast, func, select
 from sqlalchemy.orm import Session, aliased
 
 from api.errors import BadRequest
@@ -101,10 +101,17 @@ def is_multitrial() -> ColumnElement[bool]:
 
 def of_best_trial(value: Any) -> ColumnElement[Any]:
     """A value of the trial with the best searcher metric; of equals, and without metrics, of the first one."""
-    own = aliased(Experiment)  # SQLite finds no column of an outer statement in an order
-    best = case((own.smaller_is_better, Trial.searcher_metric), else_=-Trial.searcher_metric)
-    of_it = select(value).select_from(Trial).join(own, own.id == Trial.experiment_id).where(own.id == Experiment.id)
-    return of_it.order_by(best.is_(None), best, Trial.id).limit(1).correlate(Experiment).scalar_subquery()
+    of_it = aliased(Trial)
+    mine = select(of_it.id).where(of_it.experiment_id == Experiment.id)
+    # each reads one entry of an index, however many trials an experiment has
+    known = mine.where(of_it.searcher_metric.is_not(None)).limit(1)
+    least, most = (
+        known.order_by(key, of_it.id).correlate(Experiment).scalar_subquery()
+        for key in (of_it.searcher_metric.asc(), of_it.searcher_metric.desc())
+    )
+    first = mine.order_by(of_it.id).limit(1).correlate(Experiment).scalar_subquery()
+    best = func.coalesce(case((Experiment.smaller_is_better, least), else_=most), first)
+    return select(value).where(Trial.id == best).correlate(Experiment).scalar_subquery()
 
 
 def _in_experiment_state(value: Any) -> ColumnElement[bool]:

@@ -32,10 +32,10 @@ from api.errors import NotFound
 from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
 from api.queries.metric_values import number_of, sortable
-from api.queries.paging import chosen, in_order
+from api.queries.paging import Window, chosen, in_order, known_first, rows_of
 from api.queries.spans import elapsed_s
 from api.schemas import trials as wire
-from api.schemas.base import Wire
+from api.schemas.base import Pagination, Wire
 from api.schemas.metrics import Metrics
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
 from database.report_blocks import Report
@@ -64,7 +64,6 @@ def _of_kept_checkpoints(value: Any) -> Any:
 
 #: How many checkpoints a trial has.
 CHECKPOINTS = _of_kept_checkpoints(func.count())
-_LATEST = select(Metric.searcher_metric).where(Metric.id == Trial.latest_validation_id).scalar_subquery()
 
 #: Points at the same step are in this order.
 _PLACES = {"training": 0, "validation": 1}
@@ -78,7 +77,7 @@ SORT: Mapping[str, Any] = {
     "SORT_BY_END_TIME": Trial.ended_at,
     "SORT_BY_STATE": Trial.state,
     "SORT_BY_BEST_VALIDATION_METRIC": Trial.searcher_metric,
-    "SORT_BY_LATEST_VALIDATION_METRIC": _LATEST,
+    "SORT_BY_LATEST_VALIDATION_METRIC": Trial.latest_metric,
     "SORT_BY_BATCHES_PROCESSED": Trial.total_batches,
     "SORT_BY_RESTARTS": Trial.restarts,
     "SORT_BY_CHECKPOINT_SIZE": _of_kept_checkpoints(func.coalesce(func.sum(Checkpoint.size_bytes), 0)),
@@ -98,12 +97,27 @@ def best_ids(session: Session, experiment: Experiment, most: int) -> list[int]:
     return list(session.scalars(of_experiment(experiment.id).with_only_columns(Trial.id).order_by(*order).limit(most)))
 
 
-def sorted_by(session: Session, statement: Select[Trial], sort_by: str, *, descending: bool) -> Select[Trial]:
-    """The statement with an order. Raises: BadRequest."""
-    column = chosen(
-        "sortBy", sort_by, {**SORT, "SORT_BY_DURATION": elapsed_s(session, Trial.started_at, Trial.ended_at)}
-    )
-    return statement.order_by(*in_order(column, descending=descending), Trial.id)
+#: Sorted by an index that begins with the experiment, a page of which is read however many trials there are.
+_INDEXED = ("SORT_BY_BEST_VALIDATION_METRIC", "SORT_BY_LATEST_VALIDATION_METRIC")
+
+
+def page(
+    session: Session, experiment: Experiment, states: Sequence[str], sort_by: str, window: Window
+) -> tuple[list[wire.Trial], Pagination]:
+    """A page of an experiment's trials as clients see them, and where it lies. Raises: BadRequest."""
+    statement, descending = of_experiment(experiment.id), bool(window.is_descending)
+    if states:
+        statement = statement.where(in_states(states))
+    by = {**SORT, "SORT_BY_DURATION": elapsed_s(session, Trial.started_at, Trial.ended_at)}
+    column = chosen("sortBy", sort_by, by)
+    # all of an experiment are counted when they are made
+    total = None if states else experiment.trial_count
+    if sort_by in _INDEXED:
+        rows, pagination = known_first(session, statement, column, Trial.id, window, total=total)
+    else:
+        ordered = statement.order_by(*in_order(column, descending=descending), Trial.id)
+        rows, pagination = rows_of(session, ordered, window, total=total)
+    return _load(session, [row[0] for row in rows]), pagination
 
 
 def in_states(states: Sequence[str]) -> ColumnElement[bool]:

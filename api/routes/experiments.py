@@ -22,7 +22,7 @@ from api.parts import Parts
 from api.queries import allocations, checkpoints, experiments, history, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.contexts import of_experiment
-from api.queries.paging import WindowDep, rows_of
+from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import experiments as wire
 from api.schemas.allocation_times import ExperimentTimes
@@ -294,13 +294,8 @@ def list_trials(
 ) -> Response:
     """Trials of an experiment."""
     with parts.database.read_list() as session:
-        readable(session, experiment_id, user)
-        statement = trials.of_experiment(experiment_id)
-        if states:
-            statement = statement.where(trials.in_states(states))
-        statement = trials.sorted_by(session, statement, sort_by, descending=bool(window.is_descending))
-        rows, pagination = rows_of(session, statement, window)
-        found = trials.shown(session, [row[0] for row in rows])
+        experiment = readable(session, experiment_id, user)
+        found, pagination = trials.page(session, experiment, states or (), sort_by, window)
     return answer({"trials": found, "pagination": pagination})
 
 

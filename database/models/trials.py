@@ -22,6 +22,8 @@ class Trial(Base):
     __table_args__ = (
         UniqueConstraint("experiment_id", "request_id"),
         UniqueConstraint("experiment_id", "external_id"),
+        Index("ix_trials_by_best", "experiment_id", "searcher_metric", "id"),
+        Index("ix_trials_by_latest", "experiment_id", "latest_metric", "id"),
         Index(
             "ix_trials_unsettled",
             "ended_at",
@@ -61,6 +63,7 @@ class Trial(Base):
     best_validation_id: Mapped[int | None] = mapped_column(BigInteger)
     latest_validation_id: Mapped[int | None] = mapped_column(BigInteger)
     searcher_metric: Mapped[float | None]  # of the best validation
+    latest_metric: Mapped[float | None]  # of the latest one
     metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Document)  # that users keep with it
     log_retention_days: Mapped[int | None]  # None: as the experiment says
     external_id: Mapped[str | None] = mapped_column(String(255))  # of an unmanaged trial, within its experiment

@@ -125,6 +125,7 @@ class Totals:
             "metrics_run_id": self.run_id,
             "best_validation_id": self.best and self.best.id,
             "latest_validation_id": self.latest and self.latest.id,
+            "latest_metric": storable(self.latest and self.latest.searcher_metric),
             "searcher_metric": storable(self.best and self.best.searcher_metric),
         }
 

@@ -854,6 +854,7 @@ def upgrade() -> None:
     sa.Column('best_validation_id', sa.BigInteger(), nullable=True),
     sa.Column('latest_validation_id', sa.BigInteger(), nullable=True),
     sa.Column('searcher_metric', sa.Double(), nullable=True),
+    sa.Column('latest_metric', sa.Double(), nullable=True),
     sa.Column('metadata', Document, nullable=True),
     sa.Column('log_retention_days', sa.Integer(), nullable=True),
     sa.Column('external_id', sa.String(length=255), nullable=True),
@@ -873,6 +874,8 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('trials', schema=None) as batch_op:
+        batch_op.create_index('ix_trials_by_best', ['experiment_id', 'searcher_metric', 'id'], unique=False)
+        batch_op.create_index('ix_trials_by_latest', ['experiment_id', 'latest_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.create_table('campaign_launches',
@@ -1236,6 +1239,8 @@ def downgrade() -> None:
 
     op.drop_table('campaign_launches')
     with op.batch_alter_table('trials', schema=None) as batch_op:
+        batch_op.drop_index('ix_trials_by_best')
+        batch_op.drop_index('ix_trials_by_latest')
         batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.drop_table('trials')

@@ -1,0 +1,147 @@
+"""Lists of trials by their metrics read a page from an index, however many trials an experiment has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Select, event, insert, select, text, update
+
+from api.auth.authentication import hash_password
+from api.queries import table_columns, trials
+from api.queries.experiments import SORT
+from api.queries.paging import Window
+from database.migrate import migrate, seed
+from database.models import Experiment, Trial, User
+from database.session import Database
+from database.types import utc_now
+from tests.integration.api.conftest import a_database
+
+SORTS = {"SORT_BY_BEST_VALIDATION_METRIC": "searcher_metric", "SORT_BY_LATEST_VALIDATION_METRIC": "latest_metric"}
+FEW, MANY = 100, 5000
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Two experiments, of few trials and of many; one of ten trials has no metric."""
+    database = Database(a_database(request, tmp_path_factory, "sorted_trials"))
+    migrate(database)
+    with database.write() as session:
+        seed(
+            session, cluster_name="test", admin_password_hash=hash_password("x" * 12, is_hashed=False),
+            pools=["default"],
+        )  # fmt: skip
+        owner = session.scalars(select(User).limit(1)).one()
+        for number, count in ((1, FEW), (2, MANY)):
+            session.add(
+                Experiment(
+                    id=number, job_id=f"job{number}", name="sorted", state="COMPLETED", config={}, original_config="",
+                    searcher_name="random", searcher_metric="loss", resource_pool="default", owner_id=owner.id,
+                    project_id=1, trial_count=count, smaller_is_better=number == 1,
+                )
+            )  # fmt: skip
+            session.flush()
+            session.execute(insert(Trial), [
+                {"experiment_id": number, "request_id": f"r{n}", "task_id": f"{number}.{n}", "seed": 0, "hparams": {},
+                 "state": "COMPLETED", "ended_at": utc_now(), "is_settled": True,
+                 "searcher_metric": None if n % 10 == 9 else n * 7919 % 1009 / 4,
+                 "latest_metric": None if n % 10 == 9 else n * 104729 % 1013 / 4}
+                for n in range(count)
+            ])  # fmt: skip
+    if not database.is_sqlite:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM (ANALYZE) trials"))
+    yield database
+    database.close()
+
+
+@pytest.mark.parametrize("order", ["ORDER_BY_ASC", "ORDER_BY_DESC"])
+@pytest.mark.parametrize("sort", SORTS)
+def test_pages_are_in_order_and_those_without_a_metric_last(database: Database, sort: str, order: str) -> None:
+    with database.read() as session:
+        rows = session.scalars(select(Trial).where(Trial.experiment_id == 1)).all()
+        experiment = session.get_one(Experiment, 1)
+        known = [(getattr(row, SORTS[sort]), row.id) for row in rows if getattr(row, SORTS[sort]) is not None]
+        sign = -1 if order == "ORDER_BY_DESC" else 1
+        expected = [id_ for _, id_ in sorted((sign * value, id_) for value, id_ in known)]
+        expected += sorted({row.id for row in rows} - set(expected))
+        for offset, limit in ((0, 0), (0, 7), (83, 20), (90, 5), (95, 10), (100, 3), (-4, 4)):
+            found, pagination = trials.page(session, experiment, (), sort, Window(offset, limit, order))
+            start = offset % FEW if offset != FEW else FEW
+            assert [each.id for each in found] == expected[start : start + limit if limit else None], (offset, limit)
+            assert pagination.total == FEW
+
+
+def counted(database: Database, statement: Any, parameters: Any = None) -> tuple[int, str]:
+    """Rows that scans looked at (0 on SQLite, which does not say), and the plan."""
+    with database.engine.connect() as connection:
+        if database.is_sqlite:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            return 0, " / ".join(str(row[3]) for row in plan)
+        [(plan,)] = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).all()
+        return _rows(plan[0]["Plan"]), json.dumps(plan)
+
+
+def _rows(node: dict[str, Any]) -> int:
+    below = node.get("Plans", [])
+    mine = 0 if below and node["Node Type"] != "Bitmap Heap Scan" else node["Actual Rows"] * node["Actual Loops"]
+    return int(mine) + int(node.get("Rows Removed by Filter", 0)) + sum(map(_rows, below))
+
+
+@pytest.mark.parametrize("order", ["ORDER_BY_ASC", "ORDER_BY_DESC"])
+@pytest.mark.parametrize("sort", SORTS)
+def test_page_reads_no_more_of_very_many(database: Database, sort: str, order: str) -> None:
+    """Each statement of a page is explained: none goes through all trials of the experiment."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
+        asked.append((statement, parameters))
+
+    with database.read() as session:
+        experiment = session.get_one(Experiment, 2)
+        engine = session.get_bind()
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            found, _ = trials.page(session, experiment, (), sort, Window(0, 100, order))
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
+    assert len(found) == 100
+    about = [(statement, parameters) for statement, parameters in asked if "FROM trials" in statement]
+    assert about
+    for statement, parameters in about:
+        rows, plan = counted(database, statement, parameters)
+        assert "SCAN trials" not in plan, plan
+        assert "USE TEMP B-TREE FOR ORDER BY" not in plan, plan
+        assert rows <= 250, plan
+
+
+@pytest.mark.parametrize("which", ["sort", "best"])
+def test_best_of_an_experiment_is_read_from_an_index(database: Database, which: str) -> None:
+    what = SORT["SORT_BY_SEARCHER_METRIC_VAL"] if which == "sort" else table_columns.of_best_trial(Trial.id)
+    with database.read() as session:
+        statement: Select[Any] = select(Experiment.id, what).select_from(Experiment).order_by(Experiment.id)
+        rows = session.execute(statement).all()
+        expected: list[tuple[int, Any]] = []
+        for number, sign in ((1, 1), (2, -1)):
+            trial = min(
+                session.scalars(select(Trial).where(Trial.experiment_id == number, Trial.searcher_metric.is_not(None))),
+                key=lambda row: (sign * row.searcher_metric, row.id),
+            )
+            expected.append((number, trial.searcher_metric if which == "sort" else trial.id))
+        assert [tuple(row) for row in rows] == expected
+        compiled = statement.compile(session.get_bind(), compile_kwargs={"literal_binds": True})
+    looked, plan = counted(database, str(compiled).replace("%", "%%") if not database.is_sqlite else str(compiled))
+    assert "SCAN trials" not in plan, plan
+    assert looked <= 100, plan
+
+
+def test_best_without_a_metric_is_the_first(database: Database) -> None:
+    with database.write() as session:
+        session.execute(update(Trial).where(Trial.experiment_id == 1).values(searcher_metric=None))
+        best = select(table_columns.of_best_trial(Trial.id)).select_from(Experiment).where(Experiment.id == 1)
+        assert session.scalar(best) == session.scalar(
+            select(Trial.id).where(Trial.experiment_id == 1).order_by(Trial.id)
+        )
+        session.rollback()
