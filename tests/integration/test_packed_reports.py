@@ -194,6 +194,7 @@ class Lab:
                 "of_group": of_group, "workloads": workloads, "curves": curves, "ordered": ordered, "early": early,
                 "at": sorted(map(_bare, at)), "every": every, "newest": reports.newest_time(session, trial_id),
                 "summary": repr(trial.summary), "total": trial.total_batches, "best": trial.searcher_metric,
+                "latest": trial.latest_metric,
                 "steps": steps.next(session),
             }  # fmt: skip
 
@@ -422,3 +423,23 @@ def test_block_says_only_what_its_reports_say() -> None:
         lambda r: r._replace(reported_at=START + timedelta(microseconds=1)),
     ]  # fmt: skip
     assert not any(report_blocks.is_exact(said, [change(report)]) for change in changes)
+
+
+def test_latest_metric_follows_the_reports(database: Database) -> None:
+    """It is a column of the trial, so that lists are sorted by it; NaN is none, and a roll-back goes back."""
+
+    def said() -> tuple[float | None, float | None]:
+        with database.read() as session:
+            trial = session.get_one(Trial, lab.trial_ids[0])
+            return trial.searcher_metric, trial.latest_metric
+
+    lab = Lab(database)
+    for step, loss, expected in ((1, 0.5, (0.5, 0.5)), (2, 0.9, (0.5, 0.9)), (3, float("nan"), (0.5, None))):
+        lab.report("validation", step, {"loss": loss})
+        assert said() == expected
+    lab.report("validation", 4, {"other": 1.0})
+    assert said() == (0.5, None)
+    lab.next_run()
+    lab.report("validation", 2, {"loss": 0.7})
+    assert said() == (0.5, 0.7)
+    lab.check()
