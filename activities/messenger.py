@@ -8,7 +8,7 @@ receivers ignore repeats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -29,7 +29,16 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows import names
-from workflows.messages import AllocationNotice, Assignment, SlotGrants, SlotRequests, TrialEnded, TrialRun, TrialStarts
+from workflows.messages import (
+    AllocationNotice,
+    Assignment,
+    SlotGrants,
+    SlotRequests,
+    TrialEnded,
+    TrialOrder,
+    TrialRun,
+    TrialStarts,
+)
 from workflows.new_trials import slot_request, start_options, trial_run, wants_slots
 from workflows.updates import Updates
 
@@ -70,6 +79,10 @@ class Messenger:
         """Tell an experiment that a trial is over; returns when it is sent. Raises: RPCError, TimeoutError."""
         self._soon(self._signal(names.experiment_workflow(experiment_id), "trial_ended", ended))()
 
+    def orders(self, orders: Sequence[TrialOrder]) -> None:
+        """Tell trials what is wanted of them; returns when all is sent. Raises: RPCError, TimeoutError."""
+        self._soon(self._order(orders))()
+
     def start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
         """Ask the pool for slots, and start the workflows of trials; returns when they are started.
 
@@ -94,6 +107,11 @@ class Messenger:
                 raise
             return False
         return True
+
+    async def _order(self, orders: Sequence[TrialOrder]) -> None:
+        await asyncio.gather(
+            *[self._signal(names.trial_workflow(each.trial_id), "orders", each.orders) for each in orders]
+        )
 
     async def _start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
         runs = [

@@ -72,11 +72,13 @@ class Records:
 
     @activity.defn
     def record_experiment(self, record: RecordExperiment) -> CreatedTrials:
-        """Write an experiment's state, decisions, new trials and the standings of the others; then start trials."""
+        """Write an experiment's state, decisions, new trials and standings; then start trials, and send orders."""
         created = self._write_experiment(record)
         if record.starts is not None:
             ids = dict(zip((trial.request_id for trial in record.trials), created.trial_ids, strict=True))
             self._post.start_trials(record.starts, ids)
+        if record.orders:
+            self._post.orders(record.orders)
         return created
 
     @property

@@ -43,6 +43,7 @@ from workflows.messages import (
     RecordExperiment,
     TrialEnded,
     TrialEntry,
+    TrialOrder,
     TrialOrders,
     TrialStanding,
     TrialStart,
@@ -83,6 +84,8 @@ _TRIAL_STATE = {
 
 #: Events that are decided before they are recorded together: bounds the size of a record and of a workflow task.
 _BATCH = 100
+#: Orders that are sent with one record, within the time that it may take.
+_ORDERS = 200
 #: Trials that Temporal's Web UI shows as waited for.
 _SHOWN = 10
 #: Trials that one run of the workflow starts: Temporal allows 2,000 open children to a run.
@@ -154,6 +157,7 @@ class Experiment:
         self._ordered: dict[str, TrialOrders] = {}
         self._ordered_state = run.state
         self._outgoing: set[asyncio.Task[None]] = set()
+        self._unsent: dict[str, None] = {}  # trials that may have to hear of their orders by the next record, in order
         self._asking: asyncio.Task[None] | None = None
         self._started = 0
         self._being_recorded: set[str] = set()  # trials that are started as soon as they have their numbers
@@ -351,7 +355,7 @@ class Experiment:
 
     def _has_news(self) -> bool:
         # an old run takes no more from the inbox, which is part of the state, so that what is on its way gets there
-        if self._requests or self._fault or self._has_passed or self._is_ahead:
+        if self._requests or self._fault or self._has_passed or self._is_ahead or self._unsent:
             return True
         if self._is_old():
             return False
@@ -600,17 +604,29 @@ class Experiment:
         """Record what was decided, then have it done. Signals that come meanwhile wait in the inbox."""
         created, self._created = self._created, []
         touched, self._touched = self._touched, set()
-        await self._record(created, touched, starts=self._is_by_records)
+        concerned = self._open if self._run.state is not self._ordered_state else touched & self._open.keys()
+        if self._run.orders_by_records:
+            self._order(concerned)
+        await self._record(created, touched, starts=self._is_by_records, orders=True)
         if not self._is_by_records:
             starts = self._next_starts()
             del self._to_start[: len(starts)]
             await asyncio.gather(*map(self._start, starts))
-        self._order(self._open if self._run.state is not self._ordered_state else touched & self._open.keys())
+        if not self._run.orders_by_records:
+            self._order(self._open if self._run.state is not self._ordered_state else touched & self._open.keys())
 
     async def _record(
-        self, created: list[Create] | None = None, touched: Iterable[str] = (), *, starts: bool = False
+        self,
+        created: list[Create] | None = None,
+        touched: Iterable[str] = (),
+        *,
+        starts: bool = False,
+        orders: bool = False,
     ) -> CreatedTrials:
-        """Write what is new, and take the numbers of new trials in. `starts`: then start those that are next."""
+        """Write what is new, and take the numbers of new trials in.
+
+        `starts`: then start those that are next; `orders`: and tell others what is wanted of them now.
+        """
         run = self._run
         new = [new_trial(run, action) for action in created or ()]
         touched = set(touched)
@@ -631,7 +647,8 @@ class Experiment:
         queue = run.search.queue()
         has_queue_news = [event.id for event in queue] != self._recorded_queue
         started = self._take_starts(new) if starts else None
-        has_news = decided or new or standings or has_queue_news or notices or asked or started
+        ordered = self._take_orders() if orders else []
+        has_news = decided or new or standings or has_queue_news or notices or asked or started or ordered
         if not has_news and head == self._recorded_head:
             return CreatedTrials(trial_ids=[])
         if self._recorded_head is None or self._recorded_head[0] is not run.state:
@@ -657,6 +674,7 @@ class Experiment:
                 notices=notices,
                 asked=asked,
                 starts=started,
+                orders=ordered,
             ),
         )
         running = [each.request_id for each in started.trials] if started else []
@@ -793,21 +811,43 @@ class Experiment:
         )
 
     def _order(self, request_ids: Iterable[str]) -> None:
-        """Tell open trials what changed for them. The latest orders count, so that a repeat does no harm."""
-        self._ordered_state = self._run.state
-        for request_id in sorted(request_ids):
-            entry = self._open[request_id]
-            if entry.is_heir or entry.is_waiting:
-                continue
-            orders = self._orders(request_id)
-            if _is_news(self._ordered.get(request_id), orders):
-                self._ordered[request_id] = orders
-                self._run.order_count += 1
-                numbered = orders.model_copy(update={"sequence": self._run.order_count})
-                self._spawn(self._send(entry.trial_id, numbered))
+        """Tell open trials what changed for them. The latest orders count, so that a repeat does no harm.
 
-    async def _send(self, trial_id: int, orders: TrialOrders) -> None:
-        await tell(names.trial_workflow(trial_id), "orders", orders)
+        With the next record; experiments that began before `orders_by_records` do it at once.
+        """
+        self._ordered_state = self._run.state
+        if self._run.orders_by_records:
+            self._unsent |= dict.fromkeys(sorted(request_ids))
+            return
+        for request_id in sorted(request_ids):
+            if order := self._next_order(request_id):
+                self._spawn(self._send(order))
+
+    def _take_orders(self) -> list[TrialOrder]:
+        """What open trials have to hear now: a part of it, if there is much."""
+        taken: list[TrialOrder] = []
+        while self._unsent and len(taken) < _ORDERS:
+            request_id = next(iter(self._unsent))
+            del self._unsent[request_id]
+            if request_id in self._open and (order := self._next_order(request_id)):
+                taken.append(order)
+        return taken
+
+    def _next_order(self, request_id: str) -> TrialOrder | None:
+        """What a trial has to hear, if it runs and has not heard it yet."""
+        entry = self._open[request_id]
+        if entry.is_heir or entry.is_waiting:
+            return None
+        orders = self._orders(request_id)
+        if not _is_news(self._ordered.get(request_id), orders):
+            return None
+        self._ordered[request_id] = orders
+        self._run.order_count += 1
+        numbered = orders.model_copy(update={"sequence": self._run.order_count})
+        return TrialOrder(trial_id=entry.trial_id, orders=numbered)
+
+    async def _send(self, order: TrialOrder) -> None:
+        await tell(names.trial_workflow(order.trial_id), "orders", order.orders)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -825,6 +865,7 @@ class Experiment:
             and not self._has_passed
             and not self._is_ahead
             and not self._outgoing
+            and not self._unsent
             and workflow.all_handlers_finished()
         )
 

@@ -147,6 +147,7 @@ class ExperimentRun(BaseModel):
     owner: str
     job_id: str = ""
     by_records: bool = False  # its trials are started by the activity that writes its records, and not as children
+    orders_by_records: bool = False  # the same of what it wants of them
     state: ExperimentState
     search: Search
     template: TrialTemplate
@@ -663,6 +664,13 @@ class TrialStarts(BaseModel):
     trials: list[TrialStart]
 
 
+class TrialOrder(BaseModel):
+    """What is sent to a trial once the record is written that says the same."""
+
+    trial_id: int
+    orders: TrialOrders
+
+
 class RecordExperiment(BaseModel):
     """The experiment's state, its latest decisions and what they changed. Answers the numbers of the new trials.
 
@@ -685,6 +693,7 @@ class RecordExperiment(BaseModel):
     notices: list[str] = Field(default_factory=list[str])  # of its budget, to be read behind the experiment's name
     asked: list[int] = Field(default_factory=list[int])  # rungs whose gates trials have come to
     starts: TrialStarts | None = None  # trials to be started once this is recorded
+    orders: list[TrialOrder] = Field(default_factory=list[TrialOrder])  # to be sent once this is recorded
 
 
 class RecordTrial(BaseModel):

@@ -572,6 +572,7 @@ def run_of(
         owner=owner,
         job_id=experiment.job_id,
         by_records=True,
+        orders_by_records=True,
         state=ExperimentState(experiment.state),
         search=search,
         moves=experiment.pool_moves,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
-from tests.kit.simulated import Run, SimulatedTrial, runs
+from tests.kit.simulated import IdleTrial, Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
 from workflows.messages import ExperimentRun
 from workflows.searchers.replay import parse_lines, replay
 from workflows.trial import Trial
 
 TRIALS = 300
+#: More than one record sends orders to.
+MANY = 230
 
 
 async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
@@ -56,3 +60,21 @@ async def _started_with(client: Client, experiment_id: int, run: Run) -> Experim
         [found] = await client.data_converter.decode(given, [ExperimentRun])
         return found
     raise AssertionError("it has no history")
+
+
+async def test_all_of_many_trials_hear_of_a_command(tmp_path: Path) -> None:
+    """Temporal takes 2,000 signals on their way from a workflow: activities send them, a part at a time."""
+    idle = [IdleTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
+    with temporal_server(tmp_path) as address:
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{tmp_path}/db", folder=tmp_path, pool="default",
+            workflows=idle, runner=UnsandboxedWorkflowRunner(),
+        ) as running:  # fmt: skip
+            searcher = {"name": "random", "metric": "x", "max_trials": MANY, "max_concurrent_trials": MANY}
+            experiment_id = await running.create({"entrypoint": "true", "searcher": searcher}, {})
+            for command, state in (("pause", "PAUSED"), ("cancel", "CANCELED")):
+                await running.command(experiment_id, command)
+                await running.until_state(experiment_id, state)
+            sent = EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED
+            history = running.temporal.get_workflow_handle(f"experiment-{experiment_id}").fetch_history_events()
+            assert not [event async for event in history if event.event_type == sent]
