@@ -13,11 +13,11 @@ from workflows.messages import ExperimentRun
 
 
 def shorten(run: ExperimentRun) -> None:
-    """Make the state of a run small, just before it continues as new: nothing may be decided on it any more.
+    """Make the state of a run small, just before it begins or continues as new: nothing may be decided on it any more.
 
-    Everything that was decided is recorded. Events in the inbox keep the ids that they have.
+    Everything that was decided is recorded. Events in the inbox keep their ids. One that is short stays so.
     """
-    if not run.search.can_shorten or run.inheritance is not None or run.past is not None:
+    if run.request_ids or not run.search.can_shorten or run.inheritance is not None or run.past is not None:
         return
     over = [key for key, entry in run.trials.items() if not (entry.is_open or entry.is_waiting or entry.is_heir)]
     gone, run.request_ids = run.search.shorten(over)

@@ -19,6 +19,7 @@ from api.temporal.completions import Completions
 from api.temporal.connection import Connection
 from workflows import names
 from workflows.attributes import FIRST, ORDINARY, STEP_LIMIT, search_attributes, task_attributes
+from workflows.large import shorten
 from workflows.lifecycle.experiment import Command
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
@@ -48,6 +49,7 @@ from workflows.messages import (
 )
 from workflows.scheduling.model import Claim
 from workflows.searchers import Amended, OperationsPosted, Steered
+from workflows.searchers.base import MANY
 from workflows.updates import Updates
 
 _DEADLINE = timedelta(seconds=10)
@@ -108,7 +110,7 @@ class Commands:
             await asyncio.sleep(1.0)
 
     async def start_experiment(self, run: ExperimentRun) -> None:
-        """Start the workflow of a recorded experiment; nothing if it was started before.
+        """Start the workflow of a recorded experiment; nothing if it was started before. A large `run` is shortened.
 
         Raises: Unavailable; StillClosing if the experiment's record has ended, and its workflow is about to.
         """
@@ -116,6 +118,8 @@ class Commands:
         if run.continuation and await self._went_on(client, run):
             return
         reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE if run.continuation else WorkflowIDReusePolicy.REJECT_DUPLICATE
+        if len(run.trials) >= MANY:  # of a restored cluster, or that begin at once; those of few are shown by Temporal
+            shorten(run)
         try:
             await client.start_workflow(
                 "Experiment",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workflows import messages
+from workflows import large, messages
 from workflows.config.parse import ClusterDefaults, parse_experiment_config
 from workflows.converter import CONVERTER
 from workflows.lifecycle.experiment import ExperimentState
@@ -57,3 +57,22 @@ async def test_state_with_failed_trials_is_read_as_it_was_written(
     assert read.search.frame.trials == search.frame.trials
     lengths = [id(trial.earlier_lengths) for trial in read.search.frame.trials.values()]
     assert len(set(lengths)) == len(lengths), "each has its own"
+
+
+async def test_shortened_state_is_restored_whole_however_often_it_was_shortened() -> None:
+    searcher = {"name": "adaptive_asha", "metric": "x", "max_trials": 64, "max_length": 64, "max_concurrent_trials": 40}
+    config = {"entrypoint": "x", "searcher": searcher, "hyperparameters": {"a": 1}, "checkpoint_storage": _STORAGE}
+    search = Search.new(parse_experiment_config(config, cluster=ClusterDefaults(), seed=1))
+    ids = [a.request_id for a in search.decide(Started()).actions if isinstance(a, Create)]
+    run = ExperimentRun(
+        experiment_id=1, name="a", owner="b", state=ExperimentState.ACTIVE, search=search,
+        template=TrialTemplate(pool="p", slots=1, max_restarts=0),
+        trials={key: TrialEntry(trial_id=number) for number, key in enumerate(ids, 7)},
+    )  # fmt: skip
+    whole = run.model_dump_json()
+    large.shorten(run)
+    large.shorten(run)
+    assert len(run.model_dump_json()) < len(whole) - 2 * len(ids) * 30, "each id is there once"
+    [read] = await CONVERTER.decode(await CONVERTER.encode([run]), [ExperimentRun])
+    large.restore(read)
+    assert read.model_dump_json() == whole
