@@ -342,3 +342,22 @@ def test_late_word_of_a_retired_trial_changes_nothing() -> None:
     with pytest.raises(SearchError, match="is done with this trial"):
         search.handle(Steered(request_id=first, action="stop", key="k"))
     assert search.model_dump_json() == before
+
+
+def test_failed_trial_that_may_be_promoted_yet_is_not_retired() -> None:
+    halving = {"name": "async_halving", "num_rungs": 2, "divisor": 2, "max_trials": 4, "max_concurrent_trials": 2}
+    search = Search.new(config({**halving, "max_length": 8}))
+    first, second = [a.request_id for a in search.decide(Started()).actions if isinstance(a, Create)]
+    small = Search.model_validate_json(search.model_dump_json())
+    for event in (
+        OperationCompleted(request_id=first, length=4, metric=0.1),  # the best, but alone: it waits
+        TrialExitedEarly(request_id=first, reason=ExitReason.ERRORED),
+        TrialClosed(request_id=first),
+        OperationCompleted(request_id=second, length=4, metric=0.2),  # now the first one goes on, to be the worst there
+    ):
+        decision = search.decide(event)
+        assert small.decide(event).canonical() == decision.canonical()
+        gone, left = small.shorten([first])
+        small.restore(left)
+        assert not gone
+    assert [entry[0] for entry in small.rungs()[1].entries] == [first]
