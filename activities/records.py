@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, Exists, Result, delete, func, select, update
+from sqlalchemy import CursorResult, Exists, Result, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 from temporalio import activity
 
@@ -60,6 +61,17 @@ _REPORTS_WAIT_S = 3.0
 _OVER = [state.value for state in TERMINAL]
 #: States in which the containers of an experiment's trials are to save what they have, and to leave.
 _LEAVING = (ExperimentState.PAUSED, ExperimentState.STOPPING_CANCELED)
+#: Where a trial stands: its parameters are the fields of `TrialStanding`.
+_STANDING = (
+    update(Trial)
+    .where(Trial.id == bindparam("trial_id"))
+    .values(
+        operation_length=bindparam("length"),
+        is_closed=bindparam("is_closed"),
+        rung=bindparam("rung"),
+        bracket=bindparam("bracket"),
+    )
+)
 
 
 class Records:
@@ -103,8 +115,7 @@ class Records:
             for rung in record.asked:
                 gates.open_promotion(session, record.experiment_id, rung)
             record_decisions(session, {record.experiment_id: record.decisions})
-            for standing in record.standings:
-                _update_standing(session, standing)
+            _update_standings(session, record.standings)
             if record.is_terminal:
                 campaigns.note_end(session, experiment_id=record.experiment_id)
                 ids.has_checkpoints = bool(session.scalar(select(_has_checkpoints(record.experiment_id))))
@@ -420,17 +431,15 @@ def _has_checkpoints(experiment_id: int) -> Exists:
     )
 
 
-def _update_standing(session: Session, standing: TrialStanding) -> None:
-    values: dict[str, Any] = {
-        "operation_length": standing.length,
-        "is_closed": standing.is_closed,
-        "rung": standing.rung,
-        "bracket": standing.bracket,
-    }
-    if standing.ended_as is not None:
-        values |= {"state": standing.ended_as.value, "ended_at": func.coalesce(Trial.ended_at, utc_now())}
-        end_trial_task(session, standing.trial_id, standing.ended_as.value, utc_now())
-    session.execute(update(Trial).where(Trial.id == standing.trial_id).values(values))
+def _update_standings(session: Session, standings: Sequence[TrialStanding]) -> None:
+    """As one statement: of many trials that report at once it would be most of what their record takes."""
+    if standings:
+        session.connection().execute(_STANDING, [each.model_dump(exclude={"ended_as"}) for each in standings])
+    for standing in standings:
+        if standing.ended_as is not None:
+            ended = {"state": standing.ended_as.value, "ended_at": func.coalesce(Trial.ended_at, utc_now())}
+            session.execute(update(Trial).where(Trial.id == standing.trial_id).values(ended))
+            end_trial_task(session, standing.trial_id, standing.ended_as.value, utc_now())
 
 
 def _hit(result: Result[Any]) -> bool:
