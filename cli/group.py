@@ -19,11 +19,12 @@ from cli.plain import read_plainly
 class _ReadsPlainly:
     """Of a command: its parameters, the option for help too, are converted without pydantic."""
 
-    def get_params(self, ctx: Any) -> Any:
-        found: list[Any] = super().get_params(ctx)  # pyright: ignore
+    def get_params(self, ctx: Any) -> list[Any]:
+        command: Any = super()
+        found: list[Any] = command.get_params(ctx)
         for parameter in found:
             read_plainly(parameter)
-        return found  # pyright: ignore[reportUnknownVariableType]
+        return found
 
 
 class _Command(_ReadsPlainly, TyperCommand):
