@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sqlite3
 import time
 from collections.abc import Generator
@@ -12,7 +13,9 @@ from typing import Any
 import orjson
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from database.audit import AuditedSession, asking, record
 from database.replica import Replica
@@ -25,6 +28,7 @@ _PATIENCE: dict[str, int] = {
 }  # fmt: skip
 
 
+_JUST_NOW_S = 1.0
 #: SQLSTATE of a write where only reads are allowed.
 _READ_ONLY = "25006"
 
@@ -122,11 +126,38 @@ class Database:
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
     engine = create_engine(
-        url, pool_size=pool_size, max_overflow=10, pool_timeout=10, pool_pre_ping=True,
+        url, pool_size=pool_size, max_overflow=10, pool_timeout=10,
         json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),
     )  # fmt: skip
     event.listen(engine, "handle_error", _leave_if_read_only)
+    _check_idle_connections(engine)
     return engine
+
+
+def _check_idle_connections(engine: Engine) -> None:
+    """Have a connection that was idle asked whether the server is still there, before it is used.
+
+    Asking takes two messages more. So one that was used just now is looked at only: a server that has ended, or said
+    why it ends, has left something to be read.
+    """
+
+    def note(connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    def check(connection: Any, record: ConnectionPoolEntry, proxy: Any) -> None:
+        since: float | None = record.info.get("idle_since")
+        if since is None:
+            return  # it is new
+        try:
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            if time.monotonic() - since >= _JUST_NOW_S or poll.poll(0):
+                engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
+
+    event.listen(engine, "checkin", note)
+    event.listen(engine, "checkout", check)
 
 
 def _leave_if_read_only(context: ExceptionContext) -> None:
