@@ -171,9 +171,7 @@ def send(
         InvalidRequestException: The cluster refuses the configuration.
         MasterNotFoundException: There was no answer.
     """
-    body: dict[str, Any] = {"config": config, "activate": activate, **code_of(folder, "modelDefinition")}
-    body |= {"projectId": project_id} if project_id is not None else {}
-    body |= {"template": template} if template is not None else {}
+    body = _each([config], project_id, template, activate=activate)[0] | code_of(folder, "modelDefinition")
     body |= {"validateOnly": True} if validate_only else {}
     return _sent("/api/v1/experiments", body, validate_only=validate_only)
 
@@ -187,11 +185,19 @@ def send_many(
     activate: bool = True,
 ) -> list[dict[str, Any]]:
     """Create experiments with the same files, all or none: see `send`. What the cluster says of each of them."""
+    each = _each(configs, project_id, template, activate=activate)
+    body = {"experiments": each} | code_of(folder, "modelDefinition")
+    return _sent("/api/v1/undeterred/experiments", body)["experiments"]
+
+
+def _each(
+    configs: Sequence[str], project_id: int | None, template: str | None, *, activate: bool
+) -> list[dict[str, Any]]:
+    """What a request says of each experiment, without its files."""
     same: dict[str, Any] = {"activate": activate}
     same |= {"projectId": project_id} if project_id is not None else {}
     same |= {"template": template} if template is not None else {}
-    body = {"experiments": [{"config": config, **same} for config in configs]} | code_of(folder, "modelDefinition")
-    return _sent("/api/v1/undeterred/experiments", body)["experiments"]
+    return [{"config": config, **same} for config in configs]
 
 
 def _sent(path: str, body: Mapping[str, Any], *, validate_only: bool = False) -> dict[str, Any]:

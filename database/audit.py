@@ -30,7 +30,7 @@ _MOST_ROWS = 20
 #: Where a request names what it changes.
 _NAMED = re.compile(r"\{(experiment_id|trial_id|run_id)\}")
 _NUMBER = re.compile(r"/(?:experiments|trials|runs)/([0-9]{1,9})(?:/|$)")
-_WRITTEN = re.compile(r"[+~] experiments ([0-9]+)")
+_WRITTEN = re.compile(r"([+~]) experiments ([0-9]+)")
 #: What is written on the way of a change and tells nobody anything.
 _SILENT = frozenset({"outbox", "audit_entries", "audit_subjects", "login_failures", "answered_requests"})
 
@@ -161,13 +161,15 @@ def link(session: Session, request: Asking) -> None:
 
 def _subjects(session: Session, request: Asking, rows: list[str]) -> set[int]:
     """Numbers of the experiments that a request changed."""
-    found = {*request.experiments, *(int(match[1]) for row in rows if (match := _WRITTEN.fullmatch(row)))}
+    written = [match for row in rows if (match := _WRITTEN.fullmatch(row))]
+    made = {int(match[2]) for match in written if match[1] == "+"}  # by this transaction: nobody can have deleted them
+    found = {*request.experiments, *(int(match[2]) for match in written)}
     named, number = _NAMED.search(request.route), _NUMBER.search(request.target)
     if named and number and named[1] == "experiment_id":
         found.add(int(number[1]))
     elif named and number:
         found |= set(session.scalars(select(Trial.experiment_id).where(Trial.id == int(number[1]))))
-    return _existing(session, found)
+    return made | _existing(session, found - made)
 
 
 def _existing(session: Session, numbers: Iterable[int]) -> set[int]:

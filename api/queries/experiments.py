@@ -117,8 +117,9 @@ def find(session: Session, experiment_id: int) -> Experiment:
 
 def one(session: Session, experiment_id: int) -> wire.Experiment:
     """One experiment. Raises: NotFound."""
-    find(session, experiment_id)
-    return wire.Experiment(**_load(session, [experiment_id])[0])
+    for fields in _load(session, [experiment_id]):
+        return wire.Experiment(**fields)
+    raise NotFound(f"experiment {experiment_id} not found")
 
 
 def count(session: Session, wanted: ExperimentFilter, user: UserPrincipal) -> int:

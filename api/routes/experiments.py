@@ -14,15 +14,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from api.auth import config_secrets
-from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, readable
 from api.deps import ActorDep, PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest, NotFound, Unavailable
 from api.parts import Parts
 from api.queries import allocations, checkpoints, experiments, history, trials
 from api.queries.checkpoint_lists import CheckpointsDep
-from api.queries.contexts import of_experiment
-from api.queries.paging import WindowDep
+from api.queries.paging import WindowDep, rows_of
 from api.routing import Route
 from api.schemas import experiments as wire
 from api.schemas.allocation_times import ExperimentTimes
@@ -46,7 +45,7 @@ from api.schemas.submissions import Submit, Submitted
 from api.schemas.trials import TrialsResponse
 from api.services import experiment_commands, jobs, submitted_experiments
 from api.services.cleanup import change_policy
-from api.services.context_contents import Contents, stored
+from api.services.context_contents import readable_contents
 from api.services.experiments import Created
 from api.services.idempotency import Once, idempotency_key
 from api.temporal.commands import StillClosing
@@ -334,13 +333,13 @@ def list_checkpoints(experiment_id: ExperimentId, parts: PartsDep, user: UserDep
 @router.get("/api/v1/experiments/{experiment_id}/model_def", response_model=ContextResponse)
 def model_def(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """The packed context, as base64 within JSON."""
-    return answer({"b64Tgz": base64.b64encode(_contents(parts, experiment_id, caller).tgz()).decode()})
+    return answer({"b64Tgz": base64.b64encode(readable_contents(parts.database, experiment_id, caller).tgz()).decode()})
 
 
 @router.get("/experiments/{experiment_id}/model_def", response_class=Response, responses=files("application/x-gtar"))
 def model_def_file(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderDep) -> Response:
     """The packed context, as a file."""
-    contents = _contents(parts, experiment_id, caller)
+    contents = readable_contents(parts.database, experiment_id, caller)
     with parts.database.read() as session:
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", experiments.find(session, experiment_id).name)[:50]
     disposition = f'attachment; filename="exp{experiment_id}_{name}_model_def.tar.gz"'
@@ -348,17 +347,6 @@ def model_def_file(experiment_id: ExperimentId, parts: PartsDep, caller: ReaderD
     if not contents.is_chunked:
         return Response(contents.tgz(), media_type="application/x-gtar", headers=headers)
     return StreamingResponse(contents.tgz_stream(), media_type="application/x-gtar", headers=headers)
-
-
-def _contents(parts: Parts, experiment_id: int, caller: UserPrincipal | AllocationPrincipal) -> Contents:
-    if isinstance(caller, AllocationPrincipal) and not caller.is_of_experiment(experiment_id):
-        raise NotFound(f"experiment {experiment_id} not found")
-    with parts.database.read() as session:
-        readable(session, experiment_id, caller)
-        what = stored(session, of_experiment(experiment_id))
-    if what is None:
-        raise NotFound(f"experiment {experiment_id} not found")
-    return Contents(parts.database, what)
 
 
 @router.get("/api/v1/experiments/{experiment_id}/searcher/best_searcher_validation_metric")

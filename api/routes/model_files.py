@@ -11,17 +11,13 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable
 from api.deps import PartsDep, UserDep
 from api.errors import NotFound
-from api.parts import Parts
-from api.queries.contexts import of_experiment
 from api.routing import Route
 from api.schemas.base import answer, rfc3339
 from api.schemas.contexts import FilePath, FileResponse
 from api.schemas.parameters import ExperimentId
-from api.services.context_contents import Contents, stored
+from api.services.context_contents import readable_contents
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 
@@ -29,7 +25,7 @@ router = APIRouter(route_class=Route, tags=["experiments"])
 @router.get("/api/v1/experiments/{experiment_id}/file_tree")
 def file_tree(experiment_id: ExperimentId, parts: PartsDep, user: UserDep) -> Response:
     """Names, sizes and kinds of the files; v1GetModelDefTreeResponse."""
-    entries = sorted(_contents(parts, experiment_id, user).entries(), key=lambda entry: entry.path)
+    entries = sorted(readable_contents(parts.database, experiment_id, user).entries(), key=lambda entry: entry.path)
     roots: list[dict[str, Any]] = []
     folders: dict[str, list[dict[str, Any]]] = {"": roots}
     for entry in entries:
@@ -55,18 +51,9 @@ async def one_file(experiment_id: ExperimentId, parts: PartsDep, user: UserDep, 
     path = wanted.path
 
     def read() -> bytes:
-        content = _contents(parts, experiment_id, user).file(path)
+        content = readable_contents(parts.database, experiment_id, user).file(path)
         if content is None:
             raise NotFound(f"experiment {experiment_id} has no file {path[:200]!r}")
         return content
 
     return answer({"file": base64.b64encode(await run_in_threadpool(read)).decode()})
-
-
-def _contents(parts: Parts, experiment_id: int, user: UserPrincipal) -> Contents:
-    with parts.database.read() as session:
-        readable(session, experiment_id, user)
-        what = stored(session, of_experiment(experiment_id))
-    if what is None:
-        raise NotFound(f"experiment {experiment_id} has no model definition")
-    return Contents(parts.database, what)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -121,7 +121,7 @@ def make(session: Session, user: UserPrincipal, manifest: wire.Manifest, limit: 
 
 
 def named(session: Session, user: UserPrincipal, digest: str, field: str = "context") -> Stored:
-    """The context that a request names by its id, to be stored by `keep`. Raises: NotFound.
+    """The context that a request names by its id, to be held by `hold`. Raises: NotFound.
 
     Args:
         session: Of the transaction.
@@ -136,16 +136,14 @@ def named(session: Session, user: UserPrincipal, digest: str, field: str = "cont
     return Stored(context_id=row.id, size_bytes=row.size_bytes)
 
 
-def keep(session: Session, stored: Stored) -> dict[str, Any]:
-    """The columns of a row that has these files. A context is held from here on, also against a sweep beside it.
-
-    Raises: NotFound.
-    """
-    if stored.context_id is not None:
-        touched = update(Context).where(Context.id == stored.context_id).values(used_at=utc_now())
-        if not cast("CursorResult[Any]", session.execute(touched)).rowcount:
+def hold(session: Session, all_stored: Iterable[Stored]) -> None:
+    """Hold the contexts of files that rows are about to have, also against a sweep beside it. Raises: NotFound."""
+    ids = {stored.context_id for stored in all_stored if stored.context_id is not None}
+    if ids:
+        touched = update(Context).where(Context.id.in_(ids)).values(used_at=utc_now())
+        touched = touched.execution_options(synchronize_session=False)
+        if cast("CursorResult[Any]", session.execute(touched)).rowcount < len(ids):
             raise NotFound("context: it has expired: upload it again")
-    return {"content": stored.packed, "context_id": stored.context_id}
 
 
 async def sweep_rounds(database: Database) -> None:

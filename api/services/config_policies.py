@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -56,8 +56,12 @@ def remove(session: Session, workspace_id: int | None, workload: Workload) -> No
 
 def governing(session: Session, workspace_id: int, workload: Workload) -> ConfigPolicy:
     """What holds for a configuration in a workspace: the cluster's policy goes before the workspace's."""
-    contents = [find(session, scope, workload) for scope in (None, workspace_id)]
-    return combined([ConfigPolicy.model_validate(content) for content in contents])
+    written = select(Row.workspace_id, Row.content).where(
+        or_(_scope(None), _scope(workspace_id)), Row.workload == workload.value
+    )
+    contents: dict[int | None, dict[str, Any]] = dict(session.execute(written).tuples().all())
+    scopes = (None, workspace_id)
+    return combined([ConfigPolicy.model_validate(contents.get(scope) or {}) for scope in scopes])
 
 
 def check(policy: ConfigPolicy, resources: dict[str, Any], workload: Workload) -> None:

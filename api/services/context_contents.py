@@ -10,12 +10,16 @@ import tarfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
+from api.auth.authentication import AllocationPrincipal, UserPrincipal
+from api.auth.authorization import readable
 from api.errors import NotFound, TooLarge
+from api.queries.contexts import of_experiment
 from api.services.contexts import LIMIT_BYTES
 from database.models import Context, ContextChunkData, ContextPart
 from database.session import Database
@@ -38,6 +42,10 @@ class Stored:
     def of(packed: bytes) -> Stored:
         """Files that were packed."""
         return Stored(packed, size_bytes=len(packed))
+
+    def columns(self) -> dict[str, Any]:
+        """Of the row that has them. A context has to be held: see `chunked_contexts.hold`."""
+        return {"content": self.packed, "context_id": self.context_id}
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,23 @@ def stored(session: Session, statement: Select[bytes, int | None]) -> Stored | N
         return Stored.of(row.content)
     size = session.scalars(select(Context.size_bytes).where(Context.id == row.context_id)).one()
     return Stored(context_id=row.context_id, size_bytes=size)
+
+
+def readable_files(session: Session, experiment_id: int, caller: UserPrincipal | AllocationPrincipal) -> Stored:
+    """The files of an experiment that the caller may see. Raises: NotFound."""
+    if isinstance(caller, AllocationPrincipal) and not caller.is_of_experiment(experiment_id):
+        raise NotFound(f"experiment {experiment_id} not found")
+    readable(session, experiment_id, caller)
+    found = stored(session, of_experiment(experiment_id))
+    if found is None:
+        raise NotFound(f"experiment {experiment_id} has no model definition")
+    return found
+
+
+def readable_contents(database: Database, experiment_id: int, caller: UserPrincipal | AllocationPrincipal) -> Contents:
+    """As `readable_files`, to be read. Raises: NotFound."""
+    with database.read() as session:
+        return Contents(database, readable_files(session, experiment_id, caller))
 
 
 class Contents:

@@ -15,26 +15,24 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, may_see, readable, readable_checkpoint, readable_trial
-from api.errors import ApiError, BadRequest, NotFound, TooLarge
-from api.queries.contexts import of_experiment
+from api.errors import ApiError, BadRequest, TooLarge
 from api.schemas.experiments import CreateExperimentRequest, CreateExperimentsRequest
 from api.schemas.validation import checked_external_id
 from api.services import budgets, chunked_contexts, config_policies
-from api.services.context_contents import Stored, stored
+from api.services.context_contents import Stored, readable_files
 from api.services.contexts import pack
 from api.services.forks import Origin
 from api.services.idempotency import Key, Once
 from api.services.jobs import claim_of
-from api.services.pools import capacity_warnings, check_available, defaults_of
+from api.services.pools import check_available, defaults_of, offered
 from api.services.templates import usable_template
-from api.services.workspaces import project_of_names, target_project
+from api.services.workspaces import Target, project_of_names, target, target_project
 from api.settings import ApiSettings
 from api.temporal import outbox
 from database import gates
 from database.budgets import meter_of
 from database.checkpoints import resume_point
 from database.models import (
-    Agent,
     Budget,
     Checkpoint,
     Experiment,
@@ -107,7 +105,7 @@ class _Place:
     pool: str
     launchers: frozenset[str]
     warnings: list[str]
-    kept: tuple[Any, ...]  # rows that `run_of` looks up: the session itself forgets what nobody else refers to
+    kept: Target  # rows that `run_of` looks up: the session itself forgets what nobody else refers to
 
 
 #: Bytes of code that experiments which are created together may have: each has a copy.
@@ -336,7 +334,7 @@ class Creator:
         said += budgets.unpriced(session, config.budget, place.pool)
         source = _source_checkpoint(session, config, user)
         if request.parent_id:
-            content = _parent_content(session, request.parent_id, user)
+            content = readable_files(session, request.parent_id, user)
         elif request.context:
             content = chunked_contexts.named(session, user, request.context)
         row = _row(config, wire, request, user, checked.search)
@@ -365,6 +363,7 @@ class Creator:
             note: As for `create`.
         """
         lasting = [each for each in made if not each.checked.request.validate_only]
+        chunked_contexts.hold(session, [each.content for each in lasting])
         session.add_all([each.row for each in lasting])
         session.flush()
         runs = {each.row.id: self._run(session, each, note) for each in lasting}
@@ -389,8 +388,8 @@ class Creator:
         checked, row = made.checked, made.row
         if note is not None:
             note(session, row)
-        kept = chunked_contexts.keep(session, made.content)
-        session.add(ModelDefinition(experiment_id=row.id, size_bytes=made.content.size_bytes, **kept))
+        content = made.content
+        session.add(ModelDefinition(experiment_id=row.id, size_bytes=content.size_bytes, **content.columns()))
         budget = budgets.give(session, row, checked.config.budget)
         run = run_of(session, row, checked.config, checked.search, self.settings.timing, budget)
         run.inheritance, run.template.source_checkpoint = checked.inheritance, row.source_checkpoint
@@ -400,14 +399,12 @@ class Creator:
         self, session: Session, site: _Site, config: ExperimentConfig, user: UserPrincipal, *, is_active: bool
     ) -> _Place:
         """Where an experiment goes, looked up in the transaction that records it. Raises: BadRequest, NotFound."""
-        project = target_project(session, site.project_id, user, is_locked=True)
+        kept = target(session, site.project_id, user, is_locked=True)
         token_id = budgets.token_of(session, user)
         bounds = budgets.check_open(session, site.workspace_id, token_id) if is_active else []
         pool = self._pool(session, config, site.workspace_id, user)
-        launchers = session.scalars(select(Agent.launcher).where(Agent.pool == pool, Agent.is_connected))
-        warnings = capacity_warnings(session, pool, config.resources.slots_per_trial)
-        kept = (session.get_one(User, user.user_id), project, session.get_one(Workspace, project.workspace_id))
-        return _Place(token_id, bounds, pool, frozenset(launchers), warnings, kept)
+        launchers, warnings = offered(session, pool, config.resources.slots_per_trial)
+        return _Place(token_id, bounds, pool, launchers, warnings, kept)
 
     def create_unmanaged(
         self, request: CreateExperimentRequest, user: UserPrincipal, external_id: str | None
@@ -485,8 +482,7 @@ class Creator:
         said_twice = tuple(named) if project_id is not None and len(named) == 1 else ()
         if project_id is None:
             project_id = 1 if origin is None else readable(session, origin.parent_id, user).project_id
-        project = target_project(session, project_id, user)
-        workspace = session.get_one(Workspace, project.workspace_id)
+        project, workspace, _ = target(session, project_id, user)
         policy = NO_POLICY
         if not request.unmanaged:
             policy = config_policies.governing(session, workspace.id, Workload.EXPERIMENT)
@@ -727,11 +723,3 @@ def _files(request: CreateExperimentRequest | CreateExperimentsRequest) -> Store
     if request.model_definition:
         raise BadRequest("context: expected either it or modelDefinition")
     return Stored()
-
-
-def _parent_content(session: Session, parent_id: int, user: UserPrincipal) -> Stored:
-    readable(session, parent_id, user)
-    content = stored(session, of_experiment(parent_id))
-    if content is None:
-        raise NotFound(f"experiment {parent_id} has no model definition")
-    return content

@@ -212,10 +212,12 @@ def _is_available(session: Session, name: str, workspace_id: int, user: UserPrin
     return session.scalar(statement.with_for_update(read=True)) is not None
 
 
-def capacity_warnings(session: Session, pool: str, slots: int) -> list[str]:
-    """What to tell of a task that needs more slots than the pool's agents offer at present."""
-    offered = session.scalars(select(Agent.slot_ids).where(Agent.pool == pool, Agent.is_connected))
-    return ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if slots > sum(len(ids) for ids in offered) else []
+def offered(session: Session, pool: str, slots: int) -> tuple[frozenset[str], list[str]]:
+    """The launchers of a pool's agents, and what to tell of a task that needs more slots than they offer at present."""
+    rows = session.execute(select(Agent.launcher, Agent.slot_ids).where(Agent.pool == pool, Agent.is_connected))
+    agents = rows.tuples().all()
+    is_more = slots > sum(len(slot_ids) for _, slot_ids in agents)
+    return frozenset(launcher for launcher, _ in agents), (["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if is_more else [])
 
 
 def _check_fits(session: Session, name: str, row: Experiment) -> None:

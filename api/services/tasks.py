@@ -21,7 +21,7 @@ from api.services import budgets, chunked_contexts, config_policies, dependencie
 from api.services.context_contents import Stored
 from api.services.contexts import pack
 from api.services.jobs import change, claim_of
-from api.services.pools import capacity_warnings, check_available, defaults_of
+from api.services.pools import check_available, defaults_of, offered
 from api.services.templates import readable_template
 from api.settings import ApiSettings
 from api.temporal import outbox
@@ -120,7 +120,8 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
     if wanted.shown is not None:
         tensorboards.as_text(tensorboards.sources(session, row))
     if content is not None:
-        session.add(TaskContext(task_id=task_id, **chunked_contexts.keep(session, content)))
+        chunked_contexts.hold(session, [content])
+        session.add(TaskContext(task_id=task_id, **content.columns()))
     note_line(session, task_id, f"Scheduling {row.name} (id: {names.allocation_id(task_id, 1)})")
     dependencies.record(session, row, needs)
     if is_waiting(needs):
@@ -128,7 +129,7 @@ def launch(session: Session, wanted: Wanted, user: UserPrincipal, settings: ApiS
         note_line(session, task_id, f"{row.name} waits for the end of {awaited}", place=AWAITS)
     run = run_of(row, config, user.username, workspace, settings.timing).model_copy(update={"needs": needs})
     outbox.post(session, names.task_workflow(task_id), outbox.START_TASK, run.model_dump(mode="json"))
-    return Launched(row, capacity_warnings(session, pool, config.resources.slots))
+    return Launched(row, offered(session, pool, config.resources.slots)[1])
 
 
 def _files(session: Session, wanted: Wanted, user: UserPrincipal) -> Stored | None:

@@ -7,7 +7,7 @@ experiments; its row is deleted with the last experiment (`database.organization
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import func, select
@@ -22,7 +22,7 @@ from api.schemas.validation import checked_name, checked_text
 from api.services import cleanup, pools, tasks
 from api.services.users import check_agent_user
 from database.campaigns import live_run
-from database.models import Experiment, Model, PoolBinding, Project, Task, Workspace
+from database.models import Experiment, Model, PoolBinding, Project, Task, User, Workspace
 from database.organization import erase_contents
 from workflows.config import CheckpointStorage
 
@@ -179,19 +179,49 @@ def changeable_project(session: Session, project_id: int, user: UserPrincipal) -
     return row
 
 
-def target_project(session: Session, project_id: int, user: UserPrincipal, *, is_locked: bool = False) -> Project:
-    """A project that the user may put an experiment into. Raises: NotFound, Forbidden, FailedPrecondition.
+class Target(NamedTuple):
+    """Where something new goes, and who puts it there."""
 
-    Locked, it can't be deleted before this transaction ends.
+    project: Project
+    workspace: Workspace
+    user: User
+
+
+def target(session: Session, project_id: int, user: UserPrincipal, *, is_locked: bool = False) -> Target:
+    """A project that the user may put an experiment into, by one statement.
+
+    Who creates something holds the three: the session itself forgets rows that nobody refers to, and reads them again.
+
+    Args:
+        session: To read with.
+        project_id: Of the project.
+        user: Who asks.
+        is_locked: It can't be deleted before this transaction ends.
+
+    Raises: NotFound, Forbidden, FailedPrecondition.
     """
-    row = readable_project(session, project_id, user)
-    check_active(session, user)
+    together = (
+        select(Project, Workspace, User)
+        .join(Workspace, Workspace.id == Project.workspace_id)
+        .join(User, User.id == user.user_id)
+        .where(Project.id == project_id, Project.workspace_id.in_(readable_workspaces(user)))
+    )
     if is_locked:
-        session.refresh(row, with_for_update={"read": True})
-    workspace = require_role(session, user, row.workspace_id, Role.CONTRIBUTOR)
-    _check_open(workspace)
-    _check_open(row)
-    return row
+        together = together.with_for_update(read=True, of=Project).execution_options(populate_existing=True)
+    row = session.execute(together).one_or_none()
+    if row is None:
+        raise NotFound(f"project {project_id} not found")
+    found = Target(*row.tuple())
+    check_active(session, user)
+    require_role(session, user, found.workspace.id, Role.CONTRIBUTOR)
+    _check_open(found.workspace)
+    _check_open(found.project)
+    return found
+
+
+def target_project(session: Session, project_id: int, user: UserPrincipal, *, is_locked: bool = False) -> Project:
+    """The project alone: see `target`."""
+    return target(session, project_id, user, is_locked=is_locked).project
 
 
 def project_of_names(session: Session, workspace: str, project: str, user: UserPrincipal) -> Project:
