@@ -113,11 +113,15 @@ def _restore(context: CheckpointContext, storage_id: str) -> None:
 
 def _in_s3(folder: Path) -> Iterator[Figure]:
     import boto3
+    from botocore.config import Config
 
     source = _files(folder / "s3", _S3_FILES, _S3_FILE_MIB)
     size = f"{_S3_FILES * _S3_FILE_MIB} MiB"
     with s3_server() as url:
-        client: Any = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **S3_CREDENTIALS)
+        # Like with like: ours sends no checksums to servers that are not Amazon's, as many don't know them, and this one
+        # takes a fifth longer for parts without.
+        as_ours = Config(request_checksum_calculation="when_required", response_checksum_validation="when_required")
+        client: Any = boto3.client("s3", endpoint_url=url, region_name="us-east-1", config=as_ours, **S3_CREDENTIALS)
         client.create_bucket(Bucket="bench")
         place = storage.build(
             {
@@ -146,8 +150,9 @@ def _in_s3(folder: Path) -> Iterator[Figure]:
             f"speed of checkpoint.upload of {size} to S3 (moto), times that of boto3",
             ratios,
             "x",
-            0.8,
+            1.0,
             more_is_better=True,
+            note="both without checksums",
         )
         yield from _unchanged(context, place, folder / "fine-tuned")
         target = folder / "from-s3"
@@ -164,7 +169,7 @@ def _in_s3(folder: Path) -> Iterator[Figure]:
             3,
         )
         yield Figure(
-            "speed of checkpoint.download of it, verified, times that of boto3", ratios, "x", 0.8, more_is_better=True
+            "speed of checkpoint.download of it, verified, times that of boto3", ratios, "x", 1.0, more_is_better=True
         )
 
 

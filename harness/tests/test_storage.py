@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import itertools
 import os
 import subprocess
@@ -643,3 +644,31 @@ print([name for name in ("boto3", "google.cloud.storage", "azure.storage.blob") 
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("scheme", "is_signed"), [("https", False), ("http", True)])
+def test_bodies_are_hashed_for_the_signature_only_where_no_tls_protects_them(scheme: str, is_signed: bool) -> None:
+    from botocore.awsrequest import AWSResponse
+
+    place: Any = storage.build(
+        {
+            "type": "s3",
+            "bucket": "b",
+            "endpoint_url": f"{scheme}://s3.example.org",
+            "access_key": "k",
+            "secret_key": "s",
+        }
+    )
+    client, signed = place._client(), list[bytes]()
+
+    def answer(request: Any, **_: Any) -> Any:
+        signed.append(request.headers["x-amz-content-sha256"])
+        found: Any = AWSResponse(request.url, 200, {"ETag": "e"}, None)
+        found._content = b""
+        return found
+
+    client.meta.events.register("before-send.s3", answer)
+    place.send_bytes(client, "key", b"content")
+    expected = hashlib.sha256(b"content").hexdigest() if is_signed else "UNSIGNED-PAYLOAD"
+    assert signed == [expected.encode()]
+    place.close()

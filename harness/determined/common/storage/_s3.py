@@ -76,6 +76,10 @@ class S3Storage(ObjectStorage):
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
             }
+            if self._endpoint_url.startswith("https://"):
+                # Without them botocore would sign the SHA-256 of each body, which takes longer than all else that is
+                # done with it. What is sent within TLS nobody changes.
+                options["s3"] = {"payload_signing_enabled": False}
         if self._rules is not None:
             # neither a proxy nor a wait of minutes for a server that a user has named
             options |= {"proxies": {}, "connect_timeout": 10, "read_timeout": 30, "tcp_keepalive": False}
