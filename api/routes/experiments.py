@@ -21,7 +21,7 @@ from api.errors import BadRequest, NotFound, Unavailable
 from api.parts import Parts
 from api.queries import allocations, checkpoints, experiments, history, trials
 from api.queries.checkpoint_lists import CheckpointsDep
-from api.queries.paging import WindowDep, rows_of
+from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import experiments as wire
 from api.schemas.allocation_times import ExperimentTimes

@@ -10,7 +10,11 @@ import pytest
 
 @pytest.mark.parametrize(
     ("process", "without"),
-    [("agent", "sqlalchemy database kubernetes docker fastapi"), ("orchestrator", "kubernetes fastapi")],
+    [
+        ("agent", "sqlalchemy database kubernetes docker fastapi"),
+        ("orchestrator", "kubernetes fastapi"),
+        ("api", "kubernetes docker authlib httpx2"),
+    ],
 )
 def test_process_loads_nothing_that_only_others_need(process: str, without: str) -> None:
     script = f"import sys, workers.{process}; print([name for name in {without.split()} if name in sys.modules])"
