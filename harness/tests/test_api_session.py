@@ -172,6 +172,46 @@ def test_what_is_no_master_is_said(master: Master, session: Session) -> None:
         session.post("/y")
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 200 OK\r\nno header\r\n\r\n", "illegal header line b'no header'"),
+        (b"HTTP/1.1 200 OK\r\nA : b\r\n\r\n", "illegal header line"),
+        (b"HTTP/2 200\r\n\r\n", "illegal status line"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", "illegal content-length b'1, 2'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "illegal content-length"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n{}", "illegal transfer-encoding"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", "illegal end of a chunk"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "illegal chunk header"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000 + b"\r\n\r\n", "a line is too long"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 30_000 + b"\r\n", "the head is too long"),
+    ],
+)
+def test_what_no_http_server_says_is_refused(master: Master, session: Session, answer: bytes, said: str) -> None:
+    master.answer("POST /x", lambda call: master.Raw(answer))
+    with pytest.raises(errors.MasterNotFoundException, match=f"this is not HTTP: {said}"):
+        session.post("/x")
+
+
+def test_headers_may_be_folded_or_come_twice(master: Master, session: Session) -> None:
+    head = b"HTTP/1.1 429 Later\r\nX-Long: a\r\n  b\r\nX-Two: 1\r\nx-two: 2\r\nRETRY-AFTER:7\r\n"
+    head += b"Content-Length: 2\r\n\r\n{}"
+    master.answer("POST /x", lambda call: master.Raw(head))
+    with pytest.raises(errors.APIException) as caught:
+        session.post("/x")
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 7)
+    master.answer("POST /x", lambda call: master.Raw(head.replace(b"429 Later", b"200 OK")))
+    headers = session.post("/x").headers
+    assert (headers["X-LONG"], headers.get("X-Two"), headers.get("x-none")) == ("a b", "1, 2", None)
+
+
+def test_paths_are_sent_as_urls_have_them(master: Master) -> None:
+    session = Session(f"{master.url}/prefix")
+    master.answer("GET /prefix/a b/é", {"a": 1})  # that is how it decodes them
+    assert session.get("/a b/é").json() == {"a": 1}
+    session.close()
+
+
 def test_a_master_that_is_not_there_is_named() -> None:
     port = free_port()
     session = Session(f"127.0.0.1:{port}", max_tries=2)
