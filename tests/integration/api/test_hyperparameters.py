@@ -17,6 +17,7 @@ from sqlalchemy import insert, update
 
 from api.services import importance, importance_model
 from database.models import Trial
+from database.trials import count_trials
 from tests.integration.api.served import Caller, Served
 
 PATH = "/api/v1/undeterred/experiments/{}/hyperparameters"
@@ -35,6 +36,7 @@ async def searched(
     ]  # fmt: skip
     with api.database.write() as session:
         session.execute(insert(Trial), trials)
+        count_trials(session, number, len(trials))
     return number
 
 
