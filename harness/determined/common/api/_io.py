@@ -80,7 +80,8 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        # no set of weak references: its Python code would run as a socket is freed, where an interrupt gets lost
+        self._sockets: list[weakref.ref[socket.socket]] = []
         self._lock = threading.Lock()
         self._under_way = 0
         self._is_broken_off = False
@@ -94,7 +95,8 @@ class Connections:
     def add(self, sock: socket.socket) -> None:
         """A socket was opened."""
         with self._lock:
-            self._sockets.add(sock)
+            self._sockets = [known for known in self._sockets if known() is not None]
+            self._sockets.append(weakref.ref(sock))
             is_late = self._is_broken_off
         if is_late:
             _shut_down(sock)
@@ -111,7 +113,7 @@ class Connections:
         """End all requests under way, in whatever thread, those that are just connecting too; close the transport."""
         with self._lock:
             self._is_broken_off = True
-            sockets = list(self._sockets)
+            sockets = [sock for known in self._sockets if (sock := known()) is not None]
             is_free = self._under_way == 0
             self._to_close = transport
         for sock in sockets:
