@@ -195,7 +195,7 @@ def test_what_no_http_server_says_is_refused(master: Master, session: Session, a
 
 def test_headers_may_be_folded_or_come_twice(master: Master, session: Session) -> None:
     head = b"HTTP/1.1 429 Later\r\nX-Long: a\r\n  b\r\nX-Two: 1\r\nx-two: 2\r\nRETRY-AFTER:7\r\n"
-    head += b"Content-Length: 2\r\n\r\n{}"
+    head += b"Connection: close\r\nContent-Length: 2\r\n\r\n{}"  # as it is: else the next request may meet its end
     master.answer("POST /x", lambda call: master.Raw(head))
     with pytest.raises(errors.APIException) as caught:
         session.post("/x")
