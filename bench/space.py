@@ -97,7 +97,7 @@ def _lines(database: Database, engine: str) -> Iterator[Figure]:
     raw = spent = 0.0
     for first in range(0, _LINES, 50_000):
         batches = [_made(at, 1000) for at in range(first, min(_LINES, first + 50_000), 1000)]
-        raw += sum(len(line["log"]) + 1 for lines in batches for line in lines)
+        raw += sum(len(line.log) + 1 for lines in batches for line in lines)
         before = processor_time(_SELF)
         for lines in batches:
             with database.write() as session:
