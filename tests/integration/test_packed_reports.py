@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, update
 
-from api.auth.authentication import hash_password
 from api.errors import ApiError
 from api.ingest import metric_blocks
 from api.ingest.metrics_writer import MetricsWriter, _Work
@@ -25,7 +24,6 @@ from api.schemas.base import encode, plain
 from api.schemas.metrics import MetricReport
 from api.services.metric_sealing import MetricSealing
 from database import report_blocks, reports
-from database.migrate import migrate, seed
 from database.models import Experiment, Metric, MetricBlock, Trial, User
 from database.report_blocks import Report
 from database.session import Database
@@ -44,15 +42,9 @@ _WRITERS: dict[str, list[MetricsWriter]] = {}
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """One for all examples: each has trials of its own."""
-    from tests.integration.api.conftest import a_database
+    from tests.integration.api.conftest import a_seeded_database
 
-    database = Database(a_database(request, tmp_path_factory, "packed"))
-    migrate(database)
-    with database.write() as session:
-        seed(
-            session, cluster_name="test", admin_password_hash=hash_password("x" * 12, is_hashed=False),
-            pools=["default"],
-        )  # fmt: skip
+    database = a_seeded_database(request, tmp_path_factory, "packed")
     yield database
     for writer in _WRITERS.pop(database.url, []):
         writer._disconnect()

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Select, event, insert, select, text, update
 
-from api.auth.authentication import hash_password
 from api.queries import table_columns, trials
 from api.queries.experiments import SORT
 from api.queries.paging import Window
-from database.migrate import migrate, seed
 from database.models import Experiment, Trial, User
 from database.session import Database
 from database.types import utc_now
-from tests.integration.api.conftest import a_database
+from tests.integration.api.conftest import a_seeded_database
 
 SORTS = {"SORT_BY_BEST_VALIDATION_METRIC": "searcher_metric", "SORT_BY_LATEST_VALIDATION_METRIC": "latest_metric"}
 FEW, MANY = 100, 5000
@@ -26,13 +24,8 @@ FEW, MANY = 100, 5000
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Two experiments, of few trials and of many; one of ten trials has no metric."""
-    database = Database(a_database(request, tmp_path_factory, "sorted_trials"))
-    migrate(database)
+    database = a_seeded_database(request, tmp_path_factory, "sorted_trials")
     with database.write() as session:
-        seed(
-            session, cluster_name="test", admin_password_hash=hash_password("x" * 12, is_hashed=False),
-            pools=["default"],
-        )  # fmt: skip
         owner = session.scalars(select(User).limit(1)).one()
         for number, count in ((1, FEW), (2, MANY)):
             session.add(

@@ -17,9 +17,12 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from api.app import create_app
+from api.auth.authentication import hash_password
 from api.routes import tasks, trials, webhooks
 from api.services import log_sealing
 from api.settings import ApiSettings
+from database.migrate import migrate, seed
+from database.session import Database
 from tests.integration.api.served import ADMIN_PASSWORD, AGENT_TOKEN, Served, TemporalAway
 from tests.kit.servers import free_port
 from workers.api import server_of
@@ -36,6 +39,16 @@ def a_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         connection.execute(text(f"CREATE DATABASE {name}"))
     admin.dispose()
     return make_url(server).set(database=name).render_as_string(hide_password=False)
+
+
+def a_seeded_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, name: str) -> Database:
+    """As `a_database`, with today's schema and the rows of a first start. Close it."""
+    database = Database(a_database(request, tmp_path_factory, name))
+    migrate(database)
+    with database.write() as session:
+        password_hash = hash_password("x" * 12, is_hashed=False)
+        seed(session, cluster_name="test", admin_password_hash=password_hash, pools=["default"])
+    return database
 
 
 @pytest.fixture(scope="package", params=["sqlite", "postgres"])
