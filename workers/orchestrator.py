@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 from temporalio.client import Client
@@ -130,12 +130,13 @@ def new_worker(
     outgoing: Outgoing | None = None,
     provider_folder: Path | None = None,
     runner: WorkflowRunner = RUNNER,
+    further: Sequence[Callable[..., Any]] = (),
 ) -> Worker:
     """The worker that an orchestrator is.
 
     `threads` write its records; `roots`: folders that the operator named for checkpoints; `takes_over`: see
     `workers/versioning.py`; `build`: the version, if it is not this code's; `runner`: how workflow code is kept from
-    what would not be the same again.
+    what would not be the same again; `further`: activities of other workflows.
     """
     versions = deployment(build or build_id(), takes_over=takes_over)
     messenger = Messenger(client, pinned=None if takes_over else versions.version)
@@ -143,9 +144,12 @@ def new_worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
         workflows=workflows,
-        activities=record_activities(  # pyright: ignore[reportArgumentType]
-            database, roots=roots, outgoing=outgoing, provider_folder=provider_folder, messenger=messenger
-        ),
+        activities=[
+            *record_activities(  # pyright: ignore[reportArgumentType]
+                database, roots=roots, outgoing=outgoing, provider_folder=provider_folder, messenger=messenger
+            ),
+            *further,
+        ],
         activity_executor=threads,
         workflow_runner=runner,
         max_cached_workflows=max_cached_workflows,

@@ -45,6 +45,7 @@ from workflows.messages import (
     TrialEntry,
     TrialOrder,
     TrialOrders,
+    TrialReportBatch,
     TrialStanding,
     TrialStart,
     TrialStarts,
@@ -125,7 +126,7 @@ class Experiment:
 
     Messages: `command`, `complete_operations`, `amend`, `steer` and `post_operations` (updates) from the API;
     `validation_reported`, `progress_reported`, `move`, `budget`, `hold` and `gate_decided` (signals) from the API;
-    `trial_ended` (signal) from its trials.
+    `trial_ended` (signal) from its trials. What several trials report comes as one update, `take_reports`.
     """
 
     @workflow.init
@@ -155,6 +156,10 @@ class Experiment:
             self._recorded_queue = [event.id for event in run.search.queue()]
             run.is_recorded = False
         self._ordered: dict[str, TrialOrders] = {}
+        if run.is_ordered:
+            running = [key for key, entry in self._open.items() if not (entry.is_heir or entry.is_waiting)]
+            self._ordered = {request_id: self._orders(request_id) for request_id in running}
+            run.is_ordered = False
         self._ordered_state = run.state
         self._outgoing: set[asyncio.Task[None]] = set()
         self._unsent: dict[str, None] = {}  # trials that may have to hear of their orders by the next record, in order
@@ -176,6 +181,7 @@ class Experiment:
         self._ask_what_is_open()
         while True:
             if self._can_continue_as_new():
+                state.is_ordered = True
                 shorten(state)
                 workflow.continue_as_new(state)
             await self._work_off()
@@ -344,6 +350,15 @@ class Experiment:
             reason = ExitReason(ended.exit_reason)
             self._run.inbox.append(TrialExitedEarly(request_id=ended.request_id, reason=reason))
         self._close(ended.request_id)
+
+    @workflow.update
+    def take_reports(self, batch: TrialReportBatch) -> None:
+        """Take what several trials report, as the signals of these names do: in the history when it answers."""
+        for report in batch.reports:
+            if report.validation_reported is not None:
+                self.validation_reported(report.validation_reported)
+            if report.progress_reported is not None:
+                self.progress_reported(report.progress_reported)
 
     def _is_too_soon(self, request_id: str, take: Callable[[], None]) -> bool:
         """Hold a message of a trial until its number is known here: the activity that writes its record starts it."""

@@ -153,6 +153,7 @@ class ExperimentRun(BaseModel):
     template: TrialTemplate
     is_started: bool = False
     is_recorded: bool = False  # its row has this state, the first decision and the first trials already
+    is_ordered: bool = False  # its trials have heard what is wanted of them, as a run before this one ordered
     moves: int = 0  # between pools, as numbered by the records
     moved_because: str = ""  # the latest time
     trials: dict[str, TrialEntry] = Field(default_factory=dict[str, TrialEntry])
@@ -230,6 +231,19 @@ class ProgressReport(BaseModel):
 
     request_id: str
     progress: float
+
+
+class TrialReport(BaseModel):
+    """What a trial reports to its experiment: one of the two."""
+
+    validation_reported: ValidationReport | None = None
+    progress_reported: ProgressReport | None = None
+
+
+class TrialReportBatch(BaseModel):
+    """What trials report, in this order."""
+
+    reports: list[TrialReport]
 
 
 class OperationReport(BaseModel):

@@ -46,10 +46,12 @@ from workflows.messages import (
     ProviderChange,
     TaskRun,
     Timing,
+    TrialReport,
 )
 from workflows.scheduling.model import Claim
 from workflows.searchers import Amended, OperationsPosted, Steered
 from workflows.searchers.base import MANY
+from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
 _DEADLINE = timedelta(seconds=10)
@@ -74,6 +76,7 @@ class Commands:
         self._timing = timing
         self._client: Client | None = None
         self._updates: Updates | None = None
+        self._reports: TrialReports | None = None
         self._lock = asyncio.Lock()
         self._completions = Completions(self._complete_operations)
         #: starts an experiment's workflow if its start was held or is on its way: whether it did
@@ -344,10 +347,23 @@ class Commands:
 
     async def _update(self, workflow_id: str, update: str, *arguments: Any, result_type: type | None = None) -> Any:
         """To be translated: see `_translated`."""
-        client = await self.client()
+        updates = self._updates_over(await self.client())
+        return await updates.send(workflow_id, update, *arguments, within=_DEADLINE, result_type=result_type)
+
+    def _updates_over(self, client: Client) -> Updates:
         if self._updates is None:
             self._updates = Updates(client)
-        return await self._updates.send(workflow_id, update, *arguments, within=_DEADLINE, result_type=result_type)
+        return self._updates
+
+    async def pass_reports(self, workflow_id: str, reports: Sequence[TrialReport]) -> None:
+        """Send an experiment's workflow what its trials report; nothing if it is closed. Raises: Unavailable."""
+        client = await self.client()
+        if self._reports is None:
+            self._reports = TrialReports(client, self._updates_over(client))
+        try:
+            await self._reports.send_together(workflow_id, reports)
+        except RPCError as error:
+            raise _unavailable(error) from None
 
     async def collect_checkpoints(self, order: CleanupOrder) -> None:
         """Have the checkpoints of an experiment collected; one that is under way looks again. Raises: Unavailable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import groupby
 from typing import Any
 
 import structlog
@@ -32,6 +33,7 @@ from workflows.messages import (
     NamespaceRemovalOrder,
     PoolRun,
     TaskRun,
+    TrialReport,
 )
 
 log = structlog.get_logger()
@@ -148,13 +150,24 @@ class Dispatcher:
     async def _send_all(self, entries: list[Outbox]) -> None:
         sent: list[int] = []
         try:
-            for entry in entries:
-                with tracing.resumed(entry.trace):
-                    await self._send(entry)
-                sent.append(entry.id)
+            for are_of_trials, group in groupby(entries, lambda entry: entry.kind in TrialReport.model_fields):
+                together = list(group)
+                if are_of_trials:
+                    with tracing.resumed(together[0].trace):
+                        await self._pass_reports(together)
+                    sent += [entry.id for entry in together]
+                    continue
+                for entry in together:
+                    with tracing.resumed(entry.trace):
+                        await self._send(entry)
+                    sent.append(entry.id)
         finally:
             if sent:
                 await asyncio.to_thread(self.mark_sent, sent)
+
+    async def _pass_reports(self, entries: list[Outbox]) -> None:
+        messages = [TrialReport.model_validate({entry.kind: entry.payload}) for entry in entries]
+        await self._commands.pass_reports(entries[0].workflow_id, messages)
 
     async def _send(self, entry: Outbox) -> None:
         if entry.kind == START_EXPERIMENT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from temporalio.api.enums.v1 import EventType
@@ -12,7 +13,7 @@ from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
 from tests.kit.simulated import IdleTrial, Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
-from workflows.messages import ExperimentRun
+from workflows.messages import ExperimentRun, TrialOrders, TrialRun
 from workflows.searchers.replay import parse_lines, replay
 from workflows.trial import Trial
 
@@ -45,11 +46,14 @@ async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
             assert replay(header.new_search(), decisions) is None
             each = await runs(running.temporal, f"experiment-{experiment_id}")
             assert len(each) > 1, "the history was cut"
-            print(f"{TRIALS} trials: {len(each)} runs, {sum(r.events for r in each) / TRIALS:.1f} events a trial")
             assert max(run.size_bytes for run in each) < 10 * 2**20
             last = await _started_with(running.temporal, experiment_id, each[-1])
             assert last.retired > 100, "what is over is not carried on"
             assert last.retired + len(last.trials) <= TRIALS
+            ids = [trial["id"] for trial in await running.trials(experiment_id)]
+            heard = [await _orders_of(running.temporal, trial_id) for trial_id in ids]
+            assert any(len(orders) > 1 for orders in heard), "some were stopped"
+            assert [each for each in heard if any(one == next_ for one, next_ in pairwise(each))] == []
 
 
 async def _started_with(client: Client, experiment_id: int, run: Run) -> ExperimentRun:
@@ -60,6 +64,22 @@ async def _started_with(client: Client, experiment_id: int, run: Run) -> Experim
         [found] = await client.data_converter.decode(given, [ExperimentRun])
         return found
     raise AssertionError("it has no history")
+
+
+async def _orders_of(client: Client, trial_id: int) -> list[TrialOrders]:
+    """What a trial heard, from what it began with on. An order that an activity sent twice counts once."""
+    heard: dict[int, TrialOrders] = {}
+    async for event in client.get_workflow_handle(f"trial-{trial_id}").fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            given = event.workflow_execution_started_event_attributes.input.payloads
+            [run] = await client.data_converter.decode(given, [TrialRun])
+            heard[0] = run.orders
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            [orders] = await client.data_converter.decode(
+                event.workflow_execution_signaled_event_attributes.input.payloads, [TrialOrders]
+            )
+            heard[orders.sequence] = orders
+    return [heard[sequence].model_copy(update={"sequence": 0}) for sequence in sorted(heard)]
 
 
 async def test_all_of_many_trials_hear_of_a_command(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from temporalio import workflow
 from temporalio.client import Client
 
+from tests.kit.trial_reports import send_report
 from workflows import names
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import AllocationNotice, TrialEnded, TrialOrders, TrialRun, ValidationReport
+from workflows.messages import AllocationNotice, TrialEnded, TrialOrders, TrialReport, TrialRun, ValidationReport
 from workflows.options import tell
 
 
@@ -38,7 +39,6 @@ class SimulatedTrial:
     @workflow.run
     async def run(self, run: TrialRun) -> TrialState:
         """Report, then end as a trial that has come to its end by itself, or that was told to stop."""
-        experiment = names.experiment_workflow(run.experiment_id)
         await workflow.wait_condition(lambda: self._orders.state is not TrialState.PAUSED)
         quality = int(run.request_id[:4], 16)
         for time in TIMES:
@@ -46,7 +46,7 @@ class SimulatedTrial:
                 break
             metrics = {"loss": quality / time, "epoch": time}
             report = ValidationReport(request_id=run.request_id, steps_completed=time, metrics=metrics)
-            await tell(experiment, "validation_reported", report)
+            await send_report(run.experiment_id, TrialReport(validation_reported=report))
         return await _end(run)
 
     @workflow.signal
@@ -100,7 +100,6 @@ class LiveTrial:
     @workflow.run
     async def run(self, run: TrialRun) -> TrialState:
         """Report until stopped."""
-        experiment = names.experiment_workflow(run.experiment_id)
         step = 0
         pause = workflow.random().uniform(0, PERIOD_S)
         while not (self._orders.is_stopped or self._orders.state.is_stopping):
@@ -112,7 +111,7 @@ class LiveTrial:
                 step, pause = step + 1, PERIOD_S
             metrics = {"loss": 1.0 / step, "epoch": step}
             report = ValidationReport(request_id=run.request_id, steps_completed=step, metrics=metrics)
-            await tell(experiment, "validation_reported", report)
+            await send_report(run.experiment_id, TrialReport(validation_reported=report))
         return await _end(run)
 
     @workflow.signal

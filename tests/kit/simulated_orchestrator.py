@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.kit.simulated import LiveTrial
+from tests.kit.trial_reports import ReportActivities
 from workers import orchestrator
 from workflows.trial import Trial
 
 if __name__ == "__main__":
     orchestrator.WORKFLOWS[:] = [LiveTrial if workflow is Trial else workflow for workflow in orchestrator.WORKFLOWS]
+    orchestrator.new_worker = partial(orchestrator.new_worker, further=[ReportActivities().report])
     orchestrator.run()

@@ -1,0 +1,102 @@
+"""Reports go together when they come together, and by signals where no update is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, cast
+
+import pytest
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from workflows.messages import ProgressReport, TrialReport, ValidationReport
+from workflows.trial_reports import TrialReports
+from workflows.updates import Updates
+
+_UNKNOWN = RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b"")
+_DENIED = RPCError("who are you", RPCStatusCode.PERMISSION_DENIED, b"")
+
+
+class _Temporal:
+    """Notes what it is sent: as client, as handle and as `Updates`."""
+
+    def __init__(self, refusal: Exception | None = None, *, takes_signals: bool = True) -> None:
+        self.refusal, self.takes_signals = refusal, takes_signals
+        self.signals: list[tuple[str, dict[str, Any]]] = []
+        self.updates: list[list[dict[str, Any]]] = []
+
+    def get_workflow_handle(self, _: str) -> _Temporal:
+        return self
+
+    async def signal(self, name: str, said: dict[str, Any], **_: Any) -> None:
+        if not self.takes_signals:
+            raise _UNKNOWN
+        self.signals.append((name, said))
+
+    async def send(self, _: str, __: str, said: dict[str, Any], **___: Any) -> None:
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        self.updates.append(said["reports"])
+
+
+def _sender(temporal: _Temporal) -> TrialReports:
+    return TrialReports(cast("Client", temporal), cast("Updates", temporal))
+
+
+def _progress(number: int) -> TrialReport:
+    return TrialReport(progress_reported=ProgressReport(request_id=f"r{number}", progress=0.5))
+
+
+async def test_one_message_of_a_quiet_experiment_is_a_signal() -> None:
+    temporal = _Temporal()
+    report = ValidationReport(request_id="r", steps_completed=1, metrics={"loss": math.nan})
+    await _sender(temporal).send("experiment-1", TrialReport(validation_reported=report))
+    [(name, said)] = temporal.signals
+    assert (name, said["request_id"], temporal.updates) == ("validation_reported", "r", [])
+    assert math.isnan(said["metrics"]["loss"])
+
+
+async def test_messages_that_come_together_go_in_order_and_a_hundred_at_most() -> None:
+    temporal = _Temporal()
+    await _sender(temporal).send_together("experiment-1", [_progress(number) for number in range(250)])
+    assert [len(each) for each in temporal.updates] == [100, 100, 50]
+    sent = [each["progress_reported"]["request_id"] for batch in temporal.updates for each in batch]
+    assert sent == [f"r{number}" for number in range(250)]
+    assert temporal.signals == []
+
+
+async def test_experiment_that_is_not_quiet_gets_no_signal() -> None:
+    temporal = _Temporal()
+    sender = _sender(temporal)
+    await sender.send("experiment-1", _progress(1))
+    await sender.send("experiment-1", _progress(2))
+    await sender.send("experiment-2", _progress(3))
+    assert (len(temporal.signals), len(temporal.updates)) == (2, 1)
+
+
+async def test_signals_go_where_no_update_is_taken() -> None:
+    temporal = _Temporal(WorkflowUpdateFailedError(ValueError("no handler")))
+    await _sender(temporal).send_together("experiment-1", [_progress(1), _progress(2)])
+    assert [said["request_id"] for _, said in temporal.signals] == ["r1", "r2"]
+
+
+async def test_closed_experiment_needs_to_know_nothing() -> None:
+    await _sender(_Temporal(_UNKNOWN)).send_together("experiment-1", [_progress(1), _progress(2)])
+    await _sender(_Temporal(takes_signals=False)).send("experiment-1", _progress(1))
+
+
+async def test_each_sender_hears_of_a_failure_and_the_next_message_goes() -> None:
+    temporal = _Temporal()
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise _DENIED
+
+    sender, kept = _sender(temporal), temporal.signal
+    temporal.signal = refused
+    with pytest.raises(RPCError):
+        await sender.send("experiment-1", _progress(1))
+    temporal.signal = kept
+    await sender.send("experiment-2", _progress(2))
+    assert len(temporal.signals) == 1
