@@ -23,6 +23,7 @@ _FAST = (
     "history.visibilityProcessorMaxPollRPS=200",
     'history.timerProcessorMaxTimeShift="10ms"',
     "matching.useNewMatcher=true",  # the one that knows priorities
+    "system.enableActivityEagerExecution=true",  # records are written without a way through the task queue
 )
 
 
@@ -110,3 +111,5 @@ def command(program: Path, *, port: int, ui_port: int, database: Path, durable: 
 
 if __name__ == "__main__":
     asyncio.run(_download(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # a thread of the SDK that comes back into an interpreter that is being taken down ends it with a dump

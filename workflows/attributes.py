@@ -18,7 +18,7 @@ from temporalio.common import (
 
 #: After so long, a step that a worker had begun when it died is given to another one. A run of an experiment is
 #: kept short enough to be replayed in a fraction of that.
-STEP_LIMIT = timedelta(seconds=5)
+STEP_LIMIT = timedelta(seconds=4.5)
 #: Who decides for many goes first when many tasks wait, as after an orchestrator's death: experiments and pools.
 FIRST, ORDINARY = Priority(priority_key=1), Priority(priority_key=3)
 

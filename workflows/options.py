@@ -26,7 +26,7 @@ RECORD_RETRY = RetryPolicy(
 )
 
 #: An orchestrator that dies while it writes a record is noticed so soon; it beats by `activities.heartbeats`.
-_NOTICED_WITHIN = timedelta(seconds=4)
+_NOTICED_WITHIN = timedelta(seconds=3)
 
 
 async def record_once(call: Callable[[In], Out], order: In) -> Out:
@@ -92,6 +92,7 @@ async def suggest(order: SuggestOrder) -> Suggestion:
         order,
         task_queue=ORCHESTRATOR_QUEUE,
         start_to_close_timeout=timedelta(minutes=10),
+        heartbeat_timeout=timedelta(seconds=30),
         retry_policy=RetryPolicy(maximum_interval=timedelta(seconds=30)),
         summary=f"point {order.number}",
     )

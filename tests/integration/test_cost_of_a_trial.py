@@ -6,6 +6,7 @@ A change that makes a trial dearer fails here. Where that is worth it, raise the
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 
 from sqlalchemy import event
@@ -67,6 +68,23 @@ async def test_trial_costs_no_more_events_messages_and_statements_than_agreed(cl
     each = {name: counted[name] / _TRIALS for name in _MOST}
     print(each)
     assert {name: cost for name, cost in each.items() if cost > _MOST[name]} == {}
+    assert await _records_way(cluster, experiment_id) < 1, "records go by a task queue again: see ADR 77"
+
+
+async def _records_way(cluster: Platform, experiment_id: int) -> float:
+    """The median time from the order of an experiment's record to its start, in ms."""
+    history = await cluster.temporal.get_workflow_handle(f"experiment-{experiment_id}").fetch_history()
+    ordered = {
+        each.event_id: each.event_time.ToDatetime()
+        for each in history.events
+        if each.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    }
+    began = {
+        each.activity_task_started_event_attributes.scheduled_event_id: each.event_time.ToDatetime()
+        for each in history.events
+        if each.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED
+    }
+    return statistics.median((began[id_] - at).total_seconds() * 1000 for id_, at in ordered.items())
 
 
 async def _count(cluster: Platform, workflow_id: str, events: str, counted: Counter[str]) -> int:

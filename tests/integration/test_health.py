@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -16,12 +15,11 @@ import httpx
 from tests.kit.patience import PATIENCE
 from tests.kit.platform import Platform
 from tests.kit.replicas import Replica
-from tests.kit.servers import free_port
+from tests.kit.servers import environment_of_a_part, free_port
 
 
 def _environment(**settings: Any) -> dict[str, str]:
-    own = {key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")}
-    return own | {f"UNDETERRED_{name.upper()}": str(value) for name, value in settings.items()}
+    return environment_of_a_part({f"UNDETERRED_{name.upper()}": str(value) for name, value in settings.items()})
 
 
 def _process(name: str, environment: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import psutil
@@ -326,6 +326,11 @@ def systemd_analyze_program() -> str:
     return _program("systemd-analyze", "systemd")
 
 
+def perf_program() -> str:
+    """perf, which samples what any process does."""
+    return _program("perf", "linux-perf")
+
+
 def haproxy_program() -> str:
     """A load balancer."""
     return _program("haproxy", "haproxy", lambda: shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin"))
@@ -353,6 +358,11 @@ def cni_plugins() -> str:
 def ip_program() -> str:
     """The program that makes networks for hosts of tests."""
     return _program("ip", "iproute2")
+
+
+def environment_of_a_part(settings: Mapping[str, str]) -> dict[str, str]:
+    """What a process of the platform gets: these settings, and of this process' environment what is no setting."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")} | dict(settings)
 
 
 def free_port() -> int:

@@ -35,6 +35,7 @@ _DYNAMIC = {
     "history.transferProcessorMaxPollRPS": 2000,
     "history.timerProcessorMaxPollRPS": 2000,
     "matching.useNewMatcher": True,
+    "system.enableActivityEagerExecution": True,
 }
 
 
