@@ -54,6 +54,10 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 _EVERYWHERE = ("0.0.0.0", "::")
 _HOST_NAME = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 _READY_WITHIN_S = 60.0
+#: Temporal's dev server looks for free ports for its own services, and listens there later. On a busy machine an
+#: outgoing connection has one of them by then now and again, and the server ends.
+_TEMPORAL_STARTS = 3
+_PORT_WAS_TAKEN = "address already in use"
 #: What all parts get from the environment of `det up`, if it is set.
 _TEMPORAL_SETTINGS = [f"UNDETERRED_{name.upper()}" for name in TemporalSettings.model_fields]
 #: What the API gets as well.
@@ -346,8 +350,7 @@ class Cluster:
     def _start(self, state: ClusterState, wanted: argparse.Namespace, network: str | None) -> str | None:
         """Start what does not run; returns the admin's password if this is the first start."""
         database = os.environ.get("UNDETERRED_DATABASE_URL") or f"sqlite:///{self.folder / 'undeterred.db'}"
-        base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
-        base["PYTHONUNBUFFERED"] = "1"
+        base = _environment()
         temporal = _given(*_TEMPORAL_SETTINGS, "UNDETERRED_OTLP_ENDPOINT") | {
             "UNDETERRED_TEMPORAL_ADDRESS": state.temporal_address
         }
@@ -366,14 +369,7 @@ class Cluster:
             first_start = {"UNDETERRED_ADMIN_PASSWORD": password}
 
         if state.temporal_port and self.process("temporal").pid() is None:
-            try:
-                program = find_or_get(_say)
-            except NoTemporal as error:
-                raise ClusterError(str(error)) from None
-            line = command(
-                program, port=state.temporal_port, ui_port=state.ui_port, database=self.folder / "temporal.db"
-            )
-            self.process("temporal").start(line, base)
+            self._start_temporal(state)
         serving, trusting = _serving(self._served), _trusting(self._served)
         outgoing = _given("UNDETERRED_ALLOWED_NETWORKS", "UNDETERRED_OWN_BUCKETS")
         self._start_part(
@@ -423,6 +419,14 @@ class Cluster:
         self._start_part("agent", base | temporal | agent_token | agent)
         return password
 
+    def _start_temporal(self, state: ClusterState) -> None:
+        try:
+            program = find_or_get(_say)
+        except NoTemporal as error:
+            raise ClusterError(str(error)) from None
+        line = command(program, port=state.temporal_port, ui_port=state.ui_port, database=self.folder / "temporal.db")
+        self.process("temporal").start(line, _environment())
+
     def _saved_password(self) -> str:
         """Kept until the first start is complete, so that an interrupted one does not leave an unknown password."""
         path = self.folder / "first-password"
@@ -439,19 +443,25 @@ class Cluster:
 
     def _wait(self, state: ClusterState) -> None:
         deadline = time.monotonic() + _READY_WITHIN_S
-        waiting = state.parts
+        waiting = set(state.parts)
+        starts = 1
         while waiting:
-            for name in list(waiting):
+            for name in state.parts:
                 process = self.process(name)
                 if process.pid() is None:
-                    raise ClusterError(
-                        f"{name} ended right after its start; the end of {process.log}:\n{process.last_lines()}"
-                    )
-                if self._answers(name, state):
+                    if name != "temporal" or starts == _TEMPORAL_STARTS or _PORT_WAS_TAKEN not in process.last_lines():
+                        raise ClusterError(
+                            f"{name} ended right after its start; the end of {process.log}:\n{process.last_lines()}"
+                        )
+                    starts += 1
+                    waiting.add(name)
+                    self._start_temporal(state)
+                elif name in waiting and self._answers(name, state):
                     waiting.remove(name)
             if waiting and time.monotonic() > deadline:
-                logs = ", ".join(str(self.process(name).log) for name in waiting)
-                raise ClusterError(f"{', '.join(waiting)} did not answer within {_READY_WITHIN_S:g} s; see {logs}")
+                late = sorted(waiting, key=state.parts.index)
+                logs = ", ".join(str(self.process(name).log) for name in late)
+                raise ClusterError(f"{', '.join(late)} did not answer within {_READY_WITHIN_S:g} s; see {logs}")
             if waiting:
                 time.sleep(0.03)
 
@@ -668,6 +678,12 @@ def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _environment() -> dict[str, str]:
+    """What every part gets of the environment of `det up`: what is no setting."""
+    base = {key: value for key, value in os.environ.items() if not key.startswith(("UNDETERRED_", "DET_"))}
+    return base | {"PYTHONUNBUFFERED": "1"}
 
 
 def _given(*names: str) -> dict[str, str]:

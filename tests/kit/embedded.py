@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.kit import records
 from tests.kit.patience import PATIENCE
-from tests.kit.servers import REPOSITORY, free_port
+from tests.kit.servers import REPOSITORY, environment_of_a_part, free_port
 
 TORCH_PYTHON = REPOSITORY / ".venv-torch" / "bin" / "python"
 PARTS = ("api", "orchestrator", "agent", "temporal")
@@ -116,12 +116,12 @@ class Embedded:
 
     def another(self, part: str, **more: str) -> subprocess.Popen[bytes]:
         """Another process of a part, on the cluster's database and its Temporal; the caller ends it."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")}
-        environment |= {
+        settings = {
             "UNDETERRED_DATABASE_URL": f"sqlite:///{self.folder / 'undeterred.db'}",
             "UNDETERRED_TEMPORAL_ADDRESS": f"127.0.0.1:{self.environment['UNDETERRED_TEMPORAL_PORT']}",
             **more,
         }
+        environment = environment_of_a_part(settings)
         with (self.folder / "logs" / f"{part}-more.log").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", f"workers.{part}"], env=environment, stdout=log, stderr=log)
 

@@ -1,13 +1,14 @@
 """Training scripts of the tests: small, and real users of the Core API."""
 
 TRAIN = '''
-"""Trains as long as the search asks, reports each step, checkpoints, resumes, leaves when told."""
+"""Trains as long as the search asks, or until a file is there; reports each step, checkpoints, resumes, leaves when told."""
 import json, os, sys, time
 import determined as det
 from determined import core
 
 info = det.get_cluster_info()
 hparams = info.trial.hparams
+enough = hparams.get("until", "")
 steps = 0
 with core.init() as context:
     if info.latest_checkpoint:
@@ -18,7 +19,7 @@ with core.init() as context:
         with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
             (path / "state.json").write_text(json.dumps({"steps": steps}))
     for op in context.searcher.operations():
-        while steps < op.length:
+        while steps < op.length and not os.path.exists(enough):
             time.sleep(hparams.get("sleep", 0))
             steps += 1
             context.train.report_training_metrics(steps, {"loss": 1 / steps})
