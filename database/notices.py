@@ -1,6 +1,6 @@
-"""Notices from one process to another that an allocation changed, so that nobody asks for it again and again. ADR 60.
+"""Notices from one process to another that an allocation is to leave or has ended: nobody asks for that. ADR 60.
 
-A notice only says where to look: what it is about stands in the records, and one that is lost costs time, nothing else.
+They come from what was committed. What they are about stands in the records: one that is lost costs time, nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 
 import psycopg
 import structlog
@@ -20,10 +21,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from database.session import Database
+from database.types import utc_now
 
 log = structlog.get_logger()
 
-#: An allocation's id, or None: any may have changed.
+#: The id of an allocation that is to leave, or has ended; None: any may.
 Notice = str | None
 
 _CHANNEL = "undeterred_allocations"
@@ -33,12 +35,15 @@ _QUIET_S = 30.0
 _UNHEARD_S = 0.2
 _HEARD_WITHIN_S = 2.0
 _SQLITE_TICK_S = 0.01
-#: The longest that looking after a commit is put off: by then many polls want to know.
-_SQLITE_REST_S = 0.5
+#: An end is a notice in the first commit after it that is looked after: within so long.
+_LATELY_S = 10.0
 
 
 def notify(session: Session, allocation_id: str) -> None:
-    """Send a notice once this transaction is committed. SQLite needs none: a change of the file is one."""
+    """Notice once this transaction is committed that an allocation is to leave, or has ended.
+
+    SQLite needs none sent: who listens looks after each change of the file.
+    """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_notify(_CHANNEL, allocation_id)))
 
@@ -95,20 +100,37 @@ def _send(database: Database, payload: str) -> None:
 
 
 async def _of_sqlite(database: Database, wanted: asyncio.Event) -> AsyncGenerator[Notice]:
-    """Any commit of another connection is a notice: the file counts them.
+    """Any commit of another connection is a reason to look: the file counts them.
 
-    Looking after each may take a tenth of the time at most, however many commits there are, as long as it takes less
-    than a twentieth of a second.
+    Looking takes a tenth of this thread's time at most, however many commits there are. What it takes is measured in
+    processor time: on a busy machine one look that stood still would put the next one off for long.
     """
     with contextlib.closing(sqlite3.connect(str(make_url(database.url).database), isolation_level=None)) as connection:
-        seen, again_at = None, 0.0
         while True:
             await wanted.wait()
-            version = connection.execute("PRAGMA data_version").fetchone()
-            began = time.monotonic()
-            if version != seen and began >= again_at:
-                seen = version
-                yield None
-                took = time.monotonic() - began
-                again_at = began + took + min(_SQLITE_REST_S, 10 * took)
-            await asyncio.sleep(_SQLITE_TICK_S)
+            seen, known = _version(connection), _changed(connection)  # what changes after this is a notice
+            all_again_at, look_again_at = time.monotonic() + _QUIET_S, 0.0
+            yield None
+            while wanted.is_set() and (now := time.monotonic()) < all_again_at:
+                if now >= look_again_at and (version := _version(connection)) != seen:
+                    began, seen, before = time.thread_time(), version, known
+                    known = _changed(connection)
+                    look_again_at = time.monotonic() + 10 * (time.thread_time() - began)
+                    for allocation_id in known - before:
+                        yield allocation_id
+                await asyncio.sleep(_SQLITE_TICK_S)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA data_version").fetchone()[0]
+
+
+def _changed(connection: sqlite3.Connection) -> set[str]:
+    """Allocations that are to leave, and those that ended just now."""
+    lately = (utc_now() - timedelta(seconds=_LATELY_S)).replace(tzinfo=None).isoformat(" ", "microseconds")
+    leaving = connection.execute(
+        "SELECT id FROM allocations WHERE ended_at IS NULL AND preempt_requested_at IS NOT NULL"
+        " UNION ALL SELECT id FROM allocations WHERE ended_at >= ?",
+        (lately,),
+    )
+    return {row[0] for row in leaving}

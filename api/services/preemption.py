@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Sequence
 
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -46,13 +47,13 @@ class PreemptionWatch:
         return True
 
     async def run(self) -> None:
-        """Look at what notices are about, until cancelled; while nobody waits, the database is not asked either."""
+        """Answer polls as notices come, until cancelled; while nobody waits, the database is not asked either."""
         async with contextlib.aclosing(notices(self._database, self._some)) as noticed:
             async for notice in noticed:
                 if notice is None:
                     await self._look(list(self._watchers))
-                elif notice in self._watchers:
-                    await self._look([notice])
+                else:
+                    self._answer([notice])
 
     async def _look(self, ids: list[str]) -> None:
         if not ids:
@@ -62,6 +63,9 @@ class PreemptionWatch:
         except SQLAlchemyError:  # the database is away: polls end by their time-out and come again
             await asyncio.sleep(1.0)
             return
+        self._answer(leaving)
+
+    def _answer(self, leaving: Sequence[str]) -> None:
         for allocation_id in leaving:
             for event in self._watchers.get(allocation_id, ()):
                 event.set()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event, text
@@ -26,16 +27,23 @@ WHERE query LIKE 'LISTEN %' AND datname = current_database()"""
 POLLS = 1000
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with seeded(database_url) as database:
+@contextlib.contextmanager
+def with_allocations(url: str, count: int) -> Iterator[Database]:
+    """A database with a task whose allocations `t.1`, `t.2` … all run."""
+    with seeded(url) as database:
         with database.write() as session:
             session.add(Task(id="t", kind="COMMAND", name="t", state="ACTIVE", owner_id=1, workspace_id=1, job_id="j"))
             session.flush()
             session.add_all(
                 Allocation(id=f"t.{n}", task_id="t", run_id=n, pool="default", slots=0, state="RUNNING", placements=[])
-                for n in range(1, POLLS + 1)
+                for n in range(1, count + 1)
             )
+        yield database
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with with_allocations(database_url, POLLS) as database:
         yield database
 
 
@@ -88,12 +96,37 @@ async def test_open_polls_ask_the_database_nothing_until_they_are_answered(datab
         await asyncio.to_thread(change, database)
         assert await poll
         assert time.monotonic() - began < 5
-        assert 0 < len(asked) < 10, "one look is for all of them"
+        assert len(asked) < 10, "what a notice says is not asked for by each poll"
         assert not any(other.done() for other in others)
     finally:
         for task in (running, *others):
             task.cancel()
         await asyncio.gather(running, *others, return_exceptions=True)
+
+
+async def test_sqlite_notices_who_is_to_leave_and_who_has_ended_and_nothing_else(tmp_path: Path) -> None:
+    def end(allocation_id: str) -> None:
+        with database.write() as session:
+            session.get_one(Allocation, allocation_id).ended_at = utc_now()
+
+    def write_something_else(number: int) -> None:
+        with database.write() as session:
+            session.get_one(Task, "t").message = f"note {number}"
+
+    with with_allocations(f"sqlite:///{tmp_path}/records.db", 4) as database:
+        end("t.4")
+        async with heard(database) as queue:
+            for number in range(50):
+                await asyncio.to_thread(write_something_else, number)
+            await asyncio.to_thread(change, database)
+            assert await asyncio.wait_for(queue.get(), 20) == "t.1"
+            await asyncio.to_thread(end, "t.2")
+            assert await asyncio.wait_for(queue.get(), 20) == "t.2"
+            await asyncio.to_thread(write_something_else, 51)
+            await asyncio.to_thread(end, "t.1")  # it was a notice already, as one that is to leave
+            await asyncio.to_thread(end, "t.3")
+            assert await asyncio.wait_for(queue.get(), 20) == "t.3"
+            assert queue.empty()
 
 
 async def test_notice_of_a_transaction_that_failed_is_not_sent(postgres_database: str) -> None:
