@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice
+from operator import sub
 from typing import Any, NamedTuple, cast
 
 import orjson
-from sqlalchemy import Row, Table, delete, insert, select, text
+from sqlalchemy import Row, Table, bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from database.models import LogBlock, LogBlockContainer, TaskLog
@@ -184,7 +185,10 @@ def write(session: Session, task_id: str, ids: Sequence[int], lines: Lines) -> N
         lines: At least one.
     """
     given = lines.columns
-    times = [(stamp - _EPOCH) // _MICROSECOND for stamp in given["timestamp"]]
+    stamps = {
+        stamp: (stamp - _EPOCH) // _MICROSECOND for stamp in dict.fromkeys(given["timestamp"])
+    }  # often one for all
+    times = [stamps[stamp] for stamp in given["timestamp"]]
     columns: dict[str, Any] = {
         "ids": None if ids[-1] - ids[0] == len(ids) - 1 else _gaps(ids),
         "times": _gaps(times),
@@ -206,18 +210,38 @@ def write(session: Session, task_id: str, ids: Sequence[int], lines: Lines) -> N
     }  # fmt: skip
     # not through the ORM, which costs more than the statements
     connection = session.connection()
-    block_id = connection.execute(insert(_BLOCKS).returning(_BLOCKS.c.id), block).scalar_one()
     origins = [
-        {"block_id": block_id, "container_id": name, "first_offset": min(some), "last_offset": max(some)}
+        {"container_id": name, "first_offset": min(some), "last_offset": max(some)}
         for name, some in lines.offsets().items()
     ]
+    if len(origins) == 1 and connection.dialect.name == "postgresql":
+        connection.execute(_WITH_CONTAINER, block | origins[0])
+        return
+    block_id = connection.execute(_INSERT, block).scalar_one()
     if origins:
-        connection.execute(insert(_CONTAINERS), origins)
+        connection.execute(insert(_CONTAINERS), [{"block_id": block_id, **origin} for origin in origins])
+
+
+_INSERT = insert(_BLOCKS).returning(_BLOCKS.c.id)
+_ORIGIN = [_CONTAINERS.c[name] for name in ("block_id", "container_id", "first_offset", "last_offset")]
+
+
+def _with_container() -> Any:
+    """Both rows in one statement, for PostgreSQL: most blocks have lines of one container."""
+    columns = [column for column in _BLOCKS.c if column.name != "id"]
+    made = _INSERT.values({column: bindparam(column.name, type_=column.type) for column in columns}).cte("made")
+    values = [bindparam(column.name, type_=column.type) for column in _ORIGIN[1:]]
+    return insert(_CONTAINERS).from_select(_ORIGIN, select(made.c.id, *values))
+
+
+_WITH_CONTAINER = _with_container()
 
 
 def _gaps(numbers: Sequence[int]) -> list[int]:
     """The first, and how much each is more than the one before."""
-    return [numbers[0], *(after - before for before, after in pairwise(numbers))]
+    if isinstance(numbers, range):
+        return [numbers[0]] + [numbers.step] * (len(numbers) - 1)
+    return [numbers[0], *map(sub, islice(numbers, 1, None), numbers)]
 
 
 def _packed(values: Sequence[Any]) -> tuple[list[Any], list[int] | None]:
@@ -253,13 +277,16 @@ def lock(session: Session, task_id: str, *, alone: bool) -> bool:
     """
     if session.get_bind().dialect.name != "postgresql":
         return True
-    call = "pg_try_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
-    held = session.execute(text(f"SELECT {call}({_LOCKS}, hashtext(:task) & {_TASKS})"), {"task": task_id}).scalar_one()
+    held = session.connection().execute(_LOCK[alone], {"task": task_id}).scalar_one()
     return not alone or bool(held)
 
 
 #: The class of these locks: no other of ours has it. Tasks share 512 of them, as a transaction may be about thousands.
 _LOCKS, _TASKS = 7_041, 511
+_LOCK = {
+    alone: text(f"SELECT {call}({_LOCKS}, hashtext(:task) & {_TASKS})")
+    for alone, call in ((True, "pg_try_advisory_xact_lock"), (False, "pg_advisory_xact_lock_shared"))
+}
 
 
 #: One row, whose third column is there if others took ids in between. The name of the sequence is looked up once.
@@ -273,7 +300,7 @@ _NEXT_IDS = text(
 def next_ids(session: Session, count: int) -> Sequence[int]:
     """Ids for new lines, ascending, behind all that there are."""
     if session.get_bind().dialect.name == "postgresql":
-        first, last, each = session.execute(_NEXT_IDS, {"count": count}).one().tuple()
+        first, last, each = session.connection().execute(_NEXT_IDS, {"count": count}).one().tuple()
         return each or range(first, last + 1)
     own = {"count": count}
     more = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'task_logs' RETURNING seq")
@@ -284,17 +311,22 @@ def next_ids(session: Session, count: int) -> Sequence[int]:
     return range(last - count + 1, last + 1)
 
 
+#: Blocks that may have lines of a container, from one offset to another.
+_HAVE = (
+    select(*READ)
+    .join(LogBlockContainer, LogBlockContainer.block_id == LogBlock.id)
+    .where(LogBlockContainer.container_id == bindparam("container"))
+    .where(LogBlockContainer.last_offset >= bindparam("first"), LogBlockContainer.first_offset <= bindparam("last"))
+)
+
+
 def known(session: Session, wanted: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
     """Lines in blocks, by container and offset: among others those of these that are in one."""
     found: set[tuple[str, int]] = set()
+    connection = session.connection()
     for container, offsets in wanted.items():
-        statement = (
-            select(*READ)
-            .join(LogBlockContainer, LogBlockContainer.block_id == LogBlock.id)
-            .where(LogBlockContainer.container_id == container, LogBlockContainer.last_offset >= min(offsets))
-            .where(LogBlockContainer.first_offset <= max(offsets))
-        )
-        for row in session.execute(statement):
+        span = {"container": container, "first": min(offsets), "last": max(offsets)}
+        for row in connection.execute(_HAVE, span):
             block = Block(row)
             mine = zip(block.column("container_id"), block.offsets, strict=True)
             found.update((name, offset) for name, offset in mine if name == container and offset is not None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import select, text
+from sqlalchemy import bindparam, select, text
 from sqlalchemy.orm import Session
 
 from database import log_blocks
@@ -55,15 +55,20 @@ def insert_columns(session: Session, lines: Lines) -> None:
         _insert_rows(session, lines)
 
 
+#: Of rows of a container, from one offset to another, what tells them apart.
+_ROWS = select(TaskLog.container_id, TaskLog.line_offset).where(
+    TaskLog.container_id == bindparam("container"),
+    TaskLog.line_offset.between(bindparam("first"), bindparam("last")),
+)
+
+
 def _insert_block(session: Session, task_id: str, lines: Lines) -> None:
     """As a block: of what was not there before, in blocks or rows."""
     own = lines.offsets()
     there: set[Any] = log_blocks.known(session, own)
     for container, offsets in own.items():
-        rows = select(TaskLog.container_id, TaskLog.line_offset).where(
-            TaskLog.container_id == container, TaskLog.line_offset.between(min(offsets), max(offsets))
-        )
-        there.update(session.execute(rows).tuples())
+        span = {"container": container, "first": min(offsets), "last": max(offsets)}
+        there.update(session.connection().execute(_ROWS, span).tuples())
     if there or any(len(offsets) != len(set(offsets)) for offsets in own.values()):
         fresh: list[int] = []
         for place, key in enumerate(lines.keys()):

@@ -146,7 +146,7 @@ def lines(
         statement = statement.where(TaskLog.id < below)
     ordered = statement.order_by(TaskLog.id.desc() if descending else TaskLog.id.asc())
     found: dict[int, TaskLog | Line] = {row.id: row for row in session.scalars(ordered.limit(most))}
-    if len(found) == most:  # of blocks only what comes before the last of these
+    if found and len(found) == most:  # of blocks only what comes before the last of these
         last = next(reversed(found))
         above, below = (max(last, above or 0), below) if descending else (above, min(last, below or last))
     for task_id in task_ids:

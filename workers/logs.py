@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from api import tracing
+from api.middleware import request_ids
 from workflows import names
 
 
@@ -29,6 +30,7 @@ def configure_logging(log_format: str = "text") -> None:
     """Have lines written as `text` or as `json`. Ids of what a line is about, such as a request's, are in each."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        request_ids.with_ids,
         _with_ids,
         tracing.named,
         structlog.processors.add_log_level,

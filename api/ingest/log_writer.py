@@ -123,7 +123,7 @@ def store_lines(session: Session, sent: Lines, task_ids: Mapping[str, str], own_
         **given,
         "task_id": tasks,
         "timestamp": [time or now for time in given["timestamp"]],
-        "level": [_STORED_LEVELS.get(level) for level in given["level"]],
+        "level": list(map(_STORED_LEVELS.get, given["level"])),
         "log": _texts(given["log"]),
     }
     insert_columns(session, Lines({name: stored[name] for name in COLUMNS}))
@@ -133,9 +133,9 @@ def store_lines(session: Session, sent: Lines, task_ids: Mapping[str, str], own_
 _STORED_LEVELS: dict[str | None, str] = {name: level for level in LEVELS for name in (level, f"LOG_LEVEL_{level}")}
 
 
-def _texts(sent: Sequence[str | None]) -> Sequence[str]:
+def _texts(sent: Sequence[Any]) -> Sequence[str]:
     """Texts as they are stored. Most need nothing, which one look at all of them says."""
-    texts = [text or "" for text in sent]
+    texts = sent if all(sent) else [text or "" for text in sent]
     together = "".join(texts)
     if "\n" in together or "\x00" in together or max(map(len, texts), default=0) > MAX_LINE:
         return [_line(text) for text in texts]

@@ -12,7 +12,7 @@ import pytest
     ("process", "without"),
     [
         ("agent", "sqlalchemy database kubernetes docker fastapi"),
-        ("orchestrator", "kubernetes fastapi"),
+        ("orchestrator", "kubernetes fastapi numpy"),
         ("api", "kubernetes docker authlib httpx2"),
     ],
 )

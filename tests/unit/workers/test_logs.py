@@ -14,17 +14,18 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 from temporalio import activity
 
-from api.middleware.request_ids import serve_named
+from api.middleware.request_ids import serve_named, with_ids
 from api.temporal.log_ids import NamedLines
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import KillContainer, RecordTrial, RunContainer
 
 PROGRAM = """
 import logging, structlog
+from api.middleware.request_ids import Named
 from workers.logs import configure_logging
 configure_logging("{format}")
 configure_logging("{format}")
-with structlog.contextvars.bound_contextvars(request_id="r1", trial_id="7"):
+with Named({{"headers": [(b"x-request-id", b"r1")], "path": "/api/v1/trials/7/metrics"}}):
     structlog.get_logger().info("of ours", pool="p")
     logging.getLogger("library").warning("of a %s", "library")
     structlog.get_logger().info("of a container", container_id="7.r-1.2-0")
@@ -34,6 +35,11 @@ with structlog.contextvars.bound_contextvars(request_id="r1", trial_id="7"):
     except ValueError:
         structlog.get_logger().exception("broke")
 """
+
+
+def _said() -> dict[str, Any]:
+    """What a line says of what it is written for."""
+    return dict(with_ids(None, "", structlog.contextvars.merge_contextvars(None, "", {})))
 
 
 def lines(log_format: str) -> list[str]:
@@ -70,7 +76,7 @@ def test_a_clients_id_is_kept_if_it_is_one(sent: str, is_kept: bool) -> None:
     bound: dict[str, Any] = {}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        bound.update(structlog.contextvars.get_contextvars())
+        bound.update(_said())
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def send(message: Message) -> None:
@@ -86,7 +92,7 @@ def test_a_clients_id_is_kept_if_it_is_one(sent: str, is_kept: bool) -> None:
     assert (request_id == sent) is is_kept
     assert len(request_id) <= 64
     assert bound == {"request_id": request_id, "experiment_id": "12", "allocation_id": "3.r.1"}
-    assert structlog.contextvars.get_contextvars() == {}
+    assert _said() == {}
 
 
 @pytest.mark.parametrize(
@@ -108,10 +114,10 @@ def test_lines_of_an_activity_have_the_ids_of_what_it_is_for(
 
     class Next:
         async def execute_activity(self, input: Any) -> None:
-            found.update(structlog.contextvars.get_contextvars())
+            found.update(_said())
 
     monkeypatch.setattr(activity, "info", lambda: SimpleNamespace(workflow_id=workflow_id))
     activities = NamedLines().intercept_activity(cast("Any", Next()))
     asyncio.run(activities.execute_activity(cast("Any", SimpleNamespace(args=[] if order is None else [order]))))
     assert found == ids
-    assert structlog.contextvars.get_contextvars() == {}
+    assert _said() == {}
