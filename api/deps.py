@@ -12,6 +12,7 @@ from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from api.auth.authentication import (
+    FENCED_S,
     AgentPrincipal,
     AllocationPrincipal,
     Principal,
@@ -64,12 +65,22 @@ async def get_caller(request: Request) -> Principal:
 
     Raises: Unauthenticated; Forbidden if the request changes something and the token is read-only.
     """
+    return await _look_up(request)
+
+
+@_read_once
+async def get_fenced_caller(request: Request) -> Principal:
+    """As `get_caller`, for routes that fence containers: the token need not be looked up twice."""
+    return await _look_up(request, for_s=FENCED_S)
+
+
+async def _look_up(request: Request, *, for_s: float = 0.0) -> Principal:
     known: Principal | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
     auth = get_parts(request).auth
     token, is_allocation = presented_token(request)
-    known = await auth.look_up(token, is_allocation=is_allocation)
+    known = await auth.look_up(token, is_allocation=is_allocation, for_s=for_s)
     admit(request, known)
     request.state.caller = known
     return known
@@ -96,6 +107,14 @@ async def _any_token(
 @_read_once
 async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_token)]) -> Principal:
     """The caller: a user, a container or an agent."""
+    return principal
+
+
+@_read_once
+async def get_fenced(
+    principal: Annotated[Principal, Depends(get_fenced_caller)], tokens: Annotated[None, Depends(_any_token)]
+) -> Principal:
+    """The caller; the route fences containers before it changes anything (`api.auth.containers`)."""
     return principal
 
 
@@ -173,4 +192,5 @@ UserDep = Annotated[UserPrincipal, Depends(get_user)]
 ActorDep = Annotated[UserPrincipal, Depends(get_actor)]
 AdminDep = Annotated[UserPrincipal, Depends(get_admin)]
 AgentDep = Annotated[AgentPrincipal, Depends(get_agent)]
+FencedDep = Annotated[Principal, Depends(get_fenced)]
 ReaderDep = Annotated[UserPrincipal | AllocationPrincipal, Depends(get_reader)]

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.deps import get_caller
+from api.deps import get_caller, get_fenced_caller
 from api.errors import BadRequest
 from api.schemas.base import Error
 from api.services.idempotency import RAW_BODY
@@ -53,11 +53,11 @@ class Route(APIRoute):
             return handle
         kind = field.field_info.annotation
         model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-        is_for_callers = get_caller in _calls(self.dependant)
+        look_up = next((call for call in _calls(self.dependant) if call in (get_caller, get_fenced_caller)), None)
 
         async def serve(request: Request) -> Response:
-            if is_for_callers:
-                await get_caller(request)
+            if look_up is not None:
+                await look_up(request)
             value = await _read(request, model)
             request.scope[RAW_BODY] = await request.body()
             return await handle(_Read(request, value))

@@ -13,7 +13,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -39,6 +39,8 @@ from workflows.lifecycle.task import TaskKind
 _CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"
 MAX_PASSWORD = 1024
 _CACHE_S = 1.0
+#: The same of containers, for requests whose transaction asks whether the token is still valid (`containers.fence`).
+FENCED_S = 30.0
 #: Passwords that are checked at once: each takes 64 MiB. And how many may wait for their turn.
 _CHECKED_AT_ONCE, _WAITING_AT_MOST = 4, 100
 #: How far `last_used_at` may lag behind.
@@ -70,6 +72,7 @@ class UserPrincipal:
     is_read_only: bool = False
     allocation_id: str | None = None
     is_basic: bool = False  # the cluster's access mode: see `api.auth.authorization`
+    is_session: bool = False  # the token is known to be that of a login, and no access token
 
     @property
     def user(self) -> UserPrincipal:
@@ -87,6 +90,7 @@ class AllocationPrincipal:
     run_id: int
     rank: int
     user: UserPrincipal
+    token_hash: str = field(repr=False)  # by which it was known
 
     @property
     def workflow_id(self) -> str:
@@ -366,7 +370,7 @@ class Authenticator:
                 keys = session.execute(select(TokenKey.public_key, TokenKey.source)).tuples()
                 stored_name = paseto.row_of(token, keys) or stored_name
             row = session.execute(
-                select(User, UserToken.id, UserToken.scope, UserToken.last_used_at)
+                select(User, UserToken.id, UserToken.scope, UserToken.last_used_at, UserToken.kind)
                 .join(UserToken, UserToken.user_id == User.id)
                 .where(
                     UserToken.token_hash == stored_name,
@@ -387,7 +391,7 @@ class Authenticator:
                 )
             except Unauthenticated:
                 raise Unauthenticated("invalid or expired session: please log in (`det user login`)") from None
-        user, token_id, scope, last_used_at = row
+        user, token_id, scope, last_used_at, kind = row
         now = utc_now()
         if last_used_at is None or now - last_used_at > _NOTED_EVERY:
             self._used[token_id] = now
@@ -398,6 +402,7 @@ class Authenticator:
             token_id=token_id,
             is_read_only=scope != FULL,
             is_basic=self._is_basic,
+            is_session=kind == USER_SESSION,
         )
 
     def _joined_agent(self, credential: str) -> AgentPrincipal:
@@ -408,13 +413,14 @@ class Authenticator:
         return AgentPrincipal(row.id, row.pool)
 
     def _allocation(self, token: str) -> AllocationPrincipal:
+        stored_name = token_hash(token)
         with self._database.read() as session:
-            row = session.execute(_OF_CONTAINER, {"hash": token_hash(token)}).one_or_none()
+            row = session.execute(_OF_CONTAINER, {"hash": stored_name}).one_or_none()
         if row is None:
             raise allocation_ended()
         allocation_id, task_id, kind, run_id, rank, user_id, username, is_admin = row[:8]
         user = UserPrincipal(user_id, username, is_admin, is_basic=self._is_basic)
-        known = (allocation_id, task_id, TaskKind(kind), run_id, rank, user)
+        known = (allocation_id, task_id, TaskKind(kind), run_id, rank, user, stored_name)
         of_trial: tuple[Any, ...] = row[8:]
         return TrialPrincipal(*known, *of_trial) if TaskKind(kind) is TaskKind.TRIAL else AllocationPrincipal(*known)
 
@@ -435,13 +441,12 @@ def end_sessions(session: Session, user_id: int, *, with_access_tokens: bool) ->
 
 def presented_token(request: HTTPConnection) -> tuple[str, bool]:
     """The token of a request, and whether it is a container's. Raises: Unauthenticated."""
-    headers = request.headers
-    for value, is_allocation in (
-        (headers.get("grpc-metadata-x-user-token"), False),
-        (headers.get("authorization"), False),
-        (request.cookies.get("auth"), False),
-        (headers.get("grpc-metadata-x-allocation-token"), True),
-    ):
-        if value:
-            return value.removeprefix("Bearer ").strip(), is_allocation
+    headers: dict[bytes, bytes] = dict(reversed(request.scope["headers"]))  # the first of each name counts
+    shown = headers.get(b"grpc-metadata-x-user-token") or headers.get(b"authorization")
+    in_cookie = request.cookies.get("auth") if not shown and b"cookie" in headers else None
+    is_allocation = not shown and not in_cookie
+    if is_allocation:
+        shown = headers.get(b"grpc-metadata-x-allocation-token")
+    if value := in_cookie or (shown or b"").decode("latin-1"):
+        return value.removeprefix("Bearer ").strip(), is_allocation
     raise Unauthenticated("not logged in: please log in (`det user login`)")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, Principal, TrialPrincipal, allocation_ended
 from api.errors import Forbidden, NotFound
-from database.models import Allocation
+from database.models import Allocation, AllocationContainer
 
 
 def of_trial(principal: Principal) -> TrialPrincipal:
@@ -34,12 +34,27 @@ def own_allocation(principal: Principal, allocation_id: str) -> AllocationPrinci
     return principal
 
 
+#: Asked by all that containers write: made only once.
+_LIVE = (
+    select(Allocation.id)
+    .join(AllocationContainer, AllocationContainer.allocation_id == Allocation.id)
+    .where(
+        Allocation.id == bindparam("allocation_id"),
+        Allocation.ended_at.is_(None),
+        AllocationContainer.rank == bindparam("rank"),
+        AllocationContainer.token_hash == bindparam("hash"),
+    )
+    .with_for_update(read=True, of=Allocation)
+)
+
+
 def fence(session: Session, caller: AllocationPrincipal) -> None:
     """Refuse an orphaned copy of a trial, within the transaction that writes for it. Raises: Unauthenticated.
 
-    The owner of a token is cached for a moment; this is not. On PostgreSQL the allocation can't end before this
-    transaction does; on SQLite there is one writer at a time.
+    The owner of a token is remembered; this is asked each time: whether its allocation lives, and whether its container
+    has been given another token since. On PostgreSQL the allocation can't end before this transaction does; on SQLite
+    there is one writer at a time.
     """
-    statement = select(Allocation.id).where(Allocation.id == caller.allocation_id, Allocation.ended_at.is_(None))
-    if session.scalar(statement.with_for_update(read=True)) is None:
+    asked = {"allocation_id": caller.allocation_id, "rank": caller.rank, "hash": caller.token_hash}
+    if session.scalar(_LIVE, asked) is None:
         raise allocation_ended()

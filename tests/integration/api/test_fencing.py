@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select, update
 
 from api.auth import authentication
-from database.models import Allocation, Checkpoint, Metric, Outbox, Trial
+from api.auth.authentication import token_hash
+from database.models import Allocation, AllocationContainer, Checkpoint, Metric, Outbox, Trial
 from tests.integration.api.served import Run, Served
 from workflows.messages import CloseAllocation
 
@@ -93,11 +94,48 @@ async def test_late_write_is_refused_when_a_newer_run_exists(api: Served, memory
 async def test_late_write_is_refused_when_the_allocation_has_just_ended(api: Served, memory: str, what: str) -> None:
     late = await api.trial(api.user())
     await known(late)
+    for step in (1, 2, 3):  # the writer knows the trial, too
+        await late.report("training", step, {"loss": 1.0})
     await asyncio.to_thread(api.records.close_allocation, CloseAllocation(allocation_id=late.allocation_id))
     before = recorded(api, late)
     path, body = writes(late)[what]
     assert "has ended" in await late.container.refused(401, "POST", path, body)
     assert recorded(api, late) == before
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "operation"])
+async def test_late_write_is_refused_when_its_container_was_given_another_token(
+    api: Served, memory: str, what: str
+) -> None:
+    """An agent that asks for the launch order again starts the container anew."""
+    late = await api.trial(api.user())
+    await known(late)
+    with api.database.write() as session:
+        mine = AllocationContainer.allocation_id == late.allocation_id
+        session.execute(update(AllocationContainer).where(mine).values(token_hash=token_hash(f"new{late.trial_id}")))
+    before = recorded(api, late)
+    path, body = writes(late)[what]
+    assert "has ended" in await late.container.refused(401, "POST", path, body)
+    assert recorded(api, late) == before
+
+
+async def test_token_is_asked_for_once_when_a_container_writes(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await api.trial(api.user())
+    await known(run)
+    monkeypatch.setattr(authentication, "_CACHE_S", -1.0)
+    asked: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        asked.extend([statement] if "allocation_containers.token_hash" in statement else [])
+
+    engines = {api.database._reader, api.database._writer}
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", note)
+    path, body = writes(run)["checkpoint"]
+    await run.container.post(path, body)
+    for engine in engines:
+        event.remove(engine, "before_cursor_execute", note)
+    assert len(asked) == 1, asked
 
 
 async def test_copy_in_the_name_of_another_run_is_refused_when_its_own_lives(api: Served) -> None:
