@@ -6,6 +6,7 @@ something. Writes without a caller - activities, reports of containers - leave n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
@@ -15,12 +16,13 @@ from datetime import UTC
 from typing import Any
 
 import orjson
-from sqlalchemy import event, inspect, select, text
+from sqlalchemy import event, inspect, select
 from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
 
 from database.models.audit import AuditEntry, AuditSubject
 from database.models.experiments import Experiment
 from database.models.trials import Trial
+from database.pipeline import pipelined
 from database.types import utc_now
 
 #: What the first entry comes after.
@@ -118,12 +120,8 @@ def record(session: AuditedSession, request: Asking) -> bool:
 def append(session: Session, request: Asking, rows: list[str]) -> None:
     """Add an entry. To be the last thing that a transaction does: until it ends, nobody else can add one."""
     subjects = _subjects(session, request, rows)
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))  # SQLite has one writer at a time anyway
-    last = session.execute(
-        select(AuditEntry.number, AuditEntry.hash).order_by(AuditEntry.number.desc()).limit(1)
-    ).one_or_none()
-    number, previous = (last.number + 1, last.hash) if last else (1, ORIGIN)
+    last = _last(session)
+    number, previous = (last[0] + 1, last[1]) if last else (1, ORIGIN)
     entry = AuditEntry(
         number=number,
         at=utc_now(),
@@ -139,11 +137,27 @@ def append(session: Session, request: Asking, rows: list[str]) -> None:
         previous=previous,
     )
     entry.hash = entry_hash(entry)
-    session.add(entry)
-    session.flush()
+    with pipelined(session):
+        session.add(entry)
+        session.flush()
+        session.add_all(AuditSubject(experiment_id=each, number=number) for each in sorted(subjects))
+        session.flush()
     request.number = number
-    session.add_all(AuditSubject(experiment_id=each, number=number) for each in sorted(subjects))
-    session.flush()
+
+
+def _last(session: Session) -> tuple[int, str] | None:
+    """Number and hash of the last entry, after which nobody else can add one."""
+    last = select(AuditEntry.number, AuditEntry.hash).order_by(AuditEntry.number.desc()).limit(1)
+    connection = session.connection()
+    if connection.dialect.name == "sqlite":  # it has one writer at a time anyway
+        row = session.execute(last).one_or_none()
+        return None if row is None else row.tuple()
+    # in one message, yet two statements: the second one sees what was committed while the first one waited
+    asked = last.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
+    with contextlib.closing(connection.connection.cursor()) as cursor:
+        cursor.execute(f"SELECT pg_advisory_xact_lock({_LOCK}); {asked}")
+        cursor.nextset()
+        return cursor.fetchone()
 
 
 def note_experiment(experiment_id: int) -> None:

@@ -29,6 +29,9 @@ _PATIENCE: dict[str, int] = {
 
 
 _JUST_NOW_S = 1.0
+#: Of the `info` of a lazy writer's connection to PostgreSQL: how its transactions begin, and whether the one that
+#: begins now is begun by its first statement, in one message with it.
+BEGIN, BEGINS_ITSELF = "begin", "begins_itself"
 #: SQLSTATE of a write where only reads are allowed.
 _READ_ONLY = "25006"
 
@@ -45,19 +48,21 @@ class Database:
     Beyond the pool there may be ten more connections; who waits for one longer than 10 s gets a TimeoutError.
 
     On PostgreSQL nothing outlives its transaction on a connection, no setting and no prepared statement: behind a
-    pooler such as PgBouncer the next transaction is on another one. (Prepared statements would gain nothing here.)
+    pooler such as PgBouncer the next transaction is on another one. What is to be planned once is a function (ADR 75).
     """
 
     def __init__(self, url: str, *, pool_size: int = 10, replica_url: str | None = None) -> None:
         self.url = url
-        self._replica = None if replica_url is None else Replica(_postgres_engine(replica_url, pool_size))
+        self._replica = None if replica_url is None else Replica(_glancing(_postgres_engine(replica_url, pool_size)))
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
         if self.is_sqlite:
             self._reader = _sqlite_engine(url, "BEGIN", pool_size)
             # a transaction that reads first and writes later would fail as "locked": take the write lock at once
             self._writer = _sqlite_engine(url, "BEGIN IMMEDIATE", 2)
+            self._glancer = self._reader
         else:
             self._reader = self._writer = _postgres_engine(url, pool_size)
+            self._glancer = _glancing(self._reader)
 
     @property
     def engine(self) -> Engine:
@@ -71,9 +76,18 @@ class Database:
             yield session
 
     @contextmanager
+    def glance(self) -> Generator[Session]:
+        """As `read`, for a few short statements without `yield_per`, each of which may see another moment.
+
+        On PostgreSQL they are no transaction: to begin one and to end it would be two messages more.
+        """
+        with Session(self._glancer, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
     def read_list(self) -> Generator[Session]:
-        """As `read`, perhaps on the replica: never from before what was committed when this is called."""
-        engine = self._reader if self._replica is None else self._replica.engine_for(self._reader)
+        """As `glance`, perhaps on the replica: never from before what was committed when this is called."""
+        engine = self._glancer if self._replica is None else self._replica.engine_for(self._glancer)
         with Session(engine, expire_on_commit=False) as session:
             yield session
 
@@ -107,8 +121,10 @@ class Database:
         if not self.is_sqlite:
             with connection.begin():
                 waits_for_standbys = connection.exec_driver_sql("SHOW synchronous_standby_names").scalar_one()
-            if not waits_for_standbys:
-                event.listen(connection, "begin", _commit_lazily)
+            driver: Any = connection.connection.dbapi_connection
+            driver.autocommit = True  # psycopg would say BEGIN in a message of its own, before another one
+            connection.info[BEGIN] = "BEGIN" if waits_for_standbys else "BEGIN; SET LOCAL synchronous_commit = off"
+            event.listen(connection, "begin", _begin)
         return connection
 
     def connect_arguments(self) -> dict[str, Any]:
@@ -132,6 +148,11 @@ def _postgres_engine(url: str, pool_size: int) -> Engine:
     event.listen(engine, "handle_error", _leave_if_read_only)
     _check_idle_connections(engine)
     return engine
+
+
+def _glancing(engine: Engine) -> Engine:
+    """The same engine for statements that are no transaction together."""
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def _check_idle_connections(engine: Engine) -> None:
@@ -171,8 +192,9 @@ def _postgres_options(url: URL) -> dict[str, Any]:
     return {"prepare_threshold": None, **patience}
 
 
-def _commit_lazily(connection: Connection) -> None:
-    connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+def _begin(connection: Connection) -> None:
+    if not connection.info.get(BEGINS_ITSELF):
+        connection.exec_driver_sql(connection.info[BEGIN])
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

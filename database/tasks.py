@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import literal, null, select, update
 from sqlalchemy.orm import Session
@@ -63,8 +64,11 @@ def give_further_tasks(session: Session, trial_ids: Collection[int], continuatio
     create_trial_tasks(session, trial_ids)
 
 
-def tasks_of_trials(session: Session, trials: Sequence[Trial]) -> dict[int, list[str]]:
-    """By trial the ids of its tasks, oldest first. Most have one, and cost no query."""
+def tasks_of_trials(session: Session, trials: Sequence[Any]) -> dict[int, list[str]]:
+    """By trial the ids of its tasks, oldest first. Most have one, and cost no query.
+
+    A trial is a row with its id, experiment, request and task.
+    """
     found = {trial.id: [trial.task_id] for trial in trials}
     several = [trial.id for trial in trials if trial.task_id != names.trial_task(trial.experiment_id, trial.request_id)]
     if several:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select
+import orjson
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
+from api.queries.ids import among
 from api.queries.metric_values import number_of
 from api.queries.paging import chosen
 from api.schemas import checkpoints as wire
-from api.schemas.base import number
-from api.schemas.metrics import Metrics
+from api.schemas.base import as_object, number, sender_of
 from database.models import Checkpoint, Experiment, Metric, Trial
 from database.report_blocks import Report
 from database.reports import at_steps
@@ -104,17 +105,30 @@ def listed(
     return statement.order_by(order, Checkpoint.reported_at, Checkpoint.uuid)
 
 
-def shown(session: Session, uuids: Sequence[str]) -> list[wire.Checkpoint]:
-    """Checkpoints with their training metadata, in this order; those that there are."""
+#: What `shown` reads of a checkpoint and its trial.
+_COLUMNS = (
+    Checkpoint.uuid, Checkpoint.task_id, Checkpoint.allocation_id, Checkpoint.state, Checkpoint.reported_at,
+    Checkpoint.resources, Checkpoint.metadata_, Checkpoint.steps_completed, Checkpoint.trial_id,
+    Checkpoint.experiment_id, cast(Trial.hparams, Text).label("hparams"),
+)  # fmt: skip
+
+
+def shown(session: Session, uuids: Sequence[str]) -> list[dict[str, Any]]:
+    """Checkpoints with their training metadata as they are sent, in this order; those that there are."""
+    statement = select(*_COLUMNS).outerjoin(Trial, Trial.id == Checkpoint.trial_id).where(Checkpoint.uuid.in_(uuids))
+    found = {row.uuid: row for row in session.execute(statement)}
+    points = _metrics_at(session, list(found.values()))
+    experiments = _experiments(session, {row.experiment_id for row in found.values()})
+    return [_sent_row(found[uuid], experiments, points) for uuid in uuids if uuid in found]
+
+
+def _experiments(session: Session, ids: Collection[int]) -> dict[int, tuple[orjson.Fragment, str]]:
+    """Of experiments the configuration without its secrets, and the searcher's metric."""
+    config = cast(Experiment.config, Text)
     rows = session.execute(
-        select(Checkpoint, Trial, Experiment)
-        .join(Trial, Trial.id == Checkpoint.trial_id)
-        .join(Experiment, Experiment.id == Checkpoint.experiment_id)
-        .where(Checkpoint.uuid.in_(uuids))
+        select(Experiment.id, config, Experiment.searcher_metric).where(among(session, Experiment.id, sorted(ids)))
     ).tuples()
-    found = {checkpoint.uuid: (checkpoint, trial, experiment) for checkpoint, trial, experiment in rows}
-    points = _metrics_at(session, [checkpoint for checkpoint, _, _ in found.values()])
-    return [_wire(*found[uuid], points) for uuid in uuids if uuid in found]
+    return {id_: (as_object(config_secrets.shown_texts(text, "")[0]), metric) for id_, text, metric in rows}
 
 
 def validations_at(session: Session, rows: Sequence[Checkpoint]) -> dict[str, dict[str, Any]]:
@@ -124,7 +138,7 @@ def validations_at(session: Session, rows: Sequence[Checkpoint]) -> dict[str, di
     return {uuid: metric.metrics for uuid, metric in found.items() if metric is not None}
 
 
-def _metrics_at(session: Session, rows: Sequence[Checkpoint]) -> dict[tuple[int, int, str], Report]:
+def _metrics_at(session: Session, rows: Sequence[Any]) -> dict[tuple[int, int, str], Report]:
     steps: dict[int, set[int]] = {}
     for row in rows:
         steps.setdefault(row.trial_id, set()).add(row.steps_completed)
@@ -132,27 +146,46 @@ def _metrics_at(session: Session, rows: Sequence[Checkpoint]) -> dict[tuple[int,
     return {(report.trial_id, report.total_batches or 0, report.group_name): report for report in reports}
 
 
-def _wire(
-    checkpoint: Checkpoint, trial: Trial, experiment: Experiment, points: Mapping[tuple[int, int, str], Report]
-) -> wire.Checkpoint:
-    training = points.get((trial.id, checkpoint.steps_completed, "training"))
-    validation = points.get((trial.id, checkpoint.steps_completed, "validation"))
-    return wire.Checkpoint(
-        uuid=checkpoint.uuid,
-        task_id=checkpoint.task_id,
-        allocation_id=checkpoint.allocation_id,
-        state=checkpoint_state(checkpoint.state),
-        report_time=checkpoint.reported_at,
-        resources={} if checkpoint.state == "DELETING" else checkpoint.resources,
-        metadata=checkpoint.metadata_,
-        storage_id=wire.STORAGE_ID,
-        training=wire.CheckpointTraining(
-            trial_id=trial.id,
-            experiment_id=experiment.id,
-            experiment_config=config_secrets.shown(experiment.config),
-            hparams=trial.hparams,
-            training_metrics=Metrics(avg_metrics=training.metrics) if training else None,
-            validation_metrics=Metrics(avg_metrics=validation.metrics) if validation else None,
-            searcher_metric=number(validation.metrics.get(experiment.searcher_metric)) if validation else None,
-        ),
+_sent = sender_of(wire.Checkpoint, sent=("training", "resources"))
+_of_training = sender_of(
+    wire.CheckpointTraining, sent=("experiment_config", "hparams", "training_metrics", "validation_metrics")
+)
+
+
+def _sent_row(
+    row: Any,
+    experiments: Mapping[int, tuple[orjson.Fragment, str]],
+    points: Mapping[tuple[int, int, str], Report],
+) -> dict[str, Any]:
+    """A row of `_COLUMNS` as a `wire.Checkpoint` is sent."""
+    training = points.get((row.trial_id, row.steps_completed, "training"))
+    validation = points.get((row.trial_id, row.steps_completed, "validation"))
+    config, metric = experiments[row.experiment_id]
+    return _sent(
+        {
+            "uuid": row.uuid,
+            "task_id": row.task_id,
+            "allocation_id": row.allocation_id,
+            "state": checkpoint_state(row.state),
+            "report_time": row.reported_at,
+            "resources": {} if row.state == "DELETING" else {name: str(size) for name, size in row.resources.items()},
+            "metadata": row.metadata_,
+            "storage_id": wire.STORAGE_ID,
+            "training": _of_training(
+                {
+                    "trial_id": row.trial_id,
+                    "experiment_id": row.experiment_id,
+                    "experiment_config": config,
+                    "hparams": as_object(row.hparams),
+                    "training_metrics": _metrics(training),
+                    "validation_metrics": _metrics(validation),
+                    "searcher_metric": number(validation.metrics.get(metric)) if validation else None,
+                }
+            ),
+        }
     )
+
+
+def _metrics(report: Report | None) -> dict[str, Any] | None:
+    """The means of a report as `Metrics` are sent."""
+    return None if report is None else {"avgMetrics": report.metrics, "batchMetrics": None}

@@ -12,11 +12,12 @@ from typing import Any, cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.queries.ids import among
 from api.queries.table_columns import RUN_LABELS
 from api.schemas.base import number
 from database.models import Experiment, Trial
 
-_TRIALS = 1000
+_TRIALS, _TRIALS_OF_COLUMNS = 1000, 150
 _TYPES = {"number": "COLUMN_TYPE_NUMBER", "string": "COLUMN_TYPE_TEXT", "date": "COLUMN_TYPE_DATE"}
 _OF_EXPERIMENTS = [
     ("id", "ID", "NUMBER"), ("name", "Name", "TEXT"), ("description", "Description", "TEXT"), ("tags", "Tags", "TEXT"),
@@ -35,7 +36,7 @@ def columns(session: Session, project_id: int, *, of_runs: bool = False) -> list
     found = [_column(name, place, f"COLUMN_TYPE_{kind}", label) for name, label, kind in general]
     hparams: dict[str, str] = {}
     metrics: dict[str, str] = {}
-    for values, summary in _newest(session, project_id):
+    for values, summary in _newest(session, project_id, _TRIALS_OF_COLUMNS):
         for name, value in _leaves(values):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             hparams.setdefault(f"hp.{name}", _TYPES["number" if is_number else "string"])
@@ -67,7 +68,7 @@ def _column(name: str, place: str, kind: str, label: str) -> dict[str, str]:
 def metric_ranges(session: Session, project_id: int) -> list[dict[str, Any]]:
     """Least and greatest value of each metric; NaN and infinities are passed over."""
     ranges: dict[str, tuple[float, float]] = {}
-    for _, summary in _newest(session, project_id):
+    for _, summary in _newest(session, project_id, _TRIALS):
         for group, name, entry in _entries(summary):
             for part in ("last", "mean", "min", "max"):
                 value = number(entry.get(part))
@@ -96,15 +97,30 @@ def metadata_values(session: Session, project_id: int, key: str) -> list[str]:
     return sorted(found)
 
 
-def _newest(session: Session, project_id: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _newest(session: Session, project_id: int, most: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Hyperparameters and summaries of the newest trials of the newest experiments; of these all trials are counted."""
     statement = (
-        select(Trial.hparams, Trial.summary)
-        .join(Experiment, Experiment.id == Trial.experiment_id)
-        .where(Experiment.project_id == project_id)
-        .order_by(Trial.id.desc())
-        .limit(_TRIALS)
+        select(Experiment.id, Experiment.trial_count)
+        .where(Experiment.project_id == project_id, Experiment.trial_count > 0)
+        .order_by(Experiment.id.desc())
+        .limit(most)
     )
-    return [row.tuple() for row in session.execute(statement)]
+    wanted: list[int] = []
+    found = 0
+    for experiment_id, count in session.execute(statement).tuples():
+        wanted.append(experiment_id)
+        found += count
+        if found >= most:
+            break
+    newest = (
+        select(Trial.id)
+        .where(among(session, Trial.experiment_id, wanted))
+        .order_by(Trial.experiment_id.desc(), Trial.id.desc())
+        .limit(most)
+    )
+    ids = session.scalars(newest).all()
+    rows = select(Trial.hparams, Trial.summary).where(among(session, Trial.id, ids)).order_by(Trial.id.desc())
+    return [row.tuple() for row in session.execute(rows)]
 
 
 def _entries(summary: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

@@ -13,14 +13,14 @@ from api.queries import experiments, runs, table_columns
 from api.queries.ids import among
 from api.queries.paging import Window
 from api.schemas import runs as wire
-from api.schemas.base import Pagination
+from api.schemas.base import Pagination, sender_of
 from database.models import Experiment, Project, Trial, User
 
 
 def page(
     session: Session, wanted: wire.GridRequest, window: Window, user: UserPrincipal
-) -> tuple[list[wire.GridRow], Pagination]:
-    """A page of the experiments that match, of those that the user may see. Raises: BadRequest."""
+) -> tuple[list[dict[str, Any]], Pagination]:
+    """A page of the experiments that match, of those that the user may see, as they are sent. Raises: BadRequest."""
     ids, pagination = runs.experiment_ids_of(session, wanted, window, user, counted=wire.MOST_COUNTED)
     rows = {row.id: row for row in session.execute(_shown_of(session, ids))}
     best = _best_trials(session, ids, has_values=bool(wanted.columns))
@@ -29,6 +29,7 @@ def page(
 
 
 def _shown_of(session: Session, ids: Sequence[int]) -> Any:
+    # joined from the outside, though each row has all of them: see `experiments`
     return (
         select(
             Experiment.id, Experiment.name, Experiment.labels, Experiment.state, Experiment.is_archived,
@@ -37,8 +38,8 @@ def _shown_of(session: Session, ids: Sequence[int]) -> Any:
             Experiment.searcher_name, Experiment.searcher_metric, Experiment.resource_pool, Experiment.owner_id,
             User.username, User.display_name, Experiment.project_id, Project.workspace_id,
         )
-        .join(User, User.id == Experiment.owner_id)
-        .join(Project, Project.id == Experiment.project_id)
+        .outerjoin(User, User.id == Experiment.owner_id)
+        .outerjoin(Project, Project.id == Experiment.project_id)
         .where(among(session, Experiment.id, ids))
     )  # fmt: skip
 
@@ -56,28 +57,32 @@ def _best_trials(session: Session, ids: Sequence[int], *, has_values: bool) -> d
     return {row.experiment_id: row for row in found}
 
 
-def _row(row: Any, best: Any, states: dict[int, str], columns: Sequence[str]) -> wire.GridRow:
+#: As a `wire.GridRow` with these fields is sent.
+_sent = sender_of(wire.GridRow)
+
+
+def _row(row: Any, best: Any, states: dict[int, str], columns: Sequence[str]) -> dict[str, Any]:
     shown_best = best if best is not None and best.searcher_metric is not None else None
-    return wire.GridRow(
-        id=row.id,
-        name=row.name,
-        labels=row.labels,
-        state=experiments.public_state(row, states, has_trials=row.trial_count > 0),
-        archived=row.is_archived,
-        unmanaged=row.is_unmanaged,
-        progress=row.progress,
-        start_time=row.started_at,
-        end_time=row.ended_at,
-        num_trials=row.trial_count,
-        best_trial_id=shown_best and shown_best.id,
-        best_trial_searcher_metric=shown_best and shown_best.searcher_metric,
-        searcher_type=row.searcher_name,
-        searcher_metric=row.searcher_metric,
-        resource_pool=row.resource_pool,
-        user_id=row.owner_id,
-        username=row.username,
-        display_name=row.display_name or "",
-        project_id=row.project_id,
-        workspace_id=row.workspace_id,
-        values=[table_columns.shown_value(best, name) for name in columns],
-    )
+    return _sent({
+        "id": row.id,
+        "name": row.name,
+        "labels": row.labels,
+        "state": experiments.public_state(row, states, has_trials=row.trial_count > 0),
+        "archived": row.is_archived,
+        "unmanaged": row.is_unmanaged,
+        "progress": row.progress,
+        "start_time": row.started_at,
+        "end_time": row.ended_at,
+        "num_trials": row.trial_count,
+        "best_trial_id": shown_best and shown_best.id,
+        "best_trial_searcher_metric": shown_best and shown_best.searcher_metric,
+        "searcher_type": row.searcher_name,
+        "searcher_metric": row.searcher_metric,
+        "resource_pool": row.resource_pool,
+        "user_id": row.owner_id,
+        "username": row.username,
+        "display_name": row.display_name or "",
+        "project_id": row.project_id,
+        "workspace_id": row.workspace_id,
+        "values": [table_columns.shown_value(best, name) for name in columns],
+    })  # fmt: skip

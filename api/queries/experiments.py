@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Text, case, cast, func, literal, or_, select
+import orjson
+from sqlalchemy import ColumnElement, Select, Text, case, cast, func, inspect, literal, null, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
@@ -17,7 +19,7 @@ from api.queries.ids import among
 from api.queries.labels import has_label
 from api.queries.paging import chosen, few
 from api.schemas import experiments as wire
-from api.schemas.base import as_object, sender_of
+from api.schemas.base import as_object, plain, sender_of
 from api.schemas.bulk import BulkFilters
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
 from database.types import utc_now
@@ -59,6 +61,11 @@ class ExperimentFilter:
 
 def _of_trials(value: Any) -> Any:
     return select(value).where(Trial.experiment_id == Experiment.id).scalar_subquery()
+
+
+def _first_by(order: Any) -> Any:
+    known = select(Trial.id).where(Trial.experiment_id == Experiment.id, Trial.searcher_metric.is_not(None))
+    return known.order_by(order, Trial.id).limit(1).scalar_subquery()
 
 
 def _of_checkpoints(value: Any) -> Any:
@@ -117,9 +124,44 @@ def find(session: Session, experiment_id: int) -> Experiment:
 
 def one(session: Session, experiment_id: int) -> wire.Experiment:
     """One experiment. Raises: NotFound."""
-    for fields in _load(session, [experiment_id]):
+    for fields in _load(session, [experiment_id], most_trials=wire.MOST_TRIAL_IDS):
         return wire.Experiment(**fields)
     raise NotFound(f"experiment {experiment_id} not found")
+
+
+@dataclass(frozen=True)
+class New:
+    """An experiment whose transaction recorded all there is of it: it is shown without being read again."""
+
+    row: Experiment
+    project: Project
+    workspace: Workspace
+    owner: User
+    trial_ids: Sequence[int]
+    model_size: int
+
+
+def of_new(new: New) -> wire.Experiment:
+    """As `one` of an experiment that was recorded just now."""
+    row, config = new.row, new.row.config
+    seen = SimpleNamespace(
+        **{column.key: getattr(row, column.key) for column in inspect(Experiment).column_attrs} | {
+            "config": orjson.dumps(plain(config)).decode(),
+            "hyperparameters": orjson.dumps(plain(config.get("hyperparameters", {}))).decode(),
+            "trial_ids": orjson.dumps(new.trial_ids[: wire.MOST_TRIAL_IDS]).decode(),
+            "username": new.owner.username,
+            "display_name": new.owner.display_name,
+            "project_name": new.project.name,
+            "project_owner_id": new.project.owner_id,
+            "parent_is_archived": new.project.is_archived or new.workspace.is_archived,
+            "workspace_id": new.workspace.id,
+            "workspace_name": new.workspace.name,
+            "model_size": new.model_size,
+            "best_id": None,
+            "best_metric": None,
+        }
+    )  # fmt: skip
+    return wire.Experiment(**_fields(seen, (0, 0), {}))
 
 
 def count(session: Session, wanted: ExperimentFilter, user: UserPrincipal) -> int:
@@ -154,16 +196,19 @@ def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limi
     return list(session.scalars(_ids(session, wanted, user, Experiment.id).order_by(Experiment.id).limit(limit)))
 
 
-def by_ids(session: Session, ids: Sequence[int]) -> list[wire.Experiment]:
-    """These experiments, in this order."""
-    return [wire.Experiment(**fields) for fields in _in_order(session, ids, is_summary=False)]
+def by_ids(session: Session, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """These experiments as they are sent, in this order."""
+    return [_sent(fields) for fields in _in_order(session, ids, is_summary=False)]
 
 
 def _in_order(session: Session, ids: Sequence[int], *, is_summary: bool) -> list[dict[str, Any]]:
     """Their fields. A summary has no configuration and no trials but their number."""
     if not ids:
         return []
-    found = {fields["id"]: fields for fields in _load(session, ids, is_summary=is_summary)}
+    found = {
+        fields["id"]: fields
+        for fields in _load(session, ids, most_trials=wire.MOST_TRIAL_IDS_OF_MANY, is_summary=is_summary)
+    }
     return [found[id_] for id_ in ids if id_ in found]
 
 
@@ -207,8 +252,26 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
     return conditions
 
 
-def _base(*, is_summary: bool = False) -> Select[*tuple[Any, ...]]:
-    """What `_fields` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here."""
+def _trial_ids(session: Session, most: int) -> ColumnElement[str | None]:
+    """The ids of an experiment's first `most` trials, as JSON: what `_base` reads however many there are."""
+    first = select(Trial.id).where(Trial.experiment_id == Experiment.id).order_by(Trial.id).limit(most)
+    ids = first.correlate(Experiment).subquery()
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    array = func.json_group_array(ids.c.id) if is_sqlite else func.json_agg(ids.c.id)
+    return cast(select(array).scalar_subquery(), Text)
+
+
+#: The trial with the best searcher metric, the first one of equals; each of the two reads one entry of an index.
+_BEST_ID = case((Experiment.smaller_is_better, _first_by(Trial.searcher_metric.asc())),
+                else_=_first_by(Trial.searcher_metric.desc()))  # fmt: skip
+
+
+def _base(session: Session, *, is_summary: bool, most_trials: int) -> Select[*tuple[Any, ...]]:
+    """What `_fields` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here.
+
+    Joined from the outside, though each has all of them: SQLite's planner then begins with the experiments that are
+    asked for. By old statistics it would begin with all users of all workspaces.
+    """
     none = literal("")
     return (
         select(
@@ -245,21 +308,20 @@ def _base(*, is_summary: bool = False) -> Select[*tuple[Any, ...]]:
             Workspace.name.label("workspace_name"),
             ModelDefinition.size_bytes.label("model_size"),
             Experiment.trial_count,
+            (_trial_ids(session, most_trials) if not is_summary else none).label("trial_ids"),
+            (_BEST_ID if not is_summary else null()).label("best_id"),
+            (_BEST if not is_summary else null()).label("best_metric"),
         )
-        .join(User, User.id == Experiment.owner_id)
-        .join(Project, Project.id == Experiment.project_id)
-        .join(Workspace, Workspace.id == Project.workspace_id)
+        .outerjoin(User, User.id == Experiment.owner_id)
+        .outerjoin(Project, Project.id == Experiment.project_id)
+        .outerjoin(Workspace, Workspace.id == Project.workspace_id)
         .outerjoin(ModelDefinition, ModelDefinition.experiment_id == Experiment.id)
     )
 
 
-def _load(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> list[dict[str, Any]]:
-    rows = session.execute(_base(is_summary=is_summary).where(among(session, Experiment.id, ids))).all()
-    trials: dict[int, list[tuple[int, float | None]]] = {row.id: [] for row in rows}
-    of_these = select(Trial.experiment_id, Trial.id, Trial.searcher_metric).order_by(Trial.id)
-    of_these = of_these.where(among(session, Trial.experiment_id, () if is_summary else ids))
-    for experiment_id, trial_id, metric in session.execute(of_these):
-        trials[experiment_id].append((trial_id, metric))
+def _load(session: Session, ids: Sequence[int], *, most_trials: int, is_summary: bool = False) -> list[dict[str, Any]]:
+    base = _base(session, is_summary=is_summary, most_trials=most_trials)
+    rows = session.execute(base.where(among(session, Experiment.id, ids))).all()
     checkpoints: dict[int, tuple[int, int]] = {
         row[0]: (row[1], row[2])
         for row in session.execute(
@@ -269,7 +331,7 @@ def _load(session: Session, ids: Sequence[int], *, is_summary: bool = False) -> 
         )
     }
     shown = shown_states(session, [row.id for row in rows if row.state == "ACTIVE"])
-    return [_fields(row, trials[row.id], checkpoints.get(row.id, (0, 0)), shown) for row in rows]
+    return [_fields(row, checkpoints.get(row.id, (0, 0)), shown) for row in rows]
 
 
 def shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
@@ -290,15 +352,6 @@ def _public(state: str) -> str:
     return "STARTING" if state == "ASSIGNED" else state
 
 
-def _best(trials: Sequence[tuple[int, float | None]], *, smaller_is_better: bool) -> tuple[int | None, float | None]:
-    """The trial with the best searcher metric, and that; the first one of equals."""
-    known = [(metric if smaller_is_better else -metric, trial_id) for trial_id, metric in trials if metric is not None]
-    if not known:
-        return None, None
-    value, trial_id = min(known)
-    return trial_id, value if smaller_is_better else -value
-
-
 def public_state(experiment: Any, shown: Mapping[int, str], *, has_trials: bool) -> str:
     """A state as clients know it. `shown`: what `shown_states` found."""
     state = experiment.state
@@ -309,16 +362,10 @@ def public_state(experiment: Any, shown: Mapping[int, str], *, has_trials: bool)
     return f"STATE_{state}"
 
 
-def _fields(
-    experiment: Any,
-    trials: Sequence[tuple[int, float | None]],
-    checkpoints: tuple[int, int],
-    shown: dict[int, str],
-) -> dict[str, Any]:
+def _fields(experiment: Any, checkpoints: tuple[int, int], shown: dict[int, str]) -> dict[str, Any]:
     """Those of `wire.Experiment`."""
     end = experiment.ended_at or utc_now()
     config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
-    best_id, best_value = _best(trials, smaller_is_better=experiment.smaller_is_better)
     return {
         "id": experiment.id,
         "name": experiment.name,
@@ -335,7 +382,7 @@ def _fields(
         "end_time": experiment.ended_at,
         "duration": int((end - experiment.started_at).total_seconds()),
         "num_trials": experiment.trial_count,
-        "trial_ids": [trial_id for trial_id, _ in trials],
+        "trial_ids": orjson.Fragment(experiment.trial_ids or "[]"),
         "progress": experiment.progress,
         "project_id": experiment.project_id,
         "project_name": experiment.project_name,
@@ -347,8 +394,8 @@ def _fields(
         "resource_pool": experiment.resource_pool,
         "searcher_type": experiment.searcher_name,
         "searcher_metric": experiment.searcher_metric,
-        "best_trial_id": best_id,
-        "best_trial_searcher_metric": best_value,
+        "best_trial_id": experiment.best_id,
+        "best_trial_searcher_metric": experiment.best_metric,
         "checkpoint_count": checkpoints[0],
         "checkpoint_size": int(checkpoints[1] or 0),
         "model_definition_size": experiment.model_size or 0,

@@ -17,7 +17,7 @@ from api.errors import BadRequest
 from api.queries import curves
 from api.queries.series import Wanted, series
 from api.schemas.base import rfc3339
-from database.models import Experiment, Metric, Trial
+from database.models import Experiment, Metric, MetricBlock, Trial
 from database.reports import steps_of
 
 #: Trials of one experiment that a stream looks at, and steps that it lists.
@@ -82,6 +82,10 @@ class Names:
         return names
 
 
+def _newest(session: Session, id_: Any) -> int:
+    return session.scalar(select(func.max(id_))) or 0
+
+
 @dataclass
 class Batches:
     """The steps at which trials of an experiment that have a metric reported its group."""
@@ -90,12 +94,12 @@ class Batches:
     group: str
     name: str
     _sent: set[int] = field(default_factory=set[int])
-    _seen: int = -1
+    _seen: tuple[int, int] = (-1, -1)  # the newest report that is a row, and the newest block
 
     def next(self, session: Session) -> dict[str, Any] | None:
         """Steps that were not sent yet, at most 10,000 in all."""
-        is_first = self._seen < 0
-        top = session.scalar(select(func.max(Metric.id))) or 0
+        is_first = self._seen[0] < 0
+        top = _newest(session, Metric.id), _newest(session, MetricBlock.id)
         if top == self._seen or len(self._sent) >= _MOST_STEPS:
             return {"batches": []} if is_first else None
         trials = select(Trial.id).where(Trial.experiment_id == self.experiment_id, _has(self.group, self.name))
@@ -105,12 +109,14 @@ class Batches:
             ~Metric.archived,
             Metric.total_batches.is_not(None),
         )  # fmt: skip
+        after = self._seen[0] - _OVERLAP
         if not is_first:
-            steps = steps.where(Metric.id > self._seen - _OVERLAP)
+            steps = steps.where(Metric.id > after)
         listed = {step for step in session.scalars(steps) if step is not None}
-        if is_first:  # reports are rows at first, and go into blocks when they are old
+        # reports are rows at first, but those of whole curves, and go into blocks when they are old
+        if top[1] != self._seen[1]:
             chosen = session.scalars(trials.order_by(Trial.id).limit(MOST_TRIALS)).all()
-            listed |= steps_of(session, chosen, self.group)
+            listed |= steps_of(session, chosen, self.group, after=after)
         found = sorted(listed - self._sent)
         room = _MOST_STEPS - len(self._sent)
         fresh = found[:: max(1, -(-len(found) // room))]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -16,7 +17,7 @@ from api.queries import checkpoints, trials
 from api.queries.labels import has_label, most_used
 from api.queries.paging import Window, chosen, few, rows_of
 from api.schemas import models as wire
-from api.schemas.base import Pagination
+from api.schemas.base import Pagination, encode, sender_of
 from database.models import Experiment, Model, ModelVersion, Project, Trial, TrialSource, User, Workspace
 
 _PREFIX = "TRIAL_SOURCE_INFO_TYPE_"
@@ -137,16 +138,16 @@ _VERSION_SORT: dict[str, Any] = {
 
 def versions(
     session: Session, shown: wire.Model, sort_by: str, window: Window
-) -> tuple[list[wire.ModelVersion], Pagination]:
-    """A page of a model's versions. Raises: BadRequest."""
+) -> tuple[list[dict[str, Any]], Pagination]:
+    """A page of a model's versions as they are sent. Raises: BadRequest."""
     column = chosen("sortBy", sort_by, _VERSION_SORT)
     order = [column.desc(), ModelVersion.id.desc()] if window.is_descending else [column.asc(), ModelVersion.id.asc()]
     rows, pagination = rows_of(session, _versions(shown.id).order_by(*order), window)
     return _shown(session, shown, rows), pagination
 
 
-def version(session: Session, shown: wire.Model, number: int) -> wire.ModelVersion:
-    """One version of a model. Raises: NotFound."""
+def version(session: Session, shown: wire.Model, number: int) -> dict[str, Any]:
+    """One version of a model as it is sent. Raises: NotFound."""
     rows = session.execute(_versions(shown.id).where(ModelVersion.version == number)).all()
     if not rows:
         raise NotFound(f"model {shown.name!r} has no version {number}")
@@ -161,28 +162,34 @@ def _versions(model_id: int) -> Any:
     )
 
 
-def _shown(session: Session, shown: wire.Model, rows: Sequence[Any]) -> list[wire.ModelVersion]:
+_sent = sender_of(wire.ModelVersion, sent=("model", "checkpoint"))
+
+
+def _shown(session: Session, shown: wire.Model, rows: Sequence[Any]) -> list[dict[str, Any]]:
     uuids = sorted({row[0].checkpoint_uuid for row in rows})
     by_uuid = {
-        found.uuid: found
+        found["uuid"]: orjson.Fragment(encode(found))  # of a checkpoint there may be many versions
         for start in range(0, len(uuids), 500)
         for found in checkpoints.shown(session, uuids[start : start + 500])
     }
+    model = orjson.Fragment(encode(shown))
     return [
-        wire.ModelVersion(
-            id=row.id,
-            version=row.version,
-            model=shown,
-            checkpoint=by_uuid[row.checkpoint_uuid],
-            name=row.name,
-            comment=row.comment,
-            notes=row.notes,
-            labels=row.labels,
-            metadata=row.metadata_,
-            user_id=row.owner_id,
-            username=username,
-            creation_time=row.created_at,
-            last_updated_time=row.updated_at,
+        _sent(
+            {
+                "id": row.id,
+                "version": row.version,
+                "model": model,
+                "checkpoint": by_uuid[row.checkpoint_uuid],
+                "name": row.name,
+                "comment": row.comment,
+                "notes": row.notes,
+                "labels": row.labels,
+                "metadata": row.metadata_,
+                "user_id": row.owner_id,
+                "username": username,
+                "creation_time": row.created_at,
+                "last_updated_time": row.updated_at,
+            }
         )
         for row, username in rows
     ]

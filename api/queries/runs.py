@@ -15,8 +15,7 @@ from api.queries.filters import Table, read_filter, read_order
 from api.queries.ids import among
 from api.queries.paging import Window, rows_of
 from api.schemas import runs as wire
-from api.schemas.base import Pagination
-from api.schemas.trials import Trial as ShownTrial
+from api.schemas.base import Pagination, sender_of
 from database.models import Experiment, Project, Trial, User, Workspace
 
 Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
@@ -24,8 +23,8 @@ Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
 
 def search(
     session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
-) -> tuple[list[wire.FlatRun], Pagination]:
-    """A page of the runs that match, of those that the user may see. Raises: BadRequest."""
+) -> tuple[list[dict[str, Any]], Pagination]:
+    """A page of the runs that match, of those that the user may see, as they are sent. Raises: BadRequest."""
     run_ids, pagination = run_ids_of(session, wanted, window, user)
     return by_ids(session, run_ids), pagination
 
@@ -43,13 +42,12 @@ def run_ids_of(
 
 def search_experiments(
     session: Session, wanted: wire.SearchRuns, window: Window, user: UserPrincipal
-) -> tuple[list[wire.FoundExperiment], Pagination]:
-    """A page of the experiments that match, each with its best trial. Raises: BadRequest."""
+) -> tuple[list[dict[str, Any]], Pagination]:
+    """A page of the experiments that match, each with its best trial, as they are sent. Raises: BadRequest."""
     experiment_ids, pagination = experiment_ids_of(session, wanted, window, user)
     best = _best_trials(session, experiment_ids)
     return [
-        wire.FoundExperiment(experiment=each, best_trial=best.get(each.id))
-        for each in experiments.by_ids(session, experiment_ids)
+        {"experiment": each, "bestTrial": best.get(each["id"])} for each in experiments.by_ids(session, experiment_ids)
     ], pagination
 
 
@@ -70,10 +68,11 @@ def experiment_ids_of(
     return [row[0] for row in rows], pagination
 
 
-def _best_trials(session: Session, experiment_ids: Sequence[int]) -> dict[int, ShownTrial]:
+def _best_trials(session: Session, experiment_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     best = select(table_columns.of_best_trial(Trial.id)).where(among(session, Experiment.id, experiment_ids))
     trial_ids = [id_ for id_ in session.scalars(best.select_from(Experiment)) if id_ is not None]
-    return {each.experiment_id: each for each in trials.shown(session, _rows(session, trial_ids))}
+    found = trials.fields_of(session, trial_ids).values()
+    return {fields["experiment_id"]: trials.sent(fields) for fields in found}
 
 
 def ids(session: Session, wanted: wire.RunsOrFilter, user: UserPrincipal, *, limit: int) -> list[int]:
@@ -105,22 +104,15 @@ def _narrowed(statement: Statement, table: Table, text: str, project_id: int) ->
     return statement if wanted.shows_archived else statement.where(table_columns.not_archived())
 
 
-def _rows(session: Session, trial_ids: Sequence[int]) -> Sequence[Trial]:
-    return session.scalars(select(Trial).where(among(session, Trial.id, trial_ids))).all()
+def by_ids(session: Session, trial_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """These runs as they are sent, in this order."""
+    found = trials.fields_of(session, trial_ids)
+    wanted = list({fields["experiment_id"] for fields in found.values()})
+    whose = {row.id: row for row in session.execute(_experiments_of(session, wanted)).all()}
+    return [_flat(found[id_], whose[found[id_]["experiment_id"]]) for id_ in trial_ids if id_ in found]
 
 
-def by_ids(session: Session, trial_ids: Sequence[int]) -> list[wire.FlatRun]:
-    """These runs, in this order."""
-    if not trial_ids:
-        return []
-    rows = {row.id: row for row in _rows(session, trial_ids)}
-    shown = {each.id: each for each in trials.shown(session, list(rows.values()))}
-    whose = {row.id: row for row in session.execute(_experiments_of(session, list(rows.values()))).all()}
-    return [_flat(shown[id_], rows[id_], whose[rows[id_].experiment_id]) for id_ in trial_ids if id_ in rows]
-
-
-def _experiments_of(session: Session, rows: Sequence[Trial]) -> Select[*tuple[Any, ...]]:
-    wanted = list({row.experiment_id for row in rows})
+def _experiments_of(session: Session, wanted: Sequence[int]) -> Select[*tuple[Any, ...]]:
     return (
         select(
             Experiment.id,
@@ -149,43 +141,44 @@ def _experiments_of(session: Session, rows: Sequence[Trial]) -> Select[*tuple[An
     )
 
 
-def _flat(trial: ShownTrial, row: Trial, experiment: Any) -> wire.FlatRun:
-    return wire.FlatRun(
-        id=trial.id,
-        start_time=trial.start_time,
-        end_time=trial.end_time,
-        duration=int(trial.wall_clock_time),
-        state=trial.state,
-        labels=experiment.labels,
-        hyperparameters=trial.hparams,
-        summary_metrics=trial.summary_metrics,
-        searcher_metric_value=trial.searcher_metric_value,
-        checkpoint_size=trial.total_checkpoint_size,
-        checkpoint_count=trial.checkpoint_count,
-        external_run_id=row.external_id,
-        log_policy_matched=trial.log_policy_matched,
-        metadata=trial.metadata,
-        user_id=experiment.owner_id,
-        project_id=experiment.project_id,
-        project_name=experiment.project_name,
-        workspace_id=experiment.workspace_id,
-        workspace_name=experiment.workspace_name,
-        parent_archived=experiment.parent_is_archived,
-        archived=experiment.is_archived,
-        experiment=wire.FlatRunExperiment(
-            id=experiment.id,
-            name=experiment.name,
-            description=experiment.description,
-            progress=experiment.progress,
-            searcher_type=experiment.searcher_name,
-            searcher_metric=experiment.searcher_metric,
-            resource_pool=experiment.resource_pool,
-            forked_from=experiment.parent_id,
-            unmanaged=experiment.is_unmanaged,
-            external_experiment_id=experiment.external_id,
-            is_multitrial=experiment.is_multitrial,
-        ),
-    )
+_sent = sender_of(wire.FlatRun, sent=("experiment",))
+_of_run = sender_of(wire.FlatRunExperiment)
+#: What a run says as its trial does, by the names that they have there.
+_AS_TRIAL = {
+    "id": "id", "start_time": "start_time", "end_time": "end_time", "state": "state", "hyperparameters": "hparams",
+    "summary_metrics": "summary_metrics", "searcher_metric_value": "searcher_metric_value",
+    "checkpoint_size": "total_checkpoint_size", "checkpoint_count": "checkpoint_count",
+    "external_run_id": "external_id", "log_policy_matched": "log_policy_matched", "metadata": "metadata",
+}  # fmt: skip
+
+
+def _flat(trial: dict[str, Any], experiment: Any) -> dict[str, Any]:
+    """A run as a `wire.FlatRun` is sent. `trial`: see `trials.fields_of`."""
+    return _sent({
+        **{name: trial[its] for name, its in _AS_TRIAL.items()},
+        "duration": int(trial["wall_clock_time"]),
+        "labels": experiment.labels,
+        "user_id": experiment.owner_id,
+        "project_id": experiment.project_id,
+        "project_name": experiment.project_name,
+        "workspace_id": experiment.workspace_id,
+        "workspace_name": experiment.workspace_name,
+        "parent_archived": experiment.parent_is_archived,
+        "archived": experiment.is_archived,
+        "experiment": _of_run({
+            "id": experiment.id,
+            "name": experiment.name,
+            "description": experiment.description,
+            "progress": experiment.progress,
+            "searcher_type": experiment.searcher_name,
+            "searcher_metric": experiment.searcher_metric,
+            "resource_pool": experiment.resource_pool,
+            "forked_from": experiment.parent_id,
+            "unmanaged": experiment.is_unmanaged,
+            "external_experiment_id": experiment.external_id,
+            "is_multitrial": experiment.is_multitrial,
+        }),
+    })  # fmt: skip
 
 
 def experiments_of(session: Session, run_ids: Sequence[int], user: UserPrincipal) -> dict[int, tuple[int, int]]:

@@ -89,7 +89,7 @@ def _of(kind: TaskKind) -> Select[*tuple[Any, ...]]:
         select(Task, User, Allocation)
         .join(User, User.id == Task.owner_id)
         .outerjoin(Allocation, and_(Allocation.task_id == Task.id, Allocation.run_id == newest))
-        .where(Task.kind == kind.value)
+        .where(Task.kind == kind.value, Task.workspace_id.is_not(None))  # as the index of them says
     )
     return with_trials(statement)
 

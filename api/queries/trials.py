@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import orjson
 from sqlalchemy import (
     BigInteger,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Integer,
     Select,
     String,
+    Text,
     and_,
     case,
     cast,
@@ -31,15 +33,16 @@ from sqlalchemy.orm import Session
 from api.errors import NotFound
 from api.queries.checkpoints import checkpoint_state
 from api.queries.experiments import SHOWN
+from api.queries.ids import among
 from api.queries.metric_values import number_of, sortable
 from api.queries.paging import Window, chosen, in_order, known_first, rows_of
 from api.queries.spans import elapsed_s
 from api.schemas import trials as wire
-from api.schemas.base import Pagination, Wire
+from api.schemas.base import Pagination, Wire, as_object, rfc3339, sender_of
 from api.schemas.metrics import Metrics
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
 from database.report_blocks import Report
-from database.reports import by_id, has_packed, of_trials, packed_of
+from database.reports import by_id, has_packed, of_trials, packed_of, packed_steps
 from database.tasks import tasks_of_trials
 from database.types import utc_now
 from workflows.lifecycle.trial import TrialState
@@ -53,9 +56,11 @@ def find(session: Session, trial_id: int) -> Trial:
     return trial
 
 
-def one(session: Session, trial_id: int) -> wire.Trial:
-    """One trial. Raises: NotFound."""
-    return _load(session, [find(session, trial_id)])[0]
+def one(session: Session, trial_id: int) -> dict[str, Any]:
+    """One trial as it is sent. Raises: NotFound."""
+    for fields in fields_of(session, [trial_id]).values():
+        return sent(fields)
+    raise NotFound(f"trial {trial_id} not found")
 
 
 def _of_kept_checkpoints(value: Any) -> Any:
@@ -103,9 +108,11 @@ _INDEXED = ("SORT_BY_BEST_VALIDATION_METRIC", "SORT_BY_LATEST_VALIDATION_METRIC"
 
 def page(
     session: Session, experiment: Experiment, states: Sequence[str], sort_by: str, window: Window
-) -> tuple[list[wire.Trial], Pagination]:
-    """A page of an experiment's trials as clients see them, and where it lies. Raises: BadRequest."""
-    statement, descending = of_experiment(experiment.id), bool(window.is_descending)
+) -> tuple[list[dict[str, Any]], Pagination]:
+    """A page of an experiment's trials as they are sent, and where it lies. Raises: BadRequest."""
+    # ids alone, which are in indexes, are sorted: a trial's row is read if it is on the page
+    statement = select(Trial.id).where(Trial.experiment_id == experiment.id)
+    descending = bool(window.is_descending)
     if states:
         statement = statement.where(in_states(states))
     by = {**SORT, "SORT_BY_DURATION": elapsed_s(session, Trial.started_at, Trial.ended_at)}
@@ -117,7 +124,13 @@ def page(
     else:
         ordered = statement.order_by(*in_order(column, descending=descending), Trial.id)
         rows, pagination = rows_of(session, ordered, window, total=total)
-    return _load(session, [row[0] for row in rows]), pagination
+    ids = [row[0] for row in rows]
+    found = fields_of(session, ids)
+    return [sent(found[id_]) for id_ in ids if id_ in found], pagination
+
+
+#: As `wire.Trial` with these fields is sent.
+sent = sender_of(wire.Trial, sent=("best_validation", "latest_validation", "best_checkpoint"))
 
 
 def in_states(states: Sequence[str]) -> ColumnElement[bool]:
@@ -140,46 +153,62 @@ _SHOWN_IN: Mapping[str, ColumnElement[bool]] = {
 }
 
 
-def shown(session: Session, rows: Sequence[Trial]) -> list[wire.Trial]:
-    """Trials as clients see them, in this order."""
-    return _load(session, rows)
+#: What `fields_of` reads of a trial; its large JSON stays text, as nobody looks into it here.
+_COLUMNS = (
+    Trial.id, Trial.experiment_id, Trial.request_id, Trial.task_id, Trial.state, Trial.restarts, Trial.started_at,
+    Trial.ended_at, Trial.total_batches, Trial.best_validation_id, Trial.latest_validation_id, Trial.searcher_metric,
+    cast(Trial.hparams, Text).label("hparams"), Trial.summary, cast(Trial.metadata_, Text).label("metadata"),
+    Trial.runner_state, Trial.rung, Trial.bracket, Trial.run_id, Trial.message, Trial.log_retention_days,
+    Trial.warm_start_checkpoint, Trial.external_id, Trial.heard_at, Trial.operation_length, Experiment.has_operations,
+)  # fmt: skip
 
 
-def _load(session: Session, trials: Sequence[Trial]) -> list[wire.Trial]:
-    ids = [trial.id for trial in trials]
-    validation_ids = {
-        value for trial in trials for value in (trial.best_validation_id, trial.latest_validation_id) if value
-    }
-    validations = {row.id: row for row in session.scalars(select(Metric).where(Metric.id.in_(validation_ids)))}
-    checkpoints: dict[int, list[Checkpoint]] = {}
-    for row in session.scalars(select(Checkpoint).where(Checkpoint.trial_id.in_(ids))):
+def fields_of(session: Session, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """What `sent` makes trials of, by id, of those that there are."""
+    if not ids:
+        return {}
+    # from the outside, though each has one: see `experiments`
+    statement = select(*_COLUMNS).outerjoin(Experiment, Experiment.id == Trial.experiment_id)
+    trials = session.execute(statement.where(among(session, Trial.id, ids))).all()
+    validations = _validations(session, trials)
+    checkpoints: dict[int, list[Any]] = {}
+    for row in session.execute(select(*_OF_CHECKPOINT).where(among(session, Checkpoint.trial_id, ids))):
         checkpoints.setdefault(row.trial_id, []).append(row)
-    live = _live_allocations(session, ids)
-    searched: dict[int, bool] = {
-        row[0]: row[1]
-        for row in session.execute(
-            select(Experiment.id, Experiment.has_operations).where(
-                Experiment.id.in_({trial.experiment_id for trial in trials})
-            )
-        )
-    }
+    live = _live_allocations(session, [row.id for row in trials if row.state == "ACTIVE"])
     labels, task_ids = _labels(session, ids), tasks_of_trials(session, trials)
-    return [
-        _wire(
-            trial,
+    return {
+        row.id: _fields(
+            row,
             validations,
-            checkpoints.get(trial.id, []),
-            live.get(trial.id),
-            searched[trial.experiment_id],
-            labels.get(trial.id),
-            task_ids[trial.id],
+            checkpoints.get(row.id, []),
+            live.get(row.id),
+            labels.get(row.id),
+            task_ids[row.id],
         )
-        for trial in trials
-    ]
+        for row in trials
+    }
+
+
+_OF_CHECKPOINT = (
+    Checkpoint.trial_id, Checkpoint.uuid, Checkpoint.state, Checkpoint.steps_completed, Checkpoint.reported_at,
+    Checkpoint.resources, Checkpoint.metadata_, Checkpoint.size_bytes,
+)  # fmt: skip
+
+
+def _validations(session: Session, trials: Sequence[Any]) -> dict[int, Any]:
+    """The best and the latest validations of trials, by their ids."""
+    ids = {value for row in trials for value in (row.best_validation_id, row.latest_validation_id) if value}
+    if not ids:
+        return {}
+    columns = (Metric.id, Metric.total_batches, Metric.reported_at, cast(Metric.metrics, Text).label("metrics"),
+               cast(Metric.batch_metrics, Text).label("batch_metrics"))  # fmt: skip
+    return {row.id: row for row in session.execute(select(*columns).where(among(session, Metric.id, sorted(ids))))}
 
 
 def _live_allocations(session: Session, trial_ids: Sequence[int]) -> dict[int, str]:
     """The state of the allocation that a trial has, by trial."""
+    if not trial_ids:  # SQLite would look for none of them in all allocations
+        return {}
     live = select(Allocation.trial_id, Allocation.state).where(
         Allocation.trial_id.in_(trial_ids), Allocation.ended_at.is_(None)
     )
@@ -202,50 +231,51 @@ def _labels(session: Session, trial_ids: Sequence[int]) -> dict[int, str]:
     return {trial_id: name or "" for trial_id, name in session.execute(statement).tuples()}
 
 
-def _wire(
-    trial: Trial,
-    validations: dict[int, Metric],
-    checkpoints: Sequence[Checkpoint],
+def _fields(
+    trial: Any,
+    validations: Mapping[int, Any],
+    checkpoints: Sequence[Any],
     allocation_state: str | None,
-    has_operations: bool,
     label: str | None,
     task_ids: list[str],
-) -> wire.Trial:
+) -> dict[str, Any]:
+    """Those of `wire.Trial`, and `external_id`."""
     kept = [row for row in checkpoints if row.state != "DELETED"]
     best = validations.get(trial.best_validation_id or 0)
     best_checkpoint = next(
         (row for row in kept if best is not None and row.steps_completed == best.total_batches), None
     )
     end = trial.ended_at or utc_now()
-    return wire.Trial(
-        id=trial.id,
-        experiment_id=trial.experiment_id,
-        state=f"STATE_{_shown(trial, allocation_state, has_operations)}",
-        hparams=trial.hparams,
-        restarts=trial.restarts,
-        start_time=trial.started_at,
-        end_time=trial.ended_at,
-        total_batches_processed=trial.total_batches,
-        best_validation=_workload(best),
-        latest_validation=_workload(validations.get(trial.latest_validation_id or 0)),
-        best_checkpoint=_checkpoint_workload(best_checkpoint),
-        searcher_metric_value=trial.searcher_metric,
-        summary_metrics=_summary(trial.summary),
-        checkpoint_count=len(kept),
-        total_checkpoint_size=sum(row.size_bytes for row in kept),
-        runner_state=trial.runner_state,
-        task_id=trial.task_id,
-        task_ids=task_ids,
-        wall_clock_time=(end - trial.started_at).total_seconds(),
-        rung=trial.rung,
-        bracket=trial.bracket,
-        run_id=trial.run_id,
-        message=trial.message,
-        log_policy_matched=label,
-        log_retention_days=trial.log_retention_days,
-        metadata=trial.metadata_,
-        warm_start_checkpoint_uuid=trial.warm_start_checkpoint,
-    )
+    return {
+        "id": trial.id,
+        "experiment_id": trial.experiment_id,
+        "state": f"STATE_{_shown(trial, allocation_state, trial.has_operations)}",
+        "hparams": as_object(trial.hparams),
+        "restarts": trial.restarts,
+        "start_time": trial.started_at,
+        "end_time": trial.ended_at,
+        "total_batches_processed": trial.total_batches,
+        "best_validation": _validation(best),
+        "latest_validation": _validation(validations.get(trial.latest_validation_id or 0)),
+        "best_checkpoint": best_checkpoint and _checkpoint_workload(best_checkpoint),
+        "searcher_metric_value": trial.searcher_metric,
+        "summary_metrics": _summary(trial.summary),
+        "checkpoint_count": len(kept),
+        "total_checkpoint_size": sum(row.size_bytes for row in kept),
+        "runner_state": trial.runner_state,
+        "task_id": trial.task_id,
+        "task_ids": task_ids,
+        "wall_clock_time": (end - trial.started_at).total_seconds(),
+        "rung": trial.rung,
+        "bracket": trial.bracket,
+        "run_id": trial.run_id,
+        "message": trial.message,
+        "log_policy_matched": label,
+        "log_retention_days": trial.log_retention_days,
+        "metadata": None if trial.metadata in (None, "null") else as_object(trial.metadata),
+        "warm_start_checkpoint_uuid": trial.warm_start_checkpoint,
+        "external_id": trial.external_id,
+    }
 
 
 def _shown(trial: Any, allocation_state: str | None, has_operations: bool) -> str:
@@ -259,14 +289,25 @@ def _shown(trial: Any, allocation_state: str | None, has_operations: bool) -> st
     return "STARTING" if allocation_state == "ASSIGNED" else allocation_state
 
 
-def _summary(summary: dict[str, Any]) -> dict[str, Any]:
+def _summary(summary: dict[str, Any]) -> orjson.Fragment:
     names = {"training": "avg_metrics", "validation": "validation_metrics"}
-    return {names.get(group, group): values for group, values in summary.items()}
+    return orjson.Fragment(orjson.dumps({names.get(group, group): values for group, values in summary.items()}))
 
 
-def _workload(row: Metric | Report | None) -> wire.MetricsWorkload | None:
+def _validation(row: Any) -> dict[str, Any] | None:
+    """A row of `_validations` as a `wire.MetricsWorkload` is sent."""
     if row is None:
         return None
+    batches = None if row.batch_metrics in (None, "null") else as_object(row.batch_metrics)
+    return {
+        "totalBatches": row.total_batches or 0,
+        "metrics": {"avgMetrics": as_object(row.metrics), "batchMetrics": batches},
+        "endTime": rfc3339(row.reported_at),
+        "numInputs": 0,
+    }
+
+
+def _workload(row: Report) -> wire.MetricsWorkload:
     return wire.MetricsWorkload(
         total_batches=row.total_batches or 0,
         metrics=Metrics(avg_metrics=row.metrics, batch_metrics=row.batch_metrics),
@@ -274,9 +315,7 @@ def _workload(row: Metric | Report | None) -> wire.MetricsWorkload | None:
     )
 
 
-def _checkpoint_workload(row: Checkpoint | None) -> wire.CheckpointWorkload | None:
-    if row is None:
-        return None
+def _checkpoint_workload(row: Any) -> wire.CheckpointWorkload:
     return wire.CheckpointWorkload(
         uuid=row.uuid,
         state=checkpoint_state(row.state),
@@ -291,28 +330,28 @@ def workloads(
     session: Session,
     trial_id: int,
     kinds: Collection[str],
+    window: Window,
     *,
     without_deleted: bool = False,
     metric: str = "",
-    descending: bool = False,
-) -> Select[Any, Any]:
-    """Which training, validation and checkpoint points a trial has, sorted: kind and key of each, as a statement.
+) -> tuple[Sequence[tuple[str, str]], Pagination]:
+    """A page of the training, validation and checkpoint points of a trial, sorted: kind and key of each.
 
     Args:
-        session: it is for.
+        session: to read with.
         trial_id: whose.
         kinds: of {"training", "validation", "checkpoint"}.
+        window: the page.
         without_deleted: leave checkpoints out whose files are gone.
         metric: sort by this metric instead of by steps; points that lack it come last.
-        descending: the other way round.
     """
-    order, groups = case(_PLACES, value=Metric.group_name, else_=2), set(kinds) - {"checkpoint"}
+    groups = set(kinds) - {"checkpoint"}
     value = number_of(metric) if metric else cast(null(), Float)
     reports = select(
         Metric.group_name.label("kind"),
         cast(Metric.id, String).label("key"),
         Metric.total_batches.label("steps"),
-        order.label("place"),
+        case(_PLACES, value=Metric.group_name, else_=2).label("place"),
         value.label("value"),
     ).where(
         Metric.trial_id == trial_id,
@@ -326,13 +365,49 @@ def workloads(
     if without_deleted:
         saved = saved.where(Checkpoint.state.not_in(("DELETED", "DELETING")))
     parts: list[Select[*tuple[Any, ...]]] = [reports, saved]
-    if has_packed(session, [trial_id], groups):
+    is_packed = bool(has_packed(session, [trial_id], groups))
+    if is_packed and metric:
         parts.append(_packed_points(session, trial_id, groups, metric))
     points = union_all(*parts).subquery()
     columns = [points.c.value] if metric else [points.c.steps, points.c.place]
-    keys = [key.desc() if descending else key.asc() for key in columns]
+    keys = [key.desc() if window.is_descending else key.asc() for key in columns]
     last = [points.c.value.is_(None)] if metric else []
-    return select(points.c.kind, points.c.key).order_by(*last, *keys, points.c.key)
+    ordered = select(points.c.kind, points.c.key).order_by(*last, *keys, points.c.key)
+    if is_packed and not metric:
+        return _with_packed(session, trial_id, groups, ordered.add_columns(points.c.steps, points.c.place), window)
+    rows, pagination = rows_of(session, ordered, window)
+    return [(kind, key) for kind, key in rows], pagination
+
+
+def _with_packed(
+    session: Session,
+    trial_id: int,
+    groups: Collection[str],
+    statement: Select[*tuple[Any, ...]],
+    window: Window,
+) -> tuple[Sequence[tuple[str, str]], Pagination]:
+    """A page of points by steps, those in packed blocks included: of these steps and ids are read, no documents.
+
+    Args:
+        session: to read with.
+        trial_id: whose.
+        groups: of the reports.
+        statement: of the others: kind, key, steps and place, sorted.
+        window: the page.
+    """
+    others: Sequence[tuple[str, str, int, int]] = session.execute(statement).tuples().all()
+    packed = list(packed_steps(session, trial_id, groups))
+    steps = np.concatenate([np.array([at for _, _, at, _ in others], np.int64), *(steps for _, _, steps in packed)])
+    of_packed = [np.full(len(ids), _PLACES.get(group, 2)) for group, ids, _ in packed]
+    places = np.concatenate([np.array([place for *_, place in others], np.int64), *of_packed])
+    keys = (-places, -steps) if window.is_descending else (places, steps)
+    start, end = window.bounds(len(steps))
+    listed: list[int] = np.lexsort((np.arange(len(steps)), *keys))[
+        start:end
+    ].tolist()  # equals as the statement has them
+    keyed = [(kind, key) for kind, key, *_ in others]
+    keyed += [(group, str(report_id)) for group, ids, _ in packed for report_id in ids.tolist()]
+    return [keyed[at] for at in listed], window.pagination(len(steps))
 
 
 def _packed_points(session: Session, trial_id: int, groups: Collection[str], metric: str) -> Select[*tuple[Any, ...]]:
@@ -340,7 +415,7 @@ def _packed_points(session: Session, trial_id: int, groups: Collection[str], met
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     points = [
         [report.group_name, str(report.id), report.total_batches, _PLACES.get(report.group_name, 2),
-         sortable(report.metrics.get(metric), is_sqlite=is_sqlite) if metric else None]
+         sortable(report.metrics.get(metric), is_sqlite=is_sqlite)]
         for report in packed_of(session, trial_id, groups)
     ]  # fmt: skip
     types = {"kind": String, "key": String, "steps": BigInteger, "place": Integer, "value": Float}
@@ -369,7 +444,7 @@ def workload_points(
             found.append({kind: _checkpoint_workload(saved[key])})
         else:
             workload = _workload(reports[int(key)])
-            if workload is not None and not with_batches:
+            if not with_batches:
                 workload.metrics.batch_metrics = None
             found.append({kind: workload})
     return found

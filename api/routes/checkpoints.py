@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import and_
@@ -16,7 +16,7 @@ from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPri
 from api.auth.authorization import changeable, readable_checkpoint
 from api.auth.containers import fence, of_trial
 from api.auth.reporters import Reporter, of_unmanaged_task
-from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
+from api.deps import FencedDep, PartsDep, ReaderDep, UserDep
 from api.errors import BadRequest, Conflict, Forbidden, NotFound, NotServed
 from api.parts import Parts
 from api.queries import checkpoints
@@ -38,7 +38,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.I
 
 
 @router.post("/api/v1/checkpoints")
-async def report(parts: PartsDep, caller: PrincipalDep, sent: wire.ReportCheckpoint) -> Response:
+async def report(parts: PartsDep, caller: FencedDep, sent: wire.ReportCheckpoint) -> Response:
     """A checkpoint is complete in storage. Reported twice, it is kept once."""
     if isinstance(caller, AgentPrincipal):
         raise Forbidden("checkpoints are reported by trials only")
@@ -117,7 +117,7 @@ def describe(uuid: CheckpointUuid, parts: PartsDep, caller: ReaderDep) -> Respon
     return answer({"checkpoint": _find(parts, uuid, caller)})
 
 
-def _find(parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal) -> wire.Checkpoint:
+def _find(parts: Parts, uuid: str, caller: UserPrincipal | AllocationPrincipal) -> dict[str, Any]:
     with parts.database.read() as session:
         readable_checkpoint(session, uuid.lower(), caller)
         found = checkpoints.shown(session, [uuid.lower()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
@@ -104,7 +104,7 @@ async def start_created(
 ) -> Response:
     """Have the workflow of a recorded experiment started, now or as soon as Temporal answers, and show it."""
     experiment, is_started = await asyncio.gather(
-        run_in_threadpool(_created, parts, created.experiment_id, wanted, created.config, user), _start(parts, created)
+        run_in_threadpool(_created, parts, created, wanted, user), _start(parts, created)
     )
     body = {"experiment": experiment, "config": experiment.config}
     body |= {"warnings": created.warnings, "notices": created.notices, "submission": submission}
@@ -134,11 +134,14 @@ async def _start(parts: Parts, created: Created) -> bool:
 
 
 def _created(
-    parts: Parts, experiment_id: int, wanted: wire.CreateExperimentRequest, config: dict[str, Any], user: UserPrincipal
+    parts: Parts, created: Created, wanted: wire.CreateExperimentRequest, user: UserPrincipal
 ) -> wire.Experiment:
-    if experiment_id:
+    if created.new is not None:
+        return experiments.of_new(created.new)
+    if created.experiment_id:
         with parts.database.read() as session:
-            return experiments.one(session, experiment_id)
+            return experiments.one(session, created.experiment_id)
+    config = created.config
     return wire.Experiment(  # validate only: the shape of an answer, with nothing behind it
         id=0,
         name=config["name"],

@@ -192,7 +192,7 @@ async def patch_version(
 ) -> Response:
     """Change a version; its checkpoint stays."""
 
-    def change(session: Session) -> wire.ModelVersion:
+    def change(session: Session) -> dict[str, Any]:
         model_id, _ = models.change_version(session, name, number, wanted, user)
         return queries.version(session, queries.model(session, model_id, user), number)
 

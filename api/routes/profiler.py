@@ -17,7 +17,7 @@ from api.auth.authorization import readable_trial
 from api.auth.reporters import reporter_for
 from api.deps import PartsDep, PrincipalDep, UserDep, asked_again
 from api.errors import BadRequest
-from api.ingest.metrics_writer import SYSTEM_GROUPS
+from api.ingest.summary import SYSTEM_GROUPS
 from api.queries import system_metrics
 from api.queries.paging import chosen
 from api.routing import Route

@@ -56,7 +56,7 @@ def grid(parts: PartsDep, user: UserDep, wanted: wire.GridRequest) -> Response:
     """The same for pages: of each experiment only what a list shows, and the columns that are asked for."""
     with parts.database.read() as session:
         rows, pagination = experiment_grid.page(session, wanted, _window(wanted), user)
-    return answer(wire.GridResponse(experiments=rows, pagination=pagination))
+    return answer({"experiments": rows, "pagination": pagination})
 
 
 @router.post("/api/v1/undeterred/runs-grid", response_model=wire.RunGridResponse)
@@ -64,7 +64,7 @@ def grid_of_runs(parts: PartsDep, user: UserDep, wanted: wire.GridRequest) -> Re
     """Runs that match a filter, sorted, for pages: of each only what a list shows, and the columns asked for."""
     with parts.database.read() as session:
         rows, pagination = run_grid.page(session, wanted, _window(wanted), user)
-    return answer(wire.RunGridResponse(runs=rows, pagination=pagination))
+    return answer({"runs": rows, "pagination": pagination})
 
 
 def _window(wanted: wire.SearchRuns) -> Window:

@@ -18,18 +18,18 @@ from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.auth.authorization import changeable, check_trials, readable_trial
 from api.auth.containers import fence, own_trial
 from api.auth.reporters import Reporter, reporter_for
-from api.deps import PartsDep, PrincipalDep, ReaderDep, UserDep
+from api.deps import FencedDep, PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.ingest.report_lane import of_group
 from api.parts import Parts
 from api.queries import checkpoints, trials
 from api.queries.checkpoint_lists import CheckpointsDep
-from api.queries.paging import WindowDep, chosen, rows_of
+from api.queries.paging import WindowDep, chosen
 from api.routing import Route
 from api.schemas import trials as wire
 from api.schemas.base import answer, encode
 from api.schemas.checkpoints import CheckpointsResponse
-from api.schemas.metrics import MetricReports, ReportTrialMetricsRequest, TrialMetrics
+from api.schemas.metrics import Curves, MetricReports, ReportTrialMetricsRequest, TrialMetrics
 from api.schemas.parameters import TrialId
 from api.schemas.streaming import LINES, stream
 from api.temporal import outbox
@@ -138,18 +138,10 @@ def workloads(
     metric = "" if sort_key == "batches" else sort_key
     with parts.database.read_list() as session:
         readable_trial(session, trial_id, user)
-        statement = trials.workloads(
-            session,
-            trial_id,
-            kinds,
-            without_deleted=remove_deleted,
-            metric=metric,
-            descending=bool(window.is_descending),
+        points, pagination = trials.workloads(
+            session, trial_id, kinds, window, without_deleted=remove_deleted, metric=metric
         )
-        points, pagination = rows_of(session, statement, window)
-        found = trials.workload_points(
-            session, trial_id, [(kind, key) for kind, key in points], with_batches=include_batch_metrics
-        )
+        found = trials.workload_points(session, trial_id, points, with_batches=include_batch_metrics)
     return answer({"workloads": found, "pagination": pagination})
 
 
@@ -200,13 +192,23 @@ def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, Tr
 # -- what the harness reports ------------------------------------------------------------------------------------------
 
 
-# These four are answered by `api.ingest.report_lane.ReportLane` before they get here; declared for the OpenAPI page.
+# These five are answered by `api.ingest.report_lane.ReportLane` before they get here; declared for the OpenAPI page.
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics/batch")
 async def report_batch(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: MetricReports) -> Response:
     """Ours: several metric reports at once, in order. All are stored, or none."""
     await parts.reports.store(caller, trial_id, sent.reports)
+    return answer()
+
+
+@router.post("/api/v1/trials/{trial_id}/metrics/curves")
+async def report_curves(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: Curves) -> Response:
+    """Ours: many reports of one group as columns, up to 25,000 steps. All are stored, or none.
+
+    Each metric has one number for each step, or null where it has none. A repeat changes nothing.
+    """
+    await parts.reports.store_curves(caller, trial_id, sent)
     return answer()
 
 
@@ -333,7 +335,7 @@ def _open_operation(length: int, request_id: str) -> dict[str, Any]:
 
 @router.post("/api/v1/trials/{trial_id}/searcher/completed_operation")
 async def completed_operation(
-    trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, body: wire.CompleteOperation
+    trial_id: TrialId, parts: PartsDep, caller: FencedDep, body: wire.CompleteOperation
 ) -> Response:
     """An operation is complete; answers when the search has decided what follows. A repeat changes nothing.
 

@@ -19,7 +19,7 @@ from api.schemas import unmanaged as wire
 from api.schemas.base import answer
 from api.schemas.experiments import CreateExperimentRequest, Experiment, ExperimentResponse
 from api.schemas.parameters import TrialId
-from api.schemas.trials import Trial, TrialResponse
+from api.schemas.trials import TrialResponse
 from api.services import unmanaged
 from api.services.idempotency import Once
 from database.models import Experiment as ExperimentRow
@@ -61,7 +61,7 @@ async def _created(
 
     once = Once(request, user)
 
-    def made(session: Session) -> Trial:
+    def made(session: Session) -> dict[str, Any]:
         row = unmanaged.create_trial(session, wanted.experiment_id, wanted.hparams, user, external_id=external_id)
         return trials.one(session, row.id)
 
@@ -103,7 +103,7 @@ async def start_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted:
 async def patch_trial(trial_id: TrialId, parts: PartsDep, user: UserDep, wanted: wire.PatchTrialRequest) -> Response:
     """A sign of life of an unmanaged trial, and its state."""
 
-    def change() -> Trial:
+    def change() -> dict[str, Any]:
         with parts.database.write() as session:
             unmanaged.note_trial(session, trial_id, user, wanted.state, wanted.start_time, wanted.end_time)
             return trials.one(session, trial_id)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from api.schemas.base import I64, Pagination, Raw, Real, Timestamp, Wire, example
 from api.schemas.contexts import CONTEXT, File
@@ -89,6 +89,16 @@ class PatchExperiment(Wire, json_schema_extra=example({"description": "a better 
     resources: PatchResources | None = None
 
 
+#: Trials that an answer with one experiment names, and one with many.
+MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY = 1000, 100
+TRIAL_IDS = (
+    f"the first {MOST_TRIAL_IDS:,} trials, in a list of experiments the first {MOST_TRIAL_IDS_OF_MANY}:"
+    " `numTrials` says how many there are, and a list of trials has them all"
+)
+#: Ids, or the text that the database has them as.
+TrialIds = Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "integer"}})]
+
+
 class Experiment(Wire):
     """v1Experiment."""
 
@@ -107,7 +117,7 @@ class Experiment(Wire):
     end_time: Timestamp | None = None
     duration: int = 0
     num_trials: int = 0
-    trial_ids: list[int] = Field(default_factory=list[int])
+    trial_ids: TrialIds = Field(default_factory=list[int], description=TRIAL_IDS)
     progress: Real | None = None
     project_id: int = 1
     project_name: str = "Uncategorized"

@@ -22,6 +22,8 @@ class Trial(Base):
     __table_args__ = (
         UniqueConstraint("experiment_id", "request_id"),
         UniqueConstraint("experiment_id", "external_id"),
+        Index("ix_trials_of_experiment", "experiment_id", "id"),
+        Index("ix_trials_by_state", "experiment_id", "state"),
         Index("ix_trials_by_best", "experiment_id", "searcher_metric", "id"),
         Index("ix_trials_by_latest", "experiment_id", "latest_metric", "id"),
         Index(
@@ -171,12 +173,14 @@ class Checkpoint(Base):
     """
 
     __tablename__ = "checkpoints"
+    # how many an experiment has, and how large they are, is read from this index alone
+    __table_args__ = (Index("ix_checkpoints_of_experiment", "experiment_id", "state", "size_bytes"),)
 
     uuid: Mapped[str] = mapped_column(String(36), primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
     allocation_id: Mapped[str] = mapped_column(String(100))
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
-    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), index=True)
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     state: Mapped[str] = mapped_column(String(24))
     resources: Mapped[dict[str, Any]] = mapped_column(Document)
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata", Document)

@@ -386,7 +386,7 @@ async def test_one_trial_ends_when_it_is_killed_alone(cluster: Platform) -> None
 
 async def test_asha_of_the_newer_generation_stops_trials_on_their_reports(cluster: Platform) -> None:
     script = TRAIN.replace("for op in context.searcher.operations():", "for op in [None]:").replace(
-        "while steps < op.length:", "while steps < 16:"
+        "while steps < op.length and", "while steps < 16 and"
     )
     script = script.replace("        op.report_completed", "        0 and op.report_completed")
     searcher = {

@@ -63,7 +63,7 @@ def test_pages_are_in_order_and_those_without_a_metric_last(database: Database, 
         for offset, limit in ((0, 0), (0, 7), (83, 20), (90, 5), (95, 10), (100, 3), (-4, 4)):
             found, pagination = trials.page(session, experiment, (), sort, Window(offset, limit, order))
             start = offset % FEW if offset != FEW else FEW
-            assert [each.id for each in found] == expected[start : start + limit if limit else None], (offset, limit)
+            assert [each["id"] for each in found] == expected[start : start + limit if limit else None], (offset, limit)
             assert pagination.total == FEW
 
 

@@ -876,6 +876,8 @@ def upgrade() -> None:
     with op.batch_alter_table('trials', schema=None) as batch_op:
         batch_op.create_index('ix_trials_by_best', ['experiment_id', 'searcher_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_latest', ['experiment_id', 'latest_metric', 'id'], unique=False)
+        batch_op.create_index('ix_trials_by_state', ['experiment_id', 'state'], unique=False)
+        batch_op.create_index('ix_trials_of_experiment', ['experiment_id', 'id'], unique=False)
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.create_table('campaign_launches',
@@ -1016,6 +1018,8 @@ def upgrade() -> None:
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_tasks_ended_at'), ['ended_at'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_job_id'), ['job_id'], unique=False)
+        batch_op.create_index('ix_tasks_of_kind', ['kind', 'started_at'], unique=False, sqlite_where=sa.text('workspace_id IS NOT NULL'), postgresql_where=sa.text('workspace_id IS NOT NULL'))
+        batch_op.create_index('ix_tasks_in_pool', ['pool'], unique=False, sqlite_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'), postgresql_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'))
         batch_op.create_index(batch_op.f('ix_tasks_parent_id'), ['parent_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_trial_id'), ['trial_id'], unique=False)
 
@@ -1069,7 +1073,7 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('uuid', name=op.f('pk_checkpoints'))
     )
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
-        batch_op.create_index(batch_op.f('ix_checkpoints_experiment_id'), ['experiment_id'], unique=False)
+        batch_op.create_index('ix_checkpoints_of_experiment', ['experiment_id', 'state', 'size_bytes'], unique=False)
         batch_op.create_index(batch_op.f('ix_checkpoints_task_id'), ['task_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_checkpoints_trial_id'), ['trial_id'], unique=False)
 
@@ -1200,7 +1204,7 @@ def downgrade() -> None:
     with op.batch_alter_table('checkpoints', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_checkpoints_trial_id'))
         batch_op.drop_index(batch_op.f('ix_checkpoints_task_id'))
-        batch_op.drop_index(batch_op.f('ix_checkpoints_experiment_id'))
+        batch_op.drop_index('ix_checkpoints_of_experiment')
 
     op.drop_table('checkpoints')
     with op.batch_alter_table('allocations', schema=None) as batch_op:
@@ -1212,6 +1216,8 @@ def downgrade() -> None:
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_tasks_trial_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_parent_id'))
+        batch_op.drop_index('ix_tasks_in_pool', sqlite_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'), postgresql_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'))
+        batch_op.drop_index('ix_tasks_of_kind', sqlite_where=sa.text('workspace_id IS NOT NULL'), postgresql_where=sa.text('workspace_id IS NOT NULL'))
         batch_op.drop_index(batch_op.f('ix_tasks_job_id'))
         batch_op.drop_index(batch_op.f('ix_tasks_ended_at'))
 
@@ -1240,6 +1246,8 @@ def downgrade() -> None:
     op.drop_table('campaign_launches')
     with op.batch_alter_table('trials', schema=None) as batch_op:
         batch_op.drop_index('ix_trials_by_best')
+        batch_op.drop_index('ix_trials_of_experiment')
+        batch_op.drop_index('ix_trials_by_state')
         batch_op.drop_index('ix_trials_by_latest')
         batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 

@@ -24,12 +24,17 @@ export function Hyperparameters({ e }) {
   const usual = e.config.searcher.smaller_is_better ? "smallest" : "largest";
   const [of] = useQuery("of", main);
   const [best, setBest] = useQuery("best", usual);
+  const [typed, setTyped] = useState(/** @type {string | null} */ (null)); // what arrives meanwhile must not undo it
+  const choose = (/** @type {string} */ name) => {
+    setTyped(null);
+    setQuery({ of: name === main ? "" : name, best: "", at: "", brush: "" });
+  };
   const trials = useGet(`experiments/${e.id}/trials${query({ limit: 100, sortBy: "SORT_BY_BATCHES_PROCESSED", orderBy: "ORDER_BY_DESC" })}`);
   const columns = useGet(`undeterred/experiments/${e.id}/hyperparameters${query({ metric: of === main ? "" : of })}`, [`experiment:${e.id}`]);
   const known = [main, ...metricNames(trials.data?.trials ?? []).filter((name) => name !== main)];
-  return html`<div class="stack"><div class="row"><label class="row tight"><span class="muted">metric</span><input list="metrics" value=${of} size="24" onChange=${(/** @type {any} */ event) => setQuery({ of: event.target.value.trim() === main ? "" : event.target.value.trim(), best: "", at: "", brush: "" })} /></label>
+  return html`<div class="stack"><div class="row"><label class="row tight"><span class="muted">metric</span><input list="metrics" value=${typed ?? of} size="24" onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${(/** @type {any} */ event) => choose(event.target.value.trim())} /></label>
       <datalist id="metrics">${known.slice(0, MOST_OFFERED).map((name) => html`<option key=${name} value=${name} />`)}</datalist>
-      ${of !== main && html`<${Choice} label="best is the" value=${best} onChange=${setBest} options=${[["smallest", "smallest"], ["largest", "largest"]]} /><button class="small" onClick=${() => setQuery({ of: "", best: "", at: "", brush: "" })}>The search's metric</button>`}</div>
+      ${of !== main && html`<${Choice} label="best is the" value=${best} onChange=${setBest} options=${[["smallest", "smallest"], ["largest", "largest"]]} /><button class="small" onClick=${() => choose(main)}>The search's metric</button>`}</div>
     <${Load} of=${columns} height=${320}>${(/** @type {any} */ found) => {
     const names = Object.keys(found.hyperparameters);
     const against = of === main ? e : another(e, found, of, best === "smallest");

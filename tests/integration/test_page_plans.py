@@ -1,0 +1,140 @@
+"""What pages ask for reads as much of a large cluster as of a small one: statements of each are counted and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import event, insert, select, text
+from sqlalchemy.orm import Session
+
+from api.auth.authentication import UserPrincipal
+from api.queries import checkpoints, columns, experiments, jobs, tasks, trials
+from api.queries.paging import Window
+from api.schemas.base import encode
+from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
+from database.models import Checkpoint, Experiment, Task, Trial, User
+from database.session import Database
+from database.types import utc_now
+from tests.integration.api.conftest import a_seeded_database
+from tests.integration.test_sorted_trials import counted
+from workflows.lifecycle.task import TaskKind
+
+MANY, EXPERIMENTS, COMMANDS = 5000, 100, 5
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A search of many trials, each with its task, a hundred experiments without any, and few commands."""
+    database = a_seeded_database(request, tmp_path_factory, "page_plans")
+    with database.write() as session:
+        owner = session.scalars(select(User.id).where(User.is_admin)).one()
+        common = {"config": {"hyperparameters": {"lr": 1}}, "original_config": "", "searcher_name": "random",
+                  "searcher_metric": "loss", "resource_pool": "default", "owner_id": owner, "project_id": 1}  # fmt: skip
+        session.execute(insert(Experiment), [
+            {"id": n + 1, "job_id": f"job{n}", "name": f"e{n}", "state": "COMPLETED",
+             "trial_count": MANY if n == 0 else 0, **common} for n in range(EXPERIMENTS)
+        ])  # fmt: skip
+        session.execute(insert(Trial), [
+            {"id": n + 1, "experiment_id": 1, "request_id": f"r{n}", "task_id": f"1.r{n}", "seed": 0,
+             "hparams": {"lr": n}, "state": "COMPLETED", "ended_at": utc_now(), "is_settled": True,
+             "searcher_metric": (n * 7919 % MANY) / 4} for n in range(MANY)
+        ])  # fmt: skip
+        session.execute(insert(Task), [
+            {"id": f"1.r{n}", "kind": "TRIAL", "owner_id": owner, "trial_id": n + 1, "job_id": "job0",
+             "state": "COMPLETED", "ended_at": utc_now()} for n in range(MANY)
+        ])  # fmt: skip
+        session.execute(insert(Task), [
+            {"id": f"c{n}", "kind": "COMMAND", "owner_id": owner, "workspace_id": 1, "job_id": f"c{n}", "config": {},
+             "state": "ACTIVE", "name": "c", "pool": "default", "slots": 1} for n in range(COMMANDS)
+        ])  # fmt: skip
+        session.add(
+            Checkpoint(
+                uuid="u", task_id="1.r0", allocation_id="a", trial_id=1, experiment_id=1, state="COMPLETED",
+                resources={"a": 2**60}, metadata_={}, steps_completed=1, size_bytes=2**60, reported_at=utc_now(),
+            )
+        )  # fmt: skip
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE" if database.is_sqlite else "VACUUM (ANALYZE)"))
+    yield database
+    database.close()
+
+
+ADMIN = UserPrincipal(user_id=1, username="admin", is_admin=True)
+
+
+def _list(session: Session, **more: Any) -> list[Any]:
+    return experiments.many(session, experiments.ExperimentFilter(), ADMIN, start=0, end=100, **more)
+
+
+#: What a page reads, how many rows it shows, and in how many statements.
+PAGES: dict[str, tuple[Callable[[Session], Any], int, int]] = {
+    "experiments": (_list, EXPERIMENTS, 3),
+    "experiments in short": (lambda session: _list(session, is_summary=True), EXPERIMENTS, 3),
+    "an experiment": (lambda session: [experiments.one(session, 1)], 1, 2),
+    "trials": (
+        lambda session: trials.page(session, session.get_one(Experiment, 1), (), "", Window(0, 100))[0], 100, 5,
+    ),
+    "trials by metric": (
+        lambda session: trials.page(
+            session, session.get_one(Experiment, 1), (), "SORT_BY_BEST_VALIDATION_METRIC", Window(0, 100)
+        )[0], 100, 5,
+    ),
+    "a trial": (lambda session: [trials.one(session, MANY)], 1, 3),
+    "checkpoints": (lambda session: checkpoints.shown(session, ["u"]), 1, 4),
+    "commands": (
+        lambda session: tasks.many(session, TaskKind.COMMAND, tasks.TaskFilter(), "", Window(0, 100), ADMIN)[0],
+        COMMANDS, 2,
+    ),
+    "queue": (lambda session: jobs.in_pool(session, "default", None), COMMANDS, 4),
+    "columns": (lambda session: columns.columns(session, 1), 18, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_reads_no_more_of_very_many_trials(database: Database, page: str) -> None:
+    read, shown, statements = PAGES[page]
+    asked: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
+        if statement.startswith("SELECT"):
+            asked.append((statement, parameters))
+
+    with database.read() as session:
+        engine = session.get_bind()
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            found = read(session)
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
+    assert len(found) == shown
+    assert len(asked) <= statements, [statement for statement, _ in asked]
+    for statement, parameters in asked:
+        rows, plan = counted(database, statement, parameters)
+        assert not any(f"SCAN {table}" in plan and "USING" not in plan for table in ("trials", "tasks")), plan
+        assert rows <= MOST_TRIAL_IDS + 300, plan
+
+
+def test_experiment_names_its_first_trials_and_how_many_there_are(database: Database) -> None:
+    with database.read() as session:
+        one = experiments.one(session, 1)
+        [listed] = [each for each in _list(session) if each["id"] == 1]
+        best = min(range(MANY), key=lambda n: n * 7919 % MANY) + 1
+    assert (one.num_trials, one.best_trial_id, one.best_trial_searcher_metric) == (MANY, best, 0)
+    assert (listed["numTrials"], listed["bestTrialId"], listed["checkpointSize"]) == (MANY, best, str(2**60))
+    for sent, most in ((one.model_dump(by_alias=True)["trialIds"], MOST_TRIAL_IDS),
+                       (listed["trialIds"], MOST_TRIAL_IDS_OF_MANY)):  # fmt: skip
+        assert ids_of(sent) == list(range(1, most + 1))
+
+
+def test_checkpoint_is_sent_with_sizes_as_text(database: Database) -> None:
+    with database.read() as session:
+        [found] = checkpoints.shown(session, ["u"])
+    assert found["resources"] == {"a": str(2**60)}
+
+
+def ids_of(sent: Any) -> Any:
+    """A value as clients read it."""
+    return orjson.loads(encode({"it": sent}))["it"]
