@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
 from database.models import Experiment, Metric, SearchDecision, Trial
-from database.reports import has_packed, in_order, snapshot
 from database.tasks import create_trial_tasks
 from database.types import utc_now
 from database.upsert import insert
@@ -47,6 +46,8 @@ def record_decisions(session: Session, decisions: Mapping[int, Sequence[Decision
 def create_first_trials(session: Session, trials: Mapping[int, Sequence[NewTrial]]) -> dict[int, CreatedTrials]:
     """Record the trials that searches begin with, by experiments that this transaction makes, which count them.
 
+    Their tasks are left to the caller: see `create_trial_tasks`.
+
     However many experiments, the statements are the same: one that came over a network for each of a trial's rows would
     be most of what a request with a hundred experiments costs.
     """
@@ -55,7 +56,6 @@ def create_first_trials(session: Session, trials: Mapping[int, Sequence[NewTrial
     if rows:
         added = plain_insert(Trial).returning(Trial.experiment_id, Trial.request_id, Trial.id)
         made = {(row[0], row[1]): row[2] for row in session.execute(added, rows)}
-        create_trial_tasks(session, made.values())
     recorded: dict[int, CreatedTrials] = {}
     for experiment_id, its in trials.items():
         trial_ids = [made[experiment_id, trial.request_id] for trial in its]
@@ -155,6 +155,8 @@ def _take_over(session: Session, experiment_id: int, trials: Sequence[NewTrial],
 
 def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int) -> None:
     """Copy the metrics that the source had reported when the fork branched off; their totals came with the fork."""
+    from database.reports import has_packed  # NumPy would be a tenth of what an orchestrator's start takes
+
     until = fork_time(session, experiment_id)
     assert until is not None, "who inherits has a parent"
     chosen = (
@@ -185,6 +187,8 @@ def _inherit(session: Session, experiment_id: int, trial_id: int, source_id: int
 
 def _copy_reports(session: Session, trial_id: int, source_id: int, until: datetime) -> None:
     """As the statement does that copies rows, where packed blocks have some of the reports."""
+    from database.reports import in_order, snapshot
+
     with snapshot(session) as own:
         reports = in_order(own, [source_id], until=until, with_system=True)
         while some := list(islice(reports, _COPIED)):

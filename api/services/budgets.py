@@ -123,7 +123,7 @@ def token_of(session: Session, user: UserPrincipal) -> int | None:
             .outerjoin(Experiment, Experiment.id == Trial.experiment_id)
         )
         return session.scalar(started_by.where(Allocation.id == user.allocation_id))
-    if user.token_id is None:
+    if user.token_id is None or user.is_session:
         return None
     return session.scalar(select(UserToken.id).where(UserToken.id == user.token_id, UserToken.kind == ACCESS_TOKEN))
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import changeable, may_see, readable, readable_checkpoint, readable_trial
 from api.errors import ApiError, BadRequest, TooLarge
+from api.queries.experiments import New
 from api.schemas.experiments import CreateExperimentRequest, CreateExperimentsRequest
 from api.schemas.validation import checked_external_id
 from api.services import budgets, chunked_contexts, config_policies
@@ -24,7 +25,7 @@ from api.services.contexts import pack
 from api.services.forks import Origin
 from api.services.idempotency import Key, Once
 from api.services.jobs import claim_of
-from api.services.pools import check_available, defaults_of, offered
+from api.services.pools import available_default, check_available, defaults_of, offered
 from api.services.templates import usable_template
 from api.services.workspaces import Target, project_of_names, target, target_project
 from api.settings import ApiSettings
@@ -41,7 +42,9 @@ from database.models import (
     User,
     Workspace,
 )
+from database.pipeline import pipelined
 from database.session import Database
+from database.tasks import create_trial_tasks
 from database.trials import create_first_trials, record_decisions
 from determined.common.storage.hosted import folder_of, named_root
 from determined.errors import StorageNotNamed
@@ -61,7 +64,7 @@ from workflows.config.served import notices
 from workflows.config.yamltext import Document
 from workflows.lifecycle.budget import Clock
 from workflows.lifecycle.experiment import ExperimentState
-from workflows.messages import ExperimentRun, Inheritance, Timing, TrialTemplate
+from workflows.messages import CreatedTrials, ExperimentRun, Inheritance, Timing, TrialTemplate
 from workflows.new_trials import new_trial, note_trials
 from workflows.searchers import Create, Decision, Search, SearchError, Started, generation_of
 
@@ -80,6 +83,7 @@ class Created:
     outbox_id: int | None = None
     notices: list[str] = field(default_factory=list[str])  # what of the configuration is not acted upon
     pool: str = ""  # that it would go to, where it was only checked
+    new: New | None = None  # what to show of it, where it was recorded now
 
 
 @dataclass(frozen=True)
@@ -142,15 +146,22 @@ class _Made:
     place: _Place
     notices: list[str]
 
-    def created(self, runs: Mapping[int, ExperimentRun], starts: Mapping[int, outbox.Outbox]) -> Created:
+    def created(
+        self,
+        runs: Mapping[int, ExperimentRun],
+        starts: Mapping[int, outbox.Outbox],
+        trials: Mapping[int, CreatedTrials],
+    ) -> Created:
         """What the client is answered, once it is recorded."""
         wire, warnings = self.row.config, self.place.warnings
         if self.checked.request.validate_only:
             return Created(0, wire, warnings, notices=self.notices, pool=self.place.pool)
-        start = starts.get(self.row.id)
-        if start is None:
-            return Created(self.row.id, wire, warnings, notices=self.notices)
-        return Created(self.row.id, wire, warnings, runs[self.row.id], start.id, self.notices)
+        id_, start = self.row.id, starts.get(self.row.id)
+        new = None
+        if self.checked.inheritance is None:  # of trials that it takes over there is more to say
+            new = New(self.row, *self.place.kept, trials[id_].trial_ids, self.content.size_bytes)
+        run, outbox_id = (None, None) if start is None else (runs[id_], start.id)
+        return Created(id_, wire, warnings, run, outbox_id, self.notices, new=new)
 
 
 @contextmanager
@@ -371,25 +382,32 @@ class Creator:
             each.row.id: [new_trial(runs[each.row.id], create) for create in each.checked.creates] for each in lasting
         }
         recorded = create_first_trials(session, news)
-        record_decisions(session, {each.row.id: [each.checked.decision] for each in lasting})
         starts: dict[int, outbox.Outbox] = {}
+        held: list[ExperimentRun] = []
         for id_, run in runs.items():
             note_trials(run, news[id_], recorded[id_])
             run.is_started = run.is_recorded = True
             if run.trials and run.state is ExperimentState.PAUSED and run.inheritance is None:
-                outbox.hold_start(session, run)
+                held.append(run)
             else:
                 starts[id_] = outbox.add_start(session, run)
         session.flush()
-        return [each.created(runs, starts) for each in made]
+        with pipelined(session):
+            create_trial_tasks(session, [trial_id for each in recorded.values() for trial_id in each.trial_ids])
+            record_decisions(session, {each.row.id: [each.checked.decision] for each in lasting})
+            for run in held:
+                outbox.hold_start(session, run)
+            for each in lasting:
+                columns = each.content.columns()
+                session.add(ModelDefinition(experiment_id=each.row.id, size_bytes=each.content.size_bytes, **columns))
+            session.flush()
+        return [each.created(runs, starts, recorded) for each in made]
 
     def _run(self, session: Session, made: _Made, note: Callable[[Session, Experiment], None] | None) -> ExperimentRun:
         """What else is recorded of an experiment with its row, and what its workflow starts with."""
         checked, row = made.checked, made.row
         if note is not None:
             note(session, row)
-        content = made.content
-        session.add(ModelDefinition(experiment_id=row.id, size_bytes=content.size_bytes, **content.columns()))
         budget = budgets.give(session, row, checked.config.budget)
         run = run_of(session, row, checked.config, checked.search, self.settings.timing, budget)
         run.inheritance, run.template.source_checkpoint = checked.inheritance, row.source_checkpoint
@@ -462,7 +480,7 @@ class Creator:
         wanted = (request.template, request.project_id, repr(_names(document.value)))
         site = sites.get(wanted)
         if site is None:
-            with self.database.read() as session:
+            with self.database.glance() as session:
                 site = sites[wanted] = self._site_of(session, request, document, user, origin)
         for name in site.said_twice:
             document.value.pop(name, None)
@@ -525,8 +543,10 @@ class Creator:
         return config
 
     def _pool(self, session: Session, config: ExperimentConfig, workspace_id: int, user: UserPrincipal) -> str:
-        named = config.resources.resource_pool
-        pool = named or defaults_of(session).of(config.resources.slots_per_trial)
+        named, slots = config.resources.resource_pool, config.resources.slots_per_trial
+        if not named and (usual := available_default(session, slots, workspace_id, user)):
+            return usual
+        pool = named or defaults_of(session).of(slots)
         check_available(session, pool, workspace_id, user, f"{_PREFIX}<config>.resources.resource_pool")
         return pool
 

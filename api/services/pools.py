@@ -207,6 +207,16 @@ def check_available(session: Session, name: str, workspace_id: int, user: UserPr
         )
 
 
+def available_default(session: Session, slots: int, workspace_id: int, user: UserPrincipal) -> str | None:
+    """The default pool for a task of this many slots, which stays until this transaction ends.
+
+    None if the user may not submit to it from the workspace: `check_available` says so.
+    """
+    default = select(Cluster.compute_pool if slots else Cluster.aux_pool).where(Cluster.id == 1).scalar_subquery()
+    statement = available_pools(workspace_id, user).where(ResourcePool.name == default)
+    return session.scalar(statement.with_for_update(read=True))
+
+
 def _is_available(session: Session, name: str, workspace_id: int, user: UserPrincipal) -> bool:
     statement = available_pools(workspace_id, user).where(ResourcePool.name == name)
     return session.scalar(statement.with_for_update(read=True)) is not None

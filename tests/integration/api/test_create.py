@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy import Engine, event, func, select, update
+from sqlalchemy import Engine, event, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from api.app import create_app
 from api.errors import Unavailable
@@ -31,6 +32,7 @@ from database.models import (
     SearchDecision,
     Trial,
 )
+from database.pipeline import pipelined
 from tests.integration.api.served import SINGLE, Caller, Served, a_file, until
 from tests.kit.servers import free_port
 from workflows.lifecycle.experiment import Command, ExperimentState
@@ -172,7 +174,46 @@ async def test_one_experiment_costs_few_statements(api: Served, monkeypatch: pyt
             asked.append([each for each in statements if not each.startswith(("BEGIN", "PRAGMA"))])
     finally:
         event.remove(Engine, "before_cursor_execute", note)
-    assert min(map(len, asked)) <= 22, "\n".join(min(asked, key=len))
+    assert min(map(len, asked)) <= 16, "\n".join(min(asked, key=len))
+
+
+@pytest.mark.parametrize("searcher", [SINGLE, {"name": "random", "metric": "loss", "max_trials": 3, "max_length": 9}])
+async def test_what_a_create_answers_is_what_is_read_afterwards(api: Served, searcher: dict[str, Any]) -> None:
+    """The answer is made of what was recorded, without a look into the database."""
+    user = api.user()
+    secret = {"registry_auth": {"username": "u", "password": "not to be shown"}}
+    changes = {"searcher": searcher, "labels": ["a"], "description": "é", "environment": secret}
+    for activate in (False, True):
+        made = (await user.post(PATH, request(api, a_file("train.py"), config=changes, activate=activate)))[
+            "experiment"
+        ]
+        read = (await user.get(f"{PATH}/{made['id']}"))["experiment"]
+        assert made.pop("duration") <= read.pop("duration")
+        assert made == read
+        assert made["trialIds"]
+        assert "not to be shown" not in str(made)
+    forked = (await user.post(PATH, request(api, parentId=made["id"])))["experiment"]
+    assert forked["forkedFrom"] == made["id"]
+    assert forked["modelDefinitionSize"] == made["modelDefinitionSize"] > 0
+
+
+async def test_statements_of_a_pipeline_fail_as_alone(api: Served) -> None:
+    """With the error that is caught elsewhere, and nothing of the transaction stays."""
+    before = counts(api)
+    made = (await api.user().post(PATH, request(api)))["experiment"]["id"]
+    same = insert(SearchDecision).values(experiment_id=made, number=1, decision="{}")
+
+    def write() -> None:
+        with api.database.write() as session, pipelined(session):
+            session.execute(update(Experiment).where(Experiment.id == made).values(notes="lost"))
+            session.execute(same)
+            session.execute(same)
+
+    with pytest.raises(IntegrityError):
+        write()
+    with api.database.read() as session:
+        assert session.get_one(Experiment, made).notes == ""
+    assert counts(api)[0] == before[0] + 1
 
 
 async def test_lists_of_experiments_are_bounded(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
