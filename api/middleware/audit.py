@@ -58,6 +58,7 @@ _OWN_REPORTS = frozenset(
         ("POST", "/api/v1/trials/{trial_id}/progress"),
         ("POST", "/api/v1/trials/{trial_id}/metrics"),
         ("POST", "/api/v1/trials/{trial_id}/metrics/batch"),
+        ("POST", "/api/v1/trials/{trial_id}/metrics/curves"),
         ("POST", "/api/v1/trials/{trial_id}/{kind}_metrics"),
         ("POST", "/api/v1/trials/profiler/metrics"),
         ("POST", "/api/v1/trials/{trial_id}/early_exit"),

@@ -7,14 +7,15 @@ is not in it gets the limit `USUAL`, which is enough for messages that are small
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
+import types
 from collections import Counter
+from collections.abc import Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
-from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
 from api.errors import TooLarge, TooMany, TooSlow, Unavailable
@@ -87,6 +88,7 @@ TABLE: dict[str, Bound] = {
     "POST /task-logs": LOGS,
     "POST /api/v1/trials/{trial_id}/metrics": REPORT,
     "POST /api/v1/trials/{trial_id}/metrics/batch": REPORT,
+    "POST /api/v1/trials/{trial_id}/metrics/curves": REPORT,
     "POST /api/v1/trials/{trial_id}/{kind}_metrics": REPORT,
     "POST /api/v1/checkpoints": REPORT,
     "PATCH /api/v1/checkpoints": REPORT,
@@ -136,9 +138,15 @@ class Bodies:
         self._held_by: Counter[str] = Counter()
         self._at_once: Counter[tuple[str, Bound]] = Counter()
 
-    def take(self, scope: Scope, receive: Receive) -> Body:
-        """The body of a request: used in place of `receive`, for as long as the block lasts."""
-        return Body(self, scope, receive)
+    def take(self, scope: Scope, receive: Receive, bound: Bound | None = None) -> Body:
+        """The body of a request: used in place of `receive`, for as long as the block lasts.
+
+        Args:
+            scope: Of the request.
+            receive: Of the request.
+            bound: What the body may be, where the caller knows it already.
+        """
+        return Body(self, scope, receive, bound or bound_of(scope["method"], scope["path"]))
 
     def enter(self, sender: str, bound: Bound) -> None:
         """A request of this sender turns out to be large. Raises: TooMany."""
@@ -166,10 +174,10 @@ class Bodies:
 class Body:
     """One request's body. Raises, when it is received: TooLarge, TooSlow, TooMany, Unavailable."""
 
-    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive) -> None:
+    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive, bound: Bound) -> None:
         self._bodies = bodies
         self._receive = receive
-        self._bound = bound_of(scope["method"], scope["path"])
+        self._bound = bound
         self._scope = scope
         self._sender = ""
         self._deadline = 0.0
@@ -190,19 +198,35 @@ class Body:
             return await self._receive()
         if not self._deadline:
             self._begin()
+        coming = cast("Coroutine[Any, Any, Message]", self._receive())
         try:
-            async with asyncio.timeout_at(self._deadline + self._size / self._bodies.pace):
-                message = await self._receive()
-        except TimeoutError:
-            raise TooSlow(f"the body did not come within {self._bodies.patience_s:g} s") from None
+            waits_for = coming.send(None)
+        except StopIteration as come:  # it was there already, as most bodies are: no timer for those
+            message: Message = come.value
+        else:
+            try:
+                async with asyncio.timeout_at(self._deadline + self._size / self._bodies.pace):
+                    message = await _rest(coming, waits_for)
+            except TimeoutError:
+                raise TooSlow(f"the body did not come within {self._bodies.patience_s:g} s") from None
         if message["type"] == "http.request":
             self._is_over = not message.get("more_body", False)
             self._grow(message.get("body", b""))
         return message
 
+    async def whole(self) -> bytes:
+        """All of it at once. Raises: ClientDisconnect, beside what `Body` does."""
+        pieces: list[bytes] = []
+        while not self._is_over:
+            message = await self()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            pieces.append(message.get("body", b""))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
     def _begin(self) -> None:
-        headers = Headers(scope=self._scope)
-        declared = headers.get("content-length", "0")
+        headers = dict(reversed(self._scope["headers"]))  # the first of each name counts, as everywhere
+        declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared[:19]) > self._bound.size:
             raise self._too_large()
         self._sender = sender_of(headers, self._scope)
@@ -226,21 +250,36 @@ class Body:
         return TooLarge(f"the body is over its limit of {self._bound.size} bytes")
 
 
-def sender_of(headers: Headers, scope: Scope) -> str:
-    """The sender, before authentication: the hash of the token that will be authenticated, or an address.
+@types.coroutine
+def _rest(coming: Coroutine[Any, Any, Message], waits_for: Any) -> Generator[Any, Any, Message]:
+    """What comes of a coroutine that has begun, and waits for this."""
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:  # noqa: BLE001 - it is its own, to clean up by
+            step, with_ = coming.throw, error
+        else:
+            step, with_ = coming.send, sent
+        try:
+            waits_for = step(with_)
+        except StopIteration as come:
+            return come.value
+
+
+def sender_of(headers: Mapping[bytes, bytes], scope: Scope) -> str:
+    """The sender, before authentication: the token that will be authenticated, or an address.
 
     Only that token counts. So a client can't pass for many senders by sending other tokens beside it.
     """
     for name in _TOKENS:  # in the order of `auth.presented_token`
-        shown = headers.get(name, "")
+        shown = headers.get(name)
         if shown:
-            token = shown.removeprefix("Bearer ").strip()
-            return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+            return shown.decode("latin-1").removeprefix("Bearer ").strip()
     client = scope.get("client")
     return f"at {client[0] if client else ''}"
 
 
-_TOKENS = ("grpc-metadata-x-user-token", "authorization", "grpc-metadata-x-allocation-token", "cookie")
+_TOKENS = (b"grpc-metadata-x-user-token", b"authorization", b"grpc-metadata-x-allocation-token", b"cookie")
 
 
 def _less(counted: Counter[Any], key: Any, by: int) -> None:

@@ -7,9 +7,10 @@ a form can't send.
 
 from __future__ import annotations
 
+import functools
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import Message, Scope
 
 from api.errors import Forbidden, NotServed
@@ -37,26 +38,36 @@ _HEADERS = {
 }
 #: Which pages this server has: one that is open sees by any answer that it is older.
 PAGES = b"x-undeterred-pages"
+_POLICY = b"content-security-policy"
 _RAW = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 _TOKENS = ("authorization", "grpc-metadata-x-user-token", "grpc-metadata-x-allocation-token")
 #: Here a password authenticates the caller, whatever cookie the client still has.
 _LOGINS = ("/api/v1/auth/login", "/login")
 _OWN = ("same-origin", "none")
+#: Without these a request is none that a browser makes for a page.
+_OF_PAGES = frozenset({b"origin", b"sec-fetch-site", b"cookie"})
+
+
+@functools.cache
+def headers_of_programs() -> tuple[tuple[bytes, bytes], ...]:
+    """What `add_headers` completes the head of an answer with that brings no policy of its own."""
+    return (*_RAW, (PAGES, files.load().digest.encode()))
 
 
 def add_headers(message: Message) -> None:
     """Complete the head of an answer; a page brings its own policy."""
     if message["type"] != "http.response.start":
         return
-    headers = MutableHeaders(raw=message.setdefault("headers", []))
-    raw = list(message["headers"])
-    raw += _RAW[1:] if "content-security-policy" in headers else _RAW
-    raw.append((PAGES, files.load().digest.encode()))
-    message["headers"] = raw
+    raw = message.get("headers", ())
+    ours = headers_of_programs()
+    has_policy = _POLICY in [name for name, _ in raw]
+    message["headers"] = [*raw, *(ours[1:] if has_policy else ours)]
 
 
 def check_origin(scope: Scope) -> None:
     """To be asked before a request is served that may change something. Raises: Forbidden, NotServed."""
+    if _OF_PAGES.isdisjoint([name for name, _ in scope["headers"]]):
+        return
     headers = Headers(scope=scope)
     check_site(headers)
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")

@@ -42,6 +42,9 @@ class Requests:
             buckets=_BUCKETS,
             registry=registry,
         )
+        # to find a series by its labels costs more than to count
+        self._counts: dict[tuple[str, str, str], Counter] = {}
+        self._durations: dict[tuple[str, str], Histogram] = {}
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Have `app` serve a request, and measure it."""
@@ -57,8 +60,25 @@ class Requests:
         try:
             await app(scope, receive, answer)
         finally:
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            route = scope.get(ROUTE, _UNKNOWN)
-            self._count.labels(method, route, status).inc()
-            if waited is not None:
-                self._duration.labels(method, route).observe(waited)
+            self.note(scope, status, waited)
+
+    def note(self, scope: Scope, status: str, waited: float | None) -> None:
+        """Count a request that is over.
+
+        Args:
+            scope: Of the request.
+            status: The class of its answer's status, such as "2xx"; "none" without an answer.
+            waited: Seconds until the answer began, if it did.
+        """
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = scope.get(ROUTE, _UNKNOWN)
+        count = self._counts.get((method, route, status))
+        if count is None:
+            count = self._counts[method, route, status] = self._count.labels(method, route, status)
+        count.inc()
+        if waited is None:
+            return
+        duration = self._durations.get((method, route))
+        if duration is None:
+            duration = self._durations[method, route] = self._duration.labels(method, route)
+        duration.observe(waited)

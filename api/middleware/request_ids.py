@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from contextvars import ContextVar, Token
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-import structlog
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+if TYPE_CHECKING:  # agents write logs too, and serve nothing
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "x-request-id"
 _NAME = HEADER.encode()
@@ -23,18 +26,56 @@ _IDS = {
 }
 
 
+#: An id is no secret: the system's own random numbers would cost each request a call to it.
+_random = random.Random(secrets.randbits(128))
+#: The id and the path of the request that is served in this context.
+_served: ContextVar[tuple[bytes, str] | None] = ContextVar("served", default=None)
+
+
+class Named:
+    """A request under an id, for as long as the block lasts: the client's own, if it is one, or a new one.
+
+    `header` is for the head of the answer. What lines of the log say of the request, `with_ids` works out.
+    """
+
+    __slots__ = ("_before", "_served", "header")
+
+    def __init__(self, scope: Scope) -> None:
+        sent = next((value for name, value in scope["headers"] if name == _NAME), b"")
+        request_id = sent if _ACCEPTED.fullmatch(sent) else b"%016x" % _random.getrandbits(64)
+        self.header = (_NAME, request_id)
+        self._served = (request_id, scope["path"])
+        self._before: Token[tuple[bytes, str] | None]
+
+    def __enter__(self) -> Named:
+        self._before = _served.set(self._served)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _served.reset(self._before)
+
+
 async def serve_named(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have `app` serve a request under an id: the client's own, if it is one, or a new one."""
-    sent = next((value for name, value in scope["headers"] if name == _NAME), b"")
-    request_id = sent if _ACCEPTED.fullmatch(sent) else secrets.token_hex(8).encode()
+    """Have `app` serve a request under an id."""
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (_NAME, request_id)]
+            message["headers"] = [*message["headers"], named.header]
         await send(message)
 
-    with structlog.contextvars.bound_contextvars(request_id=request_id.decode(), **dict(_named_by(scope["path"]))):
+    with Named(scope) as named:
         await app(scope, receive, answer)
+
+
+def with_ids(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A processor of log lines: those that are written while a request is served say its id, and those of its path."""
+    served = _served.get()
+    if served is not None:
+        request_id, path = served
+        event.setdefault("request_id", request_id.decode())
+        for name, value in _named_by(path):
+            event.setdefault(name, value)
+    return event
 
 
 def _named_by(path: str) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ Read from the parser's events instead of through a loader, for three reasons: YA
 ``1e-4`` a number), limits that hold before memory is spent (an alias bomb is refused while it expands), and positions.
 """
 
+import functools
 import json
 import math
 import re
@@ -356,6 +357,14 @@ def _merge_into(top: _Open, value: Any, mark: Any) -> None:
 def _events(text: str) -> Iterator[Any]:
     # Imported here: a process that never parses text should not pay for the parser.
     from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Scanner = _bounded_scanner()
+    return cast(Iterator[Any], yaml.parse(text))  # pyright: ignore[reportUnknownMemberType]
+
+
+@functools.cache
+def _bounded_scanner() -> Any:
     from ruamel.yaml.scanner import Scanner, ScannerError
 
     class BoundedScanner(Scanner):
@@ -367,9 +376,7 @@ def _events(text: str) -> Iterator[Any]:
                 raise ScannerError(None, None, f"a tag has more than {_LONGEST_TAG} characters", start_mark)
             return uri
 
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Scanner = BoundedScanner
-    return cast(Iterator[Any], yaml.parse(text))  # pyright: ignore[reportUnknownMemberType]
+    return BoundedScanner
 
 
 def _tag(event: Any) -> str | None:
