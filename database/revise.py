@@ -1,6 +1,7 @@
 """`python -m database.revise "what changes"`: write a migration from the difference between models and migrations.
 
-`python -m database.revise --first` writes the first migration anew instead, as long as nothing has been released.
+`python -m database.revise --first` writes the first migration anew instead, as long as nothing has been released. What
+no model says, such as a function, is in migrations of its own.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ def main() -> None:
     is_first = message == "--first"
     if is_first:
         message = "first schema"
-        for path in _VERSIONS.glob("[0-9]*.py"):
-            path.unlink()
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{folder}/empty.db")
         if not is_first:  # of nothing there is nothing to migrate to
             migrate(database)
         config = alembic_config()
         config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
-        number = len(list(_VERSIONS.glob("[0-9]*.py"))) + 1
+        if is_first:
+            config.set_main_option("version_locations", folder)  # without those that follow it
+        number = 1 if is_first else len(list(_VERSIONS.glob("[0-9]*.py"))) + 1
         with database.engine.connect() as connection, connection.begin():
             config.attributes["connection"] = connection
             command.revision(config, message=message, autogenerate=True, rev_id=f"{number:04}")
-    for path in _VERSIONS.glob(f"{number:04}_*.py"):
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if "Alembic" not in line or "import" in line))
+        for path in Path(folder if is_first else _VERSIONS).glob(f"{number:04}_*.py"):
+            lines = path.read_text().splitlines(keepends=True)
+            text = "".join(line for line in lines if "Alembic" not in line or "import" in line)
+            (_VERSIONS / path.name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
@@ -24,10 +25,11 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import allocation_ended
 from api.errors import ApiError, BadRequest, NotFound, Unavailable
 from api.ingest import delays
+from api.ingest.curves import Packed, put
 from api.ingest.metric_blocks import Group, Unsealed, reopen, restore_at, seal
 from api.ingest.metric_store import MetricRow, MetricStore, PostgresStore, SqliteStore, TrialRow, storable
 from api.ingest.metric_webhooks import MetricHooks
-from api.ingest.summary import add_report, is_better
+from api.ingest.summary import MOST_NAMES, SYSTEM_GROUPS, add_report, is_better
 from api.schemas.base import number, plain
 from api.schemas.metrics import MetricReport
 from api.temporal.outbox import post, release_start
@@ -39,11 +41,8 @@ from workflows import names
 
 log = structlog.get_logger()
 
-#: Sampled on a clock, not on steps: stored as they come, without summaries.
-SYSTEM_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network", "timing"})
-#: Of metrics in one report, and characters of a name. A group of a trial may have twice as many names in all: each
-#: report looks at all of them.
-_MOST_NAMES, _LONGEST_NAME = 10_000, 500
+#: Of a name of a metric.
+_LONGEST_NAME = 500
 
 
 @dataclass(slots=True)
@@ -52,6 +51,7 @@ class _Work:
     allocation_id: str | None
     reports: Sequence[MetricReport]
     done: asyncio.Future[None]
+    curves: Packed | None = None  # instead of `reports`
 
 
 class MetricsWriter:
@@ -75,9 +75,15 @@ class MetricsWriter:
 
         Raises: ApiError.
         """
+        await self._write(_Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future()))
+
+    async def write_curves(self, trial_id: int, curves: Packed, allocation_id: str | None) -> None:
+        """As `write`, of the reports that curves consist of."""
+        await self._write(_Work(trial_id, allocation_id, (), asyncio.get_running_loop().create_future(), curves))
+
+    async def _write(self, work: _Work) -> None:
         if self._waiting.qsize() > 5000:
             raise Unavailable("too many metric reports are waiting: try again")
-        work = _Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future())
         self._waiting.put(work)
         await work.done
 
@@ -112,9 +118,10 @@ class MetricsWriter:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while (batch := self._next_batch()) is not None:
-            if batch:
-                outcomes, is_posted = self._write_works(batch)
-                loop.call_soon_threadsafe(self._deliver, batch, outcomes, is_posted)
+            for _, some in groupby(batch, key=lambda work: id(work) if work.curves else None):
+                works = list(some)
+                outcomes, is_posted = self._write_works(works)
+                loop.call_soon_threadsafe(self._deliver, works, outcomes, is_posted)
             self._seal_some()
         self._disconnect()
 
@@ -141,9 +148,10 @@ class MetricsWriter:
             return
         trial_id, group = self._unsealed.take()
         try:
-            connection = self._connect().connection
-            with connection.begin():
-                if seal(connection, trial_id, group):
+            store = self._connect()
+            store.forget(trial_id)
+            with store.connection.begin():
+                if seal(store.connection, trial_id, group):
                     self._unsealed.add(trial_id, group)
         except Exception:
             log.exception("reports could not be put into blocks", trial=trial_id, group=group)
@@ -170,15 +178,16 @@ class MetricsWriter:
 
     def _write_batch(self, batch: Sequence[_Work]) -> tuple[Sequence[Exception | None], bool]:
         store = self._connect()
+        if self._add_to_known(store, batch):
+            return [None] * len(batch), False
         self._hooks.refresh()
-        with store.connection.begin():
-            trials = store.load({work.trial_id for work in batch})
+        with store.reading({work.trial_id for work in batch}) as trials:
             outcomes = [_refusal(trials.get(work.trial_id), work) for work in batch]
             reports = [
                 (trials[work.trial_id], report)
                 for work, refusal in zip(batch, outcomes, strict=True)
                 if refusal is None
-                for report in work.reports
+                for report in _rows_of(store.connection, trials[work.trial_id], work)
             ]
             for trial, report in reports:
                 if report.steps_completed is None:
@@ -197,12 +206,30 @@ class MetricsWriter:
                         late.setdefault(trial.id, []).append((row["total_batches"], row["reported_at"]))
             for trial_id, reported in late.items():
                 delays.note(store.connection, trial_id, reported, now)
-            if changed := [trial for trial in trials.values() if trial.is_changed]:
-                store.save(changed)
             # what people and searches decide by is on disk when it is answered; a curve may lose its last half second
-            if is_posted or any(row["group_name"] == "validation" for row in rows):
-                store.make_durable()
+            is_durable = is_posted or any(row["group_name"] == "validation" for row in rows) or bool(batch[0].curves)
+            store.save([trial for trial in trials.values() if trial.is_changed], is_durable=is_durable)
         return outcomes, is_posted
+
+    def _add_to_known(self, store: MetricStore, batch: Sequence[_Work]) -> bool:
+        """Write reports from which only totals follow, of trials that the store knows. False: nothing is written."""
+        trials = None if batch[0].curves else store.known({work.trial_id for work in batch})
+        if trials is None or any(_refusal(trials[work.trial_id], work) is not None for work in batch):
+            return False  # a refusal is for what is there, not for what is known
+        now = utc_now()
+        whose = ((trials[work.trial_id], report) for work in batch for report in work.reports)
+        reports = [(trial, _row(trial, report)) for trial, report in whose]
+        if not all(_only_counts(trial, row, now) for trial, row in reports):
+            return False
+        for trial, row in reports:
+            if row["total_batches"] is not None and row["group_name"] not in SYSTEM_GROUPS:
+                _fold(trial, row["group_name"], row["total_batches"], row["metrics"], is_new=True)
+        if not store.add(trials, [row for _, row in reports]):
+            return False
+        for trial, row in reports:
+            if row["total_batches"] is not None:
+                self._unsealed.count(trial.id, row["group_name"])
+        return True
 
     def _connect(self) -> MetricStore:
         if self._store is None:
@@ -224,11 +251,20 @@ def _refusal(trial: TrialRow | None, work: _Work) -> ApiError | None:
     if work.allocation_id not in (None, trial.allocation_id):
         return allocation_ended()
     try:
-        for report in work.reports:
+        for report in (work.curves.first,) if work.curves else work.reports:
             _check(trial, report)
     except ApiError as error:
         return error
     return None
+
+
+def _rows_of(connection: Connection, trial: TrialRow, work: _Work) -> Iterable[MetricReport]:
+    """The reports of a request that are to be rows: of curves none if they are blocks, or all."""
+    if work.curves is None:
+        return work.reports
+    if trial.run_id > trial.metrics_run_id:
+        _roll_back(connection, trial, work.curves.sent.group, int(work.curves.steps[0]))
+    return () if put(connection, trial, work.curves) else work.curves.reports()
 
 
 def _check(trial: TrialRow, report: MetricReport) -> None:
@@ -244,14 +280,14 @@ def _check(trial: TrialRow, report: MetricReport) -> None:
     if report.metrics.batch_metrics and group != "training":
         raise BadRequest(f"batch_metrics are for group 'training' only, not for {group!r}")
     told = report.metrics.avg_metrics
-    if told and (len(told) > _MOST_NAMES or len(max(told, key=len)) > _LONGEST_NAME):
+    if told and (len(told) > MOST_NAMES or len(max(told, key=len)) > _LONGEST_NAME):
         raise BadRequest(
             f"metrics: {len(told)} of them, the longest name of {len(max(told, key=len))} characters: the limits are"
-            f" {_MOST_NAMES} names and {_LONGEST_NAME} characters"
+            f" {MOST_NAMES} names and {_LONGEST_NAME} characters"
         )
     known = trial.summary.get(group)
-    if known and len(known) + len(told) > 2 * _MOST_NAMES < len(known.keys() | told.keys()):
-        raise BadRequest(f"metrics: group {group!r} of this trial would have more than {2 * _MOST_NAMES} names")
+    if known and len(known) + len(told) > 2 * MOST_NAMES < len(known.keys() | told.keys()):
+        raise BadRequest(f"metrics: group {group!r} of this trial would have more than {2 * MOST_NAMES} names")
     for name in ("epoch", "epochs"):
         value = report.metrics.avg_metrics.get(name)
         if value is not None and number(value) is None:
@@ -300,11 +336,29 @@ def _note(connection: Connection, trial: TrialRow, row: MetricRow, metric_id: in
     if group not in SYSTEM_GROUPS and (is_new or fresh):
         if group == "validation" and (crossings := hooks.crossed(connection, trial, step, fresh)):
             is_posted = hooks.post(connection, trial, step, crossings)
-        trial.is_changed = True
-        trial.total_batches = max(trial.total_batches, step)
-        add_report(trial.summary, group, fresh, is_more=not is_new)
+        _fold(trial, group, step, fresh, is_new=is_new)
         _note_validation(trial, metric_id, _searched(trial, group, fresh))
     return (group == "validation" and _post_validation(connection, trial, step, metrics)) or is_posted
+
+
+def _only_counts(trial: TrialRow, row: MetricRow, now: datetime) -> bool:
+    """Whether nothing but the trial's totals follows from a report of a new step."""
+    group, step = row["group_name"], row["total_batches"]
+    if step is None:
+        return True
+    sealed = trial.sealed.get(group)
+    return (
+        group != "validation"
+        and trial.run_id <= trial.metrics_run_id
+        and (sealed is None or step > sealed["to"])
+        and not _is_late(trial, row, now)
+    )
+
+
+def _fold(trial: TrialRow, group: str, step: int, metrics: dict[str, Any], *, is_new: bool) -> None:
+    trial.is_changed = True
+    trial.total_batches = max(trial.total_batches, step)
+    add_report(trial.summary, group, metrics, is_more=not is_new)
 
 
 def _note_validation(trial: TrialRow, metric_id: int, searched: float | None) -> None:

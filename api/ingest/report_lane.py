@@ -6,27 +6,30 @@ routes in `routes/trials.py` declare the same paths for the OpenAPI page, and ca
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from dataclasses import dataclass
 
 import structlog
 from fastapi import FastAPI
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.auth.authentication import Authenticator, Principal, presented_token
+from api.auth.authentication import FENCED_S, Authenticator, Principal, presented_token
 from api.auth.reporters import reporter_for
 from api.errors import DATABASE_ERRORS, ApiError, BadRequest, error_response, of_database
 from api.health import Health
+from api.ingest.curves import pack
 from api.ingest.metrics_writer import MetricsWriter
 from api.middleware import temporal_ui
 from api.middleware.audit import refuse_read_only
-from api.middleware.bodies import Bodies
-from api.middleware.browsers import add_headers, check_origin
+from api.middleware.bodies import REPORT, Bodies, Body
+from api.middleware.browsers import add_headers, check_origin, headers_of_programs
 from api.middleware.measured import ROUTE, Requests, note_route
-from api.middleware.request_ids import serve_named
+from api.middleware.request_ids import Named, serve_named
 from api.proxy.serve import Proxy
 from api.schemas import metrics as wire
 from api.schemas.base import answer as empty_answer
@@ -36,19 +39,23 @@ from database.session import Database
 
 log = structlog.get_logger()
 
-_PATH = re.compile(r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|training_metrics|validation_metrics)/*$")
-#: A trial that reports once a second is not looked up each time.
-_REMEMBERED_S = 30.0
+_PATH = re.compile(
+    r"^/api/v1/trials/(\d{1,18})/(metrics|metrics/batch|metrics/curves|training_metrics|validation_metrics)/*$"
+)
 #: The paths of the routes that declare these reports, by the last part of a request's path.
 _ROUTES = {
     "metrics": "/api/v1/trials/{trial_id}/metrics",
     "metrics/batch": "/api/v1/trials/{trial_id}/metrics/batch",
+    "metrics/curves": "/api/v1/trials/{trial_id}/metrics/curves",
     "training_metrics": "/api/v1/trials/{trial_id}/{kind}_metrics",
     "validation_metrics": "/api/v1/trials/{trial_id}/{kind}_metrics",
 }
 #: The label of what is passed on to services of tasks.
 _PROXIED = "proxied"
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+#: The answer to a report, made once.
+_STORED = empty_answer()
+_CLOSE = (b"connection", b"close")
 
 
 def _closing(send: Send) -> Send:
@@ -56,7 +63,7 @@ def _closing(send: Send) -> Send:
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"connection", b"close")]
+            message["headers"] = [*message["headers"], _CLOSE]
         await send(message)
 
     return answer
@@ -74,6 +81,19 @@ class MetricReports:
         """Store the reports of a request, all or none; returns when they are committed. Raises: ApiError."""
         reporter = await reporter_for(self.database, self.auth, caller, trial_id)
         await self.writer.write(trial_id, reports, reporter.allocation_id)
+
+    async def store_curves(self, caller: Principal, trial_id: int, sent: wire.Curves) -> None:
+        """Store curves, all or none; returns when they are committed. Raises: ApiError."""
+        reporter = await reporter_for(self.database, self.auth, caller, trial_id)
+        curves = await asyncio.to_thread(pack, trial_id, sent)
+        await self.writer.write_curves(trial_id, curves, reporter.allocation_id)
+
+    async def take(self, caller: Principal, trial_id: int, kind: str, body: bytes) -> None:
+        """Store what a body says. `kind`: the last part of the path. Raises: ApiError."""
+        if kind == "metrics/curves":
+            await self.store_curves(caller, trial_id, await asyncio.to_thread(_parse, wire.Curves, body))
+        else:
+            await self.store(caller, trial_id, _reports(kind, body))
 
 
 def _reports(kind: str, body: bytes) -> list[wire.MetricReport]:
@@ -111,7 +131,16 @@ class ReportLane(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""
-        if scope["type"] == "http":
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        found = _PATH.match(scope["path"]) if is_post else None
+        if found is not None and not self.state.parts.proxy.takes(scope):
+            trial_id, kind = int(found[1]), found[2]
+
+            async def report(scope: Scope, receive: Receive, send: Send) -> None:
+                await self._take(scope, receive, send, trial_id, kind)
+
+            await serve_traced(report, scope, receive, send, ROUTE)
+        elif scope["type"] == "http":
             requests: Requests = self.state.monitoring.requests
             health: Health = self.state.health
             answer = _closing(send) if health.is_draining else send
@@ -160,38 +189,43 @@ class ReportLane(FastAPI):
             await error_response(error)(scope, receive, answer)
             return
         with self.bodies.take(scope, receive) as body:
-            await self._pass(scope, body, answer)
+            await super().__call__(scope, body, answer)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a report, or pass the request on."""
-        found = _PATH.match(scope["path"]) if scope["method"] == "POST" else None
-        if found is None:
-            await super().__call__(scope, receive, send)
-            return
-        note_route(scope, _ROUTES[found[2]])
-        request = Request(scope, receive)
+    async def _take(self, scope: Scope, receive: Receive, send: Send, trial_id: int, kind: str) -> None:
+        """Serve a report, as `_answer` and what is around it serve all else, in one piece."""
+        began = time.perf_counter()
+        note_route(scope, _ROUTES[kind])
+        status, waited = "none", None
         try:
-            response = await self._serve(request, int(found[1]), found[2])
-        except ClientDisconnect:
-            return
-        await response(scope, receive, send)
+            with Named(scope) as named, self.bodies.take(scope, receive, REPORT) as body:
+                response = await self._store(scope, body, trial_id, kind)
+                if response is None:  # the client left
+                    return
+                status, waited = f"{response.status_code // 100}xx", time.perf_counter() - began
+                head = [*response.raw_headers, *headers_of_programs(), named.header]
+                if self.state.health.is_draining:
+                    head.append(_CLOSE)
+                await send({"type": "http.response.start", "status": response.status_code, "headers": head})
+                await send({"type": "http.response.body", "body": response.body})
+        finally:
+            self.state.monitoring.requests.note(scope, status, waited)
 
-    async def _serve(self, request: Request, trial_id: int, kind: str) -> Response:
+    async def _store(self, scope: Scope, body: Body, trial_id: int, kind: str) -> Response | None:
         intake: MetricReports = self.state.parts.reports
-        auth = intake.auth
         try:
-            token, is_allocation = presented_token(request)
+            check_origin(scope)
+            token, is_allocation = presented_token(HTTPConnection(scope))
             # the writer refuses what has ended since then
-            caller = await auth.look_up(token, is_allocation=is_allocation, for_s=_REMEMBERED_S)
+            caller = await intake.auth.look_up(token, is_allocation=is_allocation, for_s=FENCED_S)
             refuse_read_only(caller)
-            await intake.store(caller, trial_id, _reports(kind, await request.body()))
+            await intake.take(caller, trial_id, kind, await body.whole())
         except ApiError as error:
             return error_response(error)
         except DATABASE_ERRORS as error:
-            return error_response(of_database(error, request.url.path))
+            return error_response(of_database(error, scope["path"]))
         except ClientDisconnect:
-            raise
+            return None
         except Exception:
-            log.exception("bug", path=request.url.path)
+            log.exception("bug", path=scope["path"])
             return error_response(ApiError("internal error: the server's log says more"))
-        return empty_answer()
+        return _STORED

@@ -9,8 +9,15 @@ import math
 from datetime import datetime
 from typing import Any
 
-from api.schemas.base import number, plain
+import numpy as np
 
+from api.schemas.base import number, plain
+from database.number_columns import Floats
+
+#: Sampled on a clock, not on steps: stored as they come, without summaries.
+SYSTEM_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network", "timing"})
+#: Metrics in one report. A group of a trial may have twice as many names in all: each report looks at all of them.
+MOST_NAMES = 10_000
 _NUMERIC = ("min", "max", "sum", "count", "mean")
 
 
@@ -73,6 +80,38 @@ def _count(entry: dict[str, Any], value: float) -> None:
         entry["min"] = plain(value)
     elif value > most:
         entry["max"] = plain(value)
+
+
+def without_last(entries: dict[str, Any]) -> None:
+    """What no later report says: the `last` of each metric of a group."""
+    for known in entries.values():
+        known["last"] = None
+
+
+def add_column(entries: dict[str, Any], name: str, numbers: Floats, *, last: Any, is_last: bool) -> None:
+    """Fold the numbers of one metric in, of successive reports: as `add_report` for each of them.
+
+    Args:
+        entries: Of a group, whose `last` are those of no report yet.
+        name: Of the metric.
+        numbers: At least one.
+        last: The last of them, as it was reported.
+        is_last: The last report has it.
+    """
+    entry: dict[str, Any] | None = entries.get(name)
+    if entry is None:
+        entry = entries[name] = {"type": "number", "count": 0, "sum": 0.0}
+    elif entry["type"] != "number":
+        entry["type"] = "string"
+    entry["last"] = last if is_last else None
+    if entry["type"] != "number":
+        return
+    known = [value for value in (number(entry.get("min")), number(entry.get("max"))) if value is not None]
+    with np.errstate(all="ignore"):
+        total = float(np.cumsum(np.append(number(entry["sum"]) or 0.0, numbers))[-1])  # one after the other
+        least, most = float(np.min([*known, numbers.min()])), float(np.max([*known, numbers.max()]))
+    entry["count"] += len(numbers)
+    entry |= {"sum": plain(total), "mean": plain(total / entry["count"]), "min": plain(least), "max": plain(most)}
 
 
 def _kind(value: Any) -> str:

@@ -77,8 +77,9 @@ async def test_nothing_expires_and_nothing_starts_when_the_clock_jumps_by_an_hou
         client = await enter(embedded)
         waits = await client.create(config(max_restarts=1), FAILS)
         await until(lambda: _restarts(client, waits, 1), 60, "a trial waits half an hour for its next try")
-        length = chosen(60, 200)
-        trains = await client.create(config({"max_length": length}, hyperparameters={"sleep": 0.2}), TRAIN)
+        enough = tmp_path / "enough"
+        endless = config({"max_length": 1_000_000}, hyperparameters={"sleep": 0.2, "until": str(enough)})
+        trains = await client.create(endless, TRAIN)
         await client.until_steps(trains, 3)
         figures: list[str] = []
         for hours in (1, -1, 0):
@@ -87,9 +88,11 @@ async def test_nothing_expires_and_nothing_starts_when_the_clock_jumps_by_an_hou
             before = await client.steps(trains)
             await client.until_steps(trains, before + 5)  # by the token that it has had since its start
             figures.append(f"{hours:+d} h: {before} steps before, {await client.steps(trains)} soon after")
+        enough.touch()
         assert await client.until_over(trains, 120) == "COMPLETED"
         (trial,) = await client.trials(trains)
-        assert (trial["restarts"], trial["runId"], trial["totalBatchesProcessed"]) == (0, 1, length)
+        assert (trial["restarts"], trial["runId"]) == (0, 1)
+        assert trial["totalBatchesProcessed"] > before + 4
         (trial,) = await client.trials(waits)
         assert (trial["restarts"], trial["runId"]) == (1, 1), "its half hour is not over"
         await client.ask("POST", f"/api/v1/experiments/{waits}/kill")

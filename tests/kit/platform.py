@@ -23,6 +23,7 @@ from database.session import Database
 from determined.common.outgoing import Outgoing
 from tests.kit.patience import PATIENCE, pause
 from tests.kit.servers import free_port
+from tests.kit.trial_reports import ReportActivities
 from workers.agent import main as agent_main
 from workers.api import listeners, server_of
 from workers.connect import ensure_search_attributes
@@ -292,6 +293,7 @@ async def platform(
                 outgoing=Outgoing.of("127.0.0.0/8"),
                 provider_folder=provider_folder,
                 runner=runner,
+                further=[ReportActivities().report],
             )
             await stack.enter_async_context(worker)
             await take_over(client, build_id(), asyncio.Event())

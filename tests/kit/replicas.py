@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import ssl
 import subprocess
@@ -16,7 +15,7 @@ import httpx
 
 from tests.kit.patience import PATIENCE
 from tests.kit.platform import ADMIN_PASSWORD, AGENT_TOKEN
-from tests.kit.servers import free_port, haproxy_program, running_server
+from tests.kit.servers import environment_of_a_part, free_port, haproxy_program, running_server
 
 _CONFIG = """
 global
@@ -56,18 +55,21 @@ class Replica:
         self._scheme = "http" if ca is None else "https"
         self._trusted = True if ca is None else ssl.create_default_context(cafile=ca)
         self._log = folder / f"api-{self.port}.log"
-        self._environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("UNDETERRED_")},
-            **environment,
-            "UNDETERRED_PORT": str(self.port),
-            "UNDETERRED_PROXY_PORT": str(self.pages),
-        }
+        self._environment = environment_of_a_part(
+            {**environment, "UNDETERRED_PORT": str(self.port), "UNDETERRED_PROXY_PORT": str(self.pages)}
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Where this one is."""
         return f"{self._scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of its process, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def log(self) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select, text, update
+from sqlalchemy import delete, func, select, text, update
 
 from api.ingest.metrics_writer import MetricsWriter
 from api.schemas.base import plain
 from api.schemas.metrics import MetricReport, Metrics
-from database.models import Experiment, Metric
+from database.models import Experiment, Metric, Trial
 from tests.integration.api.served import ASHA, SINGLE, Run, Served
 
 
@@ -254,7 +254,50 @@ async def test_repeats_are_counted_once_when_they_come_with_the_first(api: Serve
     assert {name: entry["count"] for name, entry in summary.items()} == {"a": 1, "b": 1}
 
 
-async def test_totals_are_right_when_two_processes_take_reports_of_a_trial(api: Served) -> None:
+@pytest.mark.parametrize("flaw", ["contradicts", "repeats", "adds"])
+async def test_report_of_a_known_trial_is_united_when_its_step_is_there(api: Served, flaw: str) -> None:
+    """The writer takes it for a new one, and finds out as it writes."""
+    run = await api.trial(api.user())
+    for step in (1, 2, 3):
+        await run.report("training", step, {"a": float(step)})
+    last = {"contradicts": {"a": 9.0}, "repeats": {"a": 3.0}, "adds": {"a": 3.0, "b": 1.0}}[flaw]
+    sent = [run.message("", step, metrics)["metrics"] for step, metrics in ((4, {"a": 4.0}), (3, last))]
+    body = {"reports": [{"group": "training", **each} for each in sent]}
+    path = f"/api/v1/trials/{run.trial_id}/metrics/batch"
+    answer = await run.container.ask("POST", path, body)
+    steps = [1.0, 2.0, 3.0] if flaw == "contradicts" else [1.0, 2.0, 3.0, 4.0]
+    assert answer.status_code == (400 if flaw == "contradicts" else 200), answer.text
+    assert [metrics["a"] for _, metrics in await stored(api, run)] == steps
+    await run.report("training", 5, {"a": 5.0})
+    entries = api.row(run.trial_id).summary["training"]
+    assert (entries["a"]["count"], entries["a"]["sum"]) == (len(steps) + 1, sum(steps) + 5)
+    assert ("b" in entries) == (flaw == "adds")
+    assert api.row(run.trial_id).total_batches == 5
+
+
+async def test_known_trial_is_read_again_when_it_has_changed(api: Served) -> None:
+    run = await api.trial(api.user())
+    for step in (1, 2, 3):
+        await run.report("training", step, {"a": 1.0})
+    later = await api.next_run(run)
+    await run.container.refused(401, "POST", f"/api/v1/trials/{run.trial_id}/metrics", run.message("training", 4, {}))
+    for step in (3, 4, 5):  # the first one archives a step
+        await later.report("training", step, {"a": 2.0})
+    entry = api.row(run.trial_id).summary["training"]["a"]
+    assert (entry["count"], entry["sum"]) == (5, 8)
+    with api.database.write() as session:
+        session.execute(update(Trial).where(Trial.id == run.trial_id).values(summary={}))
+    await later.report("training", 6, {"a": 2.0})
+    assert api.row(run.trial_id).summary["training"]["a"]["count"] == 1
+    with api.database.write() as session:
+        session.execute(delete(Trial).where(Trial.id == run.trial_id))
+    await later.container.refused(
+        404, "POST", f"/api/v1/trials/{run.trial_id}/metrics", later.message("training", 7, {})
+    )
+
+
+@pytest.mark.parametrize("group", ["training", "validation"])
+async def test_totals_are_right_when_two_processes_take_reports_of_a_trial(api: Served, group: str) -> None:
     run = await api.trial(api.user())
     writers = [MetricsWriter(api.database, lambda: None) for _ in range(2)]
     loops = [asyncio.create_task(writer.run()) for writer in writers]
@@ -262,7 +305,7 @@ async def test_totals_are_right_when_two_processes_take_reports_of_a_trial(api: 
     async def report_all(writer: MetricsWriter, steps: range) -> None:
         for step in steps:
             metrics = Metrics(avg_metrics={"loss": step})
-            report = MetricReport(group="validation", trial_run_id=1, steps_completed=step, metrics=metrics)
+            report = MetricReport(group=group, trial_run_id=1, steps_completed=step, metrics=metrics)
             for _ in range(2):
                 await writer.write(run.trial_id, [report], run.allocation_id)
 
@@ -272,7 +315,7 @@ async def test_totals_are_right_when_two_processes_take_reports_of_a_trial(api: 
         loop.cancel()
     await asyncio.gather(*loops, return_exceptions=True)
     steps = {*range(0, 120, 2), *range(0, 120, 3)}
-    entry = api.row(run.trial_id).summary["validation"]["loss"]
+    entry = api.row(run.trial_id).summary[group]["loss"]
     assert (entry["count"], entry["sum"]) == (len(steps), sum(steps))
     assert {step for step, _ in await stored(api, run)} == steps
 
