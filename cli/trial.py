@@ -42,12 +42,12 @@ def describe(
     metrics_summary: Annotated[bool, typer.Option("--metrics-summary", help="Show the summary metrics.")] = False,
 ) -> None:
     """Show a trial and what it did. --columns is about the table of what it did."""
-    from cli.describe import workload_headers, workload_rows
+    from cli.describe import chosen_workloads, workload_headers, workload_rows
 
     answer = session.fetch(f"trials/{trial_id}")
     trial = answer["trial"]
     path = f"trials/{trial_id}/workloads"
-    workloads = paging.fetch(path, "workloads", form)
+    workloads = paging.fetch(path, "workloads", form, **chosen_workloads(metrics or form.as_document))
     if form.as_document:
         render.document(answer | {"workloads": workloads}, as_json=form.as_json)
         return

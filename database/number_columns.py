@@ -28,8 +28,12 @@ _MOST_DECIMALS = 9
 _SAMPLE = 16
 #: A plane is compressed if that leaves less than this share of it.
 _WORTH = 0.9
+#: Runs that leave less than this share of a plane are good enough.
+_LITTLE = 0.25
 #: Planes that are shorter are left as they are.
 _SHORT = 32
+#: How often two bytes of a plane of noise are equal, in 1/256: in one of so many, and with what chance adds.
+_MANY, _EVEN = 2000, 1.25
 
 
 def pack_integers(values: Integers) -> bytes:
@@ -118,12 +122,25 @@ def _planes(words: _Words) -> bytes:
             parts.append(bytes((_CONSTANT, int(plane[0]) if len(plane) else 0)))
             continue
         raw = plane.tobytes()
-        small = zlib.compress(raw, 6) if len(raw) >= _SHORT else raw
+        small = _compressed(raw) if len(raw) >= _SHORT and not _is_noise(plane) else raw
         if len(small) < _WORTH * len(raw):
             parts.append(bytes((_COMPRESSED,)) + _LENGTH.pack(len(small)) + small)
         else:
             parts.append(bytes((_RAW,)) + raw)
     return b"".join(parts)
+
+
+def _is_noise(plane: NDArray[np.uint8]) -> bool:
+    """Whether all 256 bytes are about as frequent, as in the last digits of what was measured: zlib tries in vain."""
+    counts = np.bincount(plane, minlength=256)
+    return len(plane) >= _MANY and int(counts @ counts) * 256 < _EVEN * len(plane) ** 2
+
+
+def _compressed(raw: bytes) -> bytes:
+    """As runs, which most planes have, or as repetitions: to look for the longest of these takes ten times as long."""
+    runs = zlib.compressobj(6, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
+    small = runs.compress(raw) + runs.flush()
+    return small if len(small) < _LITTLE * len(raw) else min(small, zlib.compress(raw, 1), key=len)
 
 
 def _joined(packed: bytes, count: int) -> _Words:

@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import orjson
@@ -50,6 +51,10 @@ class Column(NamedTuple):
     places: Integers | None
 
 
+#: What a report has beside its documents.
+_BESIDE = itemgetter(*(Report._fields.index(name) for name in Report._fields if not name.endswith("metrics")))
+
+
 class Block(NamedTuple):
     """What is read of a block to see its reports. `columns`: by name, packed numbers and places."""
 
@@ -61,6 +66,21 @@ class Block(NamedTuple):
     times: bytes
     packed: bytes
     columns: Mapping[str, tuple[bytes, bytes | None]]
+
+
+class Said(TypedDict):
+    """What reports say beside their numbers. Runs are of successive reports with one value: that and their count.
+
+    `shapes`: the names of a report in their order; `of`: which shape each has. `integers`: by name, places of numbers
+    without a fraction; None: all. `values`: by name and place, what is no number. `batches`: by place.
+    """
+
+    runs: list[tuple[int, int]]
+    shapes: Sequence[Sequence[str]]
+    of: list[tuple[int, int]]
+    integers: dict[str, list[int] | None]
+    values: dict[str, dict[str, Any]]
+    batches: dict[str, Any]
 
 
 def column_of(numbers: bytes, places: bytes | None) -> Column:
@@ -94,38 +114,50 @@ def pack(reports: Sequence[Any], columns: Mapping[str, Column]) -> bytes:
                 values.setdefault(name, {})[str(place)] = value
         if report.batch_metrics is not None:
             batches[str(place)] = report.batch_metrics
-    rest = {
-        "runs": _runs(report.run_id for report in reports),
-        "shapes": list(shapes),
-        "of": _runs(shape_of),
-        "integers": {name: None if len(at) == len(reports) else at for name, at in integers.items()},
-        "values": values,
-        "batches": batches,
-    }
-    ids = pack_integers(np.array([report.id for report in reports], np.int64))
-    return _LENGTH.pack(len(ids)) + ids + zlib.compress(orjson.dumps(rest), 6)
+    said = Said(
+        runs=runs(report.run_id for report in reports),
+        shapes=list(shapes),
+        of=runs(shape_of),
+        integers={name: None if len(at) == len(reports) else at for name, at in integers.items()},
+        values=values,
+        batches=batches,
+    )
+    return packed(np.array([report.id for report in reports], np.int64), said)
 
 
-def is_exact(block: Block, reports: Sequence[Any]) -> bool:
+def packed(ids: Integers, said: Said) -> bytes:
+    """What a packed block has beside its columns, steps and times. `ids`: of its reports, by step."""
+    column = pack_integers(ids)
+    return _LENGTH.pack(len(column)) + column + zlib.compress(orjson.dumps(said), 6)
+
+
+def is_exact(block: Block, reports: Sequence[Report]) -> bool:
     """Whether a block says of these reports all that they say: an integer is no float, and names are in their order."""
     try:
         unpacked = unpack(block)
     except OverflowError:  # of a time at the end of all years
         return False
-    return all(
-        repr(tuple(said)) == repr(tuple(getattr(report, name) for name in Report._fields))
-        for said, report in zip(unpacked, reports, strict=True)
-    )
+    is_same = list(map(_BESIDE, unpacked)) == list(map(_BESIDE, reports))
+    return is_same and _documents(unpacked) == _documents(reports)
 
 
-def ids_of(block: Block) -> Integers:
-    """The ids of its reports, by step."""
-    return unpack_integers(block.packed[_LENGTH.size :])
+def _documents(reports: Iterable[Report]) -> bytes:
+    """What tells documents apart that are not the same in every number's type, in order and in sign."""
+    documents = [(report.metrics, report.batch_metrics) for report in reports]
+    try:
+        return orjson.dumps(documents)
+    except TypeError:  # of an integer beyond 64 bits
+        return repr(documents).encode()
+
+
+def ids_in(packed: bytes) -> Integers:
+    """The ids of a packed block's reports, by step."""
+    return unpack_integers(packed[_LENGTH.size :])
 
 
 def unpack(block: Block, wanted: Integers | None = None) -> list[Report]:
     """The reports of a packed block, by step. `wanted`: the places of some of them, ascending; None: all."""
-    ids, begin = ids_of(block), _LENGTH.size + _LENGTH.unpack_from(block.packed)[0]
+    ids, begin = ids_in(block.packed), _LENGTH.size + _LENGTH.unpack_from(block.packed)[0]
     rest = orjson.loads(zlib.decompress(block.packed[begin:]))
     steps, micros = unpack_integers(block.steps), np.rint(unpack_floats(block.times) * 1e6).astype(np.int64)
     runs, shapes = _each(rest["runs"]), _each(rest["of"])
@@ -204,7 +236,8 @@ def _text(number: float) -> str:
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
 
 
-def _runs(values: Iterable[int]) -> list[tuple[int, int]]:
+def runs(values: Iterable[int]) -> list[tuple[int, int]]:
+    """Successive equal ones as one: value and count."""
     return [(value, sum(1 for _ in some)) for value, some in groupby(values)]
 
 

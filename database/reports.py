@@ -15,12 +15,12 @@ from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, insert, select, union, update
+from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, insert, select, union, update
 from sqlalchemy.orm import Session
 
 from database.models import Metric, MetricBlock, MetricColumn
-from database.number_columns import unpack_integers
-from database.report_blocks import Block, Report, ids_of, unpack
+from database.number_columns import Integers, unpack_integers
+from database.report_blocks import Block, Report, ids_in, unpack
 
 _Reader = Session | Connection
 _METRICS = cast("Table", Metric.__table__)
@@ -32,13 +32,23 @@ IS_PACKED: ColumnElement[bool] = MetricBlock.packed.is_not(None)
 
 @contextmanager
 def snapshot(session: Session) -> Generator[Session]:
-    """A session whose statements see one moment: this one on SQLite, on PostgreSQL one of its own."""
+    """A session whose statements see one moment: this one on SQLite, on PostgreSQL one of its own.
+
+    If this one holds a connection of the pool, the other has one outside of it: where each of many waited for a second
+    one, none would give back its first.
+    """
     engine = session.get_bind().engine
     if engine.dialect.name == "sqlite":
         yield session
         return
-    with Session(engine.execution_options(isolation_level="REPEATABLE READ"), expire_on_commit=False) as own:
-        yield own
+    lone = Engine(engine.pool.recreate(), engine.dialect, engine.url) if session.in_transaction() else None
+    try:
+        bound = (lone or engine).execution_options(isolation_level="REPEATABLE READ")
+        with Session(bound, expire_on_commit=False) as own:
+            yield own
+    finally:
+        if lone is not None:
+            lone.dispose()
 
 
 def as_report(row: Sequence[Any]) -> Report:
@@ -216,6 +226,18 @@ def packed_of(reader: _Reader, trial_id: int, groups: Collection[str]) -> Iterat
         yield from unpack(block)
 
 
+def packed_steps(reader: _Reader, trial_id: int, groups: Collection[str]) -> Iterator[tuple[str, Integers, Integers]]:
+    """Group, ids and steps of the reports in each packed block of a trial's groups, by group and step."""
+    statement = (
+        select(MetricBlock.group_name, MetricBlock.packed, MetricBlock.steps)
+        .where(MetricBlock.trial_id == trial_id, MetricBlock.group_name.in_(groups), IS_PACKED)
+        .order_by(MetricBlock.group_name, MetricBlock.first_step)
+    )
+    for group, packed, steps in reader.execute(statement).tuples():
+        assert packed is not None
+        yield group, ids_in(packed), unpack_integers(steps)
+
+
 def by_id(reader: _Reader, trial_id: int, ids: Collection[int]) -> dict[int, Report]:
     """Reports of a trial by their id."""
     rows = reader.execute(select(*_ROW).where(Metric.id.in_(ids), Metric.trial_id == trial_id))
@@ -232,15 +254,15 @@ def by_id(reader: _Reader, trial_id: int, ids: Collection[int]) -> dict[int, Rep
         if any((first or 0) <= report_id <= (last or 0) for report_id in missing)
     ]
     for block in blocks(reader, MetricBlock.id.in_(chosen)) if chosen else ():
-        places = np.flatnonzero(np.isin(ids_of(block), list(missing)))
+        places = np.flatnonzero(np.isin(ids_in(block.packed), list(missing)))
         found |= {report.id: report for report in unpack(block, places)}
     return found
 
 
-def steps_of(session: Session, trial_ids: Sequence[int], group: str) -> set[int]:
-    """The steps of these trials' reports that are in packed blocks."""
+def steps_of(session: Session, trial_ids: Sequence[int], group: str, *, after: int) -> set[int]:
+    """The steps of these trials' reports that are in packed blocks. `after`: in those with a greater report id."""
     statement = select(MetricBlock.steps).where(
-        MetricBlock.trial_id.in_(trial_ids), MetricBlock.group_name == group, IS_PACKED
+        MetricBlock.trial_id.in_(trial_ids), MetricBlock.group_name == group, IS_PACKED, MetricBlock.last_id > after
     )
     found: set[int] = set()
     for steps in session.scalars(statement):

@@ -12,13 +12,13 @@ the documents of its block made anew (`restore_at`), and all else is as if they 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
 
 from api.queries.outlines import BLOCK, LONG, outline
 from api.schemas.base import number
@@ -32,7 +32,7 @@ from database.number_columns import (
     unpack_floats,
     unpack_integers,
 )
-from database.report_blocks import column_of
+from database.report_blocks import Report, column_of
 from database.reports import restore, rows_between
 
 #: The latest reports stay open: further metrics of the same step are united with them.
@@ -40,13 +40,13 @@ _OPEN = 16
 #: Blocks of one transaction, which others wait for.
 _AT_ONCE = 4
 #: Columns of long blocks that are written at once, at most; a group with more names has short blocks only.
-_MOST_COLUMNS = 500
+MOST_COLUMNS = 500
 #: How often a group may have reports for steps that are in blocks already. Beyond that it gets no more blocks.
-_MOST_REOPENED = 100
+MOST_REOPENED = 100
 #: As many documents that had to be made anew count as one more time.
 _RESTORED = 10_000
 #: Fewer reports at the end of a trial stay documents.
-_LEAST = 8
+LEAST = 8
 #: Groups whose reports stay documents: validations, which searches, checkpoints and webhooks look for one by one.
 KEPT_GROUPS = ("validation",)
 #: Groups of trials whose new reports are counted.
@@ -106,7 +106,7 @@ def _locked(connection: Connection, trial_id: int) -> Sealed | None:
     return None if row is None else row.sealed
 
 
-def seal(connection: Connection, trial_id: int, group: str, *, is_over: bool = False) -> bool:
+def seal(connection: Connection, trial_id: int, group: str, *, is_over: bool = False, least: int | None = None) -> bool:
     """Copy reports of a group into blocks, some thousand at once; True if there are enough for more of them.
 
     Args:
@@ -114,12 +114,13 @@ def seal(connection: Connection, trial_id: int, group: str, *, is_over: bool = F
         trial_id: Whose.
         group: Of the reports.
         is_over: No more are expected: the last ones become blocks as well.
+        least: How many of these are enough for one; None: as many as pay.
     """
     sealed = _locked(connection, trial_id)
     if sealed is None:
         return False
     mine: SealedGroup = sealed.get(group) or {"to": -1, "reopened": 0}
-    if mine["reopened"] > _MOST_REOPENED:
+    if mine["reopened"] > MOST_REOPENED:
         return False
     reports = connection.execute(
         select(Metric.total_batches, Metric.reported_at, Metric.metrics)
@@ -131,7 +132,7 @@ def seal(connection: Connection, trial_id: int, group: str, *, is_over: bool = F
     count = max(0, (len(reports) - (0 if is_over else _OPEN)) // BLOCK)
     is_last = is_over and count < _AT_ONCE
     pieces = [reports[begin : begin + BLOCK] for begin in range(0, count * BLOCK, BLOCK)]
-    if is_last and len(reports) - count * BLOCK >= _LEAST:
+    if is_last and len(reports) - count * BLOCK >= (least or LEAST):
         pieces.append(reports[count * BLOCK :])
     for piece in pieces:
         _write(connection, trial_id, group, piece)
@@ -142,7 +143,7 @@ def seal(connection: Connection, trial_id: int, group: str, *, is_over: bool = F
         connection.execute(update(MetricBlock).where(*of_group, ~MetricBlock.is_settled).values(is_settled=True))
         mine["long"] = mine["to"]  # none of them will be part of a longer one
     if pieces or is_joined or is_last:
-        _save(connection, trial_id, sealed | {group: mine})
+        saved(connection, trial_id, sealed | {group: mine})
     return count == _AT_ONCE or (is_joined and not is_last)
 
 
@@ -171,7 +172,7 @@ def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup, 
         MetricColumn.first_step.between(blocks[0].first_step, last),
     )
     of_blocks = *of_group, MetricBlock.first_step > after, MetricBlock.last_step <= last
-    if (connection.scalar(select(func.count()).where(*within)) or 0) > LONG * _MOST_COLUMNS:
+    if (connection.scalar(select(func.count()).where(*within)) or 0) > LONG * MOST_COLUMNS:
         connection.execute(update(MetricBlock).where(*of_blocks).values(is_settled=True))
         return True
     of_each = [unpack_integers(block.steps) for block in blocks]
@@ -188,10 +189,32 @@ def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup, 
         name: (np.concatenate([values for values, _ in some]), np.concatenate([at for _, at in some]))
         for name, some in parts.items()
     }
+    block, rows = long_block(trial_id, group, steps, times, joined)
+    for model, whose in ((MetricColumn, within), (MetricBlock, of_blocks)):
+        connection.execute(delete(model).where(*whose))
+    connection.execute(insert(MetricBlock).values(block))
+    if rows:
+        connection.execute(insert(MetricColumn), rows)
+    return True
+
+
+def long_block(
+    trial_id: int, group: str, steps: Integers, times: Floats, columns: Mapping[str, tuple[Floats, Integers]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a long block, and those of its columns.
+
+    Args:
+        trial_id: Whose.
+        group: Of the reports.
+        steps: Of each report; they ascend.
+        times: Of each, in seconds since 1970.
+        columns: By name, numbers and the places of the reports that have them.
+    """
     epochs = np.full(len(steps), np.nan)
-    if "epoch" in joined:
-        epochs[joined["epoch"][1]] = joined["epoch"][0]
-    of_block = {"trial_id": trial_id, "group_name": group, "first_step": blocks[0].first_step, "last_step": last}
+    if "epoch" in columns:
+        epochs[columns["epoch"][1]] = columns["epoch"][0]
+    first, last = int(steps[0]), int(steps[-1])
+    of_block = {"trial_id": trial_id, "group_name": group, "first_step": first, "last_step": last}
     rows = [
         of_block
         | {
@@ -201,17 +224,10 @@ def _join(connection: Connection, trial_id: int, group: str, mine: SealedGroup, 
             "numbers": pack_floats(values),
             "places": None if len(at) == len(steps) else pack_integers(at),
         }
-        for name, (values, at) in joined.items()
+        for name, (values, at) in columns.items()
     ]
-    for model, whose in ((MetricColumn, within), (MetricBlock, of_blocks)):
-        connection.execute(delete(model).where(*whose))
-    block = of_block | {
-        "is_long": True, "is_settled": True, "steps": pack_integers(steps), "times": pack_floats(times),
-    }  # fmt: skip
-    connection.execute(insert(MetricBlock).values(block))
-    if rows:
-        connection.execute(insert(MetricColumn), rows)
-    return True
+    block = {"is_long": True, "is_settled": True, "steps": pack_integers(steps), "times": pack_floats(times)}
+    return of_block | block, rows
 
 
 def built(
@@ -227,24 +243,80 @@ def built(
     of_block = {"trial_id": trial_id, "group_name": group, "first_step": reports[0][0], "last_step": reports[-1][0]}
     steps = np.array([step for step, _, _ in reports], "<i8")
     times = np.array([seconds for _, seconds, _ in reports], "<f8")
-    columns: dict[str, tuple[list[int], list[float]]] = {}
-    for place, (_, _, metrics) in enumerate(reports):
-        for name, value in metrics.items():
-            if (as_number := number(value)) is not None:
-                places, numbers = columns.setdefault(name, ([], []))
-                places.append(place)
-                numbers.append(as_number)
     rows = [
         of_block
         | {
             "name": name,
-            "numbers": pack_floats(np.array(numbers, "<f8")),
-            "places": None if len(places) == len(reports) else pack_integers(np.array(places, "<i8")),
+            "numbers": pack_floats(numbers),
+            "places": None if len(places) == len(reports) else pack_integers(places),
         }
-        for name, (places, numbers) in columns.items()
+        for name, (numbers, places) in _numbers(metrics for _, _, metrics in reports).items()
     ]
     block = {"is_long": False, "is_settled": False, "steps": pack_integers(steps), "times": pack_floats(times)}
     return of_block | block, rows
+
+
+def _numbers(documents: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Floats, Integers]]:
+    """The numbers in reports by name, and the places of the reports that have them."""
+    columns: dict[str, tuple[list[float], list[int]]] = {}
+    for place, metrics in enumerate(documents):
+        for name, value in metrics.items():
+            if (as_number := number(value)) is not None:
+                numbers, places = columns.setdefault(name, ([], []))
+                numbers.append(as_number)
+                places.append(place)
+    return {name: (np.array(numbers, "<f8"), np.array(places, "<i8")) for name, (numbers, places) in columns.items()}
+
+
+def packed_block(reports: Sequence[Report]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """The row of a packed block, and those of its columns; None if it could not say all that the reports say.
+
+    Args:
+        reports: Of one trial and group, by step, with ids that ascend.
+    """
+    head = reports[0]
+    columns = _numbers(report.metrics for report in reports)
+    if len(columns) > MOST_COLUMNS:
+        return None
+    steps = np.array([report.total_batches for report in reports], "<i8")
+    times = np.array([report.reported_at.timestamp() for report in reports], "<f8")
+    block, rows = long_block(head.trial_id, head.group_name, steps, times, columns)
+    held = {row["name"]: (row["numbers"], row["places"]) for row in rows}
+    record = _record(reports, block["first_step"], block["last_step"], block["steps"], block["times"], held)
+    return None if record is None else (block | record, rows)
+
+
+def _record(
+    reports: Sequence[Report],
+    first: int,
+    last: int,
+    steps: bytes,
+    times: bytes,
+    columns: Mapping[str, tuple[bytes, bytes | None]],
+) -> dict[str, Any] | None:
+    """What the row of a block gets as the record of its reports; None if it could not say all that they say."""
+    packed = report_blocks.pack(reports, {name: column_of(*column) for name, column in columns.items()})
+    head = reports[0]
+    says = report_blocks.Block(head.trial_id, head.group_name, first, last, steps, times, packed, columns)
+    if not report_blocks.is_exact(says, reports):
+        return None
+    ids = [report.id for report in reports]
+    last_at = max(report.reported_at for report in reports)
+    return {"packed": packed, "first_id": min(ids), "last_id": max(ids), "last_at": last_at}
+
+
+def report_ids(connection: Connection, count: int) -> Integers:
+    """Numbers for as many reports, which ascend and are given to no other."""
+    if connection.dialect.name == "sqlite":
+        # not the largest in the table: reports in packed blocks keep theirs
+        newest: int | None = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = 'metrics'"))
+        if newest is None:
+            connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('metrics', 0)"))
+        after = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'metrics'")
+        connection.execute(after, {"count": count})
+        return np.arange(1, count + 1) + (newest or 0)
+    numbers = "SELECT nextval(pg_get_serial_sequence('metrics', 'id')) FROM generate_series(1, :count)"
+    return np.array(connection.execute(text(numbers), {"count": count}).scalars().all(), np.int64)
 
 
 def finish(connection: Connection, trial_id: int) -> None:
@@ -291,25 +363,20 @@ def pack(connection: Connection, trial_id: int, group: str, newest: int) -> int:
             )
         ).tuples()
     }  # fmt: skip
-    packed = report_blocks.pack(reports, {name: column_of(*column) for name, column in columns.items()})
-    says = report_blocks.Block(
-        trial_id, group, block.first_step, block.last_step, block.steps, block.times, packed, columns
-    )
-    if not report_blocks.is_exact(says, reports):  # a time beyond the year 2255, say: such documents stay
+    record = _record(reports, block.first_step, block.last_step, block.steps, block.times, columns)
+    if record is None:  # a time beyond the year 2255, say: such documents stay
         connection.execute(this.values(is_settled=False))
         return len(reports)
-    ids = [report.id for report in reports]
     connection.execute(
         delete(Metric).where(
             Metric.trial_id == trial_id, Metric.group_name == group, ~Metric.archived,
             Metric.total_batches.between(block.first_step, block.last_step),
         )
     )  # fmt: skip
-    last_at = max(report.reported_at for report in reports)
-    connection.execute(this.values(packed=packed, first_id=min(ids), last_id=max(ids), last_at=last_at))
+    connection.execute(this.values(record))
     mine: SealedGroup = sealed[group]
     mine["packed"] = max(mine.get("packed", -1), block.last_step)
-    _save(connection, trial_id, sealed)
+    saved(connection, trial_id, sealed)
     return len(reports)
 
 
@@ -351,8 +418,9 @@ def reopen(connection: Connection, trial_id: int, sealed: Sealed, step: int, gro
         long, packed = min(to, sealed[name].get("long", -1)), min(to, sealed[name].get("packed", -1))
         sealed[name] = {"to": to, "reopened": reopened, "long": long, "packed": packed}
     if names:
-        _save(connection, trial_id, sealed)
+        saved(connection, trial_id, sealed)
 
 
-def _save(connection: Connection, trial_id: int, sealed: Sealed) -> None:
+def saved(connection: Connection, trial_id: int, sealed: Sealed) -> None:
+    """Write down how far the groups of a trial are in blocks."""
     connection.execute(update(Trial).where(Trial.id == trial_id).values(sealed=sealed))

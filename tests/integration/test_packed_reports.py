@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, update
 
 from api.errors import ApiError
-from api.ingest import metric_blocks
+from api.ingest import curves, metric_blocks
 from api.ingest.metrics_writer import MetricsWriter, _Work
 from api.queries import metric_streams, trials
+from api.queries.paging import Window
 from api.queries.series import Wanted, series
 from api.schemas.base import encode, plain
-from api.schemas.metrics import MetricReport
+from api.schemas.metrics import Curves, MetricReport
 from api.services.metric_sealing import MetricSealing
 from database import report_blocks, reports
 from database.models import Experiment, Metric, MetricBlock, Trial, User
@@ -55,8 +57,10 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def small_blocks() -> Iterator[None]:
     """A few reports make a block, and a few of these a long one."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"BLOCK": 4, "LONG": 3, "_OPEN": 2, "_LEAST": 1}.items():
+        for name, value in {"BLOCK": 4, "LONG": 3, "_OPEN": 2, "LEAST": 1}.items():
             patch.setattr(metric_blocks, name, value)
+            if hasattr(curves, name):
+                patch.setattr(curves, name, value)
         yield
 
 
@@ -68,6 +72,7 @@ class Lab:
     trial_ids: list[int] = field(default_factory=list[int])
     run: int = 1
     sent: int = 0
+    refused: str = ""
 
     def __post_init__(self) -> None:
         writers = _WRITERS.setdefault(self.database.url, [])
@@ -117,6 +122,26 @@ class Lab:
             answers.append(str(outcome))
         assert answers[0] == answers[1]
 
+    def curves(self, group: str, steps: list[int], columns: dict[str, list[Any]], *, timed: bool = True) -> None:
+        """To the first as columns, to the second one by one."""
+        self.sent += 1
+        times = [START.timestamp() + self.sent + place / 1000 for place in range(len(steps))]
+        sent = Curves.model_validate({
+            "group": group, "trial_run_id": self.run, "steps_completed": steps, "metrics": columns,
+            "report_times": times if timed else None,
+        })  # fmt: skip
+        try:
+            packed = curves.pack(self.trial_ids[0], sent)
+        except ApiError as error:
+            self.refused = str(error)
+            return
+        works = [
+            _Work(self.trial_ids[0], None, (), asyncio.Future(loop=_LOOP), packed),
+            _Work(self.trial_ids[1], None, list(packed.reports()), asyncio.Future(loop=_LOOP)),
+        ]
+        answers = [str(self.writer._write_works([work])[0][0]) for work in works]
+        assert answers[0] == answers[1]
+
     def next_run(self) -> None:
         """Both begin another run."""
         self.run += 1
@@ -160,18 +185,30 @@ class Lab:
             ]
             workloads: dict[str, Any] = {}
             for metric, descending in itertools.product(("", "loss", "odd"), (False, True)):
-                statement = trials.workloads(
-                    session, trial_id, {"training", "validation"}, metric=metric, descending=descending
+                window = Window(order_by="ORDER_BY_DESC" if descending else "")
+                points, pagination = trials.workloads(
+                    session, trial_id, {"training", "validation"}, window, metric=metric
                 )
-                points = [tuple(row) for row in session.execute(statement)]
+                assert pagination.total == len(points)
+                pages = [
+                    trials.workloads(
+                        session,
+                        trial_id,
+                        {"training", "validation"},
+                        replace(window, offset=at, limit=7),
+                        metric=metric,
+                    )[0]
+                    for at in range(0, len(points), 7)
+                ]
+                assert list(itertools.chain(*pages)) == list(points)
                 shown = trials.workload_points(session, trial_id, points, with_batches=True)
                 if metric:  # equals are by their id as a text, which two trials don't share
                     shown = sorted(shown, key=lambda point: encode(point))
                 workloads[f"{metric} {descending}"] = [encode(point) for point in shown]
-            curves: dict[str, Any] = {}
+            plotted: dict[str, Any] = {}
             for group, name in itertools.product(GROUPS, NAMES):
                 found = series(session, Wanted([trial_id], group, name)).by_trial.get(trial_id)
-                curves[f"{group} {name}"] = found and [
+                plotted[f"{group} {name}"] = found and [
                     plain(each.tolist()) for each in (found.steps, found.values, found.times, found.epochs)
                     if each is not None
                 ]  # fmt: skip
@@ -183,7 +220,7 @@ class Lab:
             steps = metric_streams.Batches(self.experiment_id, "training", "loss")
             return {
                 "streamed": [json.dumps(json.loads(encode(report)), sort_keys=False) for report in streamed],
-                "of_group": of_group, "workloads": workloads, "curves": curves, "ordered": ordered, "early": early,
+                "of_group": of_group, "workloads": workloads, "curves": plotted, "ordered": ordered, "early": early,
                 "at": sorted(map(_bare, at)), "every": every, "newest": reports.newest_time(session, trial_id),
                 "summary": repr(trial.summary), "total": trial.total_batches, "best": trial.searcher_metric,
                 "latest": trial.latest_metric,
@@ -214,12 +251,23 @@ _METRICS = st.one_of(
     st.fixed_dictionaries({"loss": st.floats(0, 1), "epoch": st.floats(0, 9)}),
     st.fixed_dictionaries({"epoch": st.integers(0, 9), "loss": st.integers(0, 9)}),
 )
+#: What one report of several says, as part of a column each. A document of PostgreSQL has no -0.0, writes 1e300 with
+#: 300 digits, and has short names first.
+_COLUMNS = st.fixed_dictionaries(
+    {}, optional={
+        "odd": st.one_of(st.none(), st.floats(0.1, 1e9), st.integers(-5, 5), st.sampled_from([2**53 - 1, "NaN", "-Infinity"])),
+        "loss": st.floats(0.5, 9), "epoch": st.integers(0, 9),
+    },
+)  # fmt: skip
 _BATCHES = st.one_of(st.none(), st.none(), st.just([{"loss": 0.5}, {"loss": 1}]))
 _ACTIONS = st.one_of(
     st.tuples(st.just("report"), st.sampled_from(GROUPS), st.integers(0, 40), _METRICS, _BATCHES),
     st.tuples(st.just("reports"), st.sampled_from(GROUPS), st.integers(0, 20), st.integers(3, 30), _METRICS),
     st.tuples(st.sampled_from(["pack", "pack", "finish", "run"])),
     st.tuples(st.just("seal"), st.sampled_from(GROUPS)),
+    st.tuples(
+        st.just("curves"), st.sampled_from(GROUPS), st.integers(0, 40), st.lists(_COLUMNS, min_size=3, max_size=30)
+    ),
 )
 
 
@@ -236,6 +284,14 @@ def test_any_sequence_of_reports_says_the_same(database: Database, actions: list
             lab.send([lab.made(group, step, metrics if step % 3 else {"loss": step / 7})
                       for step in range(first, first + count)])  # fmt: skip
             lab.seal(group)
+        elif action == "curves":
+            group, first, some = values
+            steps = list(range(first, first + len(some)))
+            columns = {name: [report.get(name) for report in some] for name in ("odd", "loss", "epoch")}
+            lab.curves(group, steps, columns)
+            if len(some) % 3 == 0:  # the answer was lost
+                lab.sent -= 1
+                lab.curves(group, steps, columns)
         elif action == "seal":
             lab.seal(values[0])
         elif action == "finish":
@@ -335,7 +391,7 @@ def test_crash_half_way_loses_nothing(database: Database, at: str, monkeypatch: 
         if at == "insert":
             patch.setattr(reports, "update", broken)  # behind the rows
         else:
-            patch.setattr(metric_blocks, "_save" if at == "delete" else "update", broken)
+            patch.setattr(metric_blocks, "saved" if at == "delete" else "update", broken)
         with pytest.raises(RuntimeError, match="crash"):
             _work_on(lab, is_restored=at == "insert")
     lab.check()
@@ -397,6 +453,94 @@ def test_ids_are_not_given_again(database: Database) -> None:
         new = session.scalars(select(Metric.id).where(Metric.trial_id == lab.trial_ids[0])).all()
     assert len(new) == 1
     assert not known & set(new)
+
+
+def test_curves_become_blocks_at_once(database: Database) -> None:
+    """Behind young reports, which become blocks as well; sent again they change nothing."""
+    lab = Lab(database)
+    lab.report("training", 3, {"loss": 0.5})
+    columns: dict[str, list[Any]] = {"n": [*range(30)], "loss": [step / 7 for step in range(30)]}
+    for _ in range(2):
+        lab.curves("training", [*range(10, 40)], columns)
+        lab.sent -= 1
+        assert (rows(database, lab.trial_ids[0]), packed(database, lab.trial_ids[0])) == (1, 30)
+        lab.check()
+    lab.sent += 1
+    lab.curves("training", [*range(40, 50)], {"n": [None, 1] * 5, "loss": [0.25] * 10}, timed=False)
+    assert packed(database, lab.trial_ids[0]) == 40
+    with database.read() as session:
+        ids = [report.id for report in reports.in_order(session, [lab.trial_ids[0]])]
+    assert sorted(set(ids)) == ids
+    lab.report("training", 60, {"loss": 0.25})
+    with database.read() as session:
+        newest = session.scalars(select(Metric.id).where(Metric.trial_id == lab.trial_ids[0])).all()
+    assert max(newest) > max(ids)
+
+
+def test_curves_may_have_steps_without_a_number(database: Database) -> None:
+    """A whole block of them, too."""
+    lab = Lab(database)
+    lab.curves("training", [*range(40)], {"loss": [None] * 20 + [0.5] * 20})
+    lab.check()
+    assert packed(database, lab.trial_ids[0]) == 40
+
+
+def test_curves_that_contradict_are_refused_as_reports_are(database: Database) -> None:
+    lab = Lab(database)
+    lab.curves("training", [*range(30)], {"loss": [0.5] * 30})
+    lab.curves("training", [*range(30)], {"loss": [0.5] * 29 + [0.25]})
+    lab.check()
+    lab.curves("training", [*range(20, 50)], {"more": [0.5] * 30})
+    lab.check()
+    assert packed(database, lab.trial_ids[0]) < 30  # what they change is rows again
+
+
+def test_curves_of_a_newer_run_take_the_place_of_the_older_ones(database: Database) -> None:
+    lab = filled(database)
+    lab.next_run()
+    lab.curves("training", [*range(25, 50)], {"loss": [0.5] * 25})
+    lab.check()
+    assert packed(database, lab.trial_ids[0]) >= 25
+
+
+def test_stream_of_steps_tells_curves_that_come_meanwhile(database: Database) -> None:
+    lab = Lab(database)
+    lab.curves("training", [*range(8)], {"loss": [0.5] * 8})
+    stream = metric_streams.Batches(lab.experiment_id, "training", "loss")
+    with database.read() as session:
+        assert stream.next(session) == {"batches": [*range(8)]}
+    lab.curves("training", [*range(8, 20)], {"loss": [0.5] * 12})
+    with database.read() as session:
+        assert stream.next(session) == {"batches": [*range(8, 20)]}
+        assert stream.next(session) is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "refused"),
+    [
+        ({"steps_completed": []}, "stepsCompleted: 0 steps: expected 1 to 25000"),
+        ({"steps_completed": [1, 3, 3]}, "stepsCompleted: 3 follows 3: expected each to be greater"),
+        ({"steps_completed": [1, -1, 3]}, "stepsCompleted: -1 to 3: expected 0 or more"),
+        ({"steps_completed": [1, 2, 2**63]}, f"to {2**63}: expected 0 or more, and less than 2^63"),
+        ({"report_times": [1.0]}, "reportTimes: 1 of them for 3 steps"),
+        ({"report_times": [1.0, 2.0, 1e12]}, "reportTimes: 1000000000000.0: expected seconds since 1970"),
+        ({"report_times": [1.0, 2.0, -1.0]}, "reportTimes: -1.0: expected seconds since 1970"),
+        (
+            {"metrics": {str(name): [1.0] * 3 for name in range(10_001)}},
+            "metrics: 10001 of them: expected 10000 at most",
+        ),
+        ({"metrics": {"a": [1.0]}}, "metrics: 'a' has 1 values for 3 steps"),
+        ({"metrics": {"a": [1.0, 2.0, "x"]}}, "metrics: 'a' at place 2: 'x': expected a number"),
+        ({"metrics": {"a": [1.0, True, 2.0]}}, "metrics: 'a' at place 1: 'True': expected a number"),
+        ({"metrics": {"a": [1.0, 2**53, 2.0]}}, "metrics: 'a' at place 1: '9007199254740992': expected a number"),
+        ({"metrics": {"a": [[], 1.0, 2.0]}}, r"metrics: 'a' at place 0: '[]': expected a number"),
+    ],
+)
+def test_curves_that_are_none_are_refused(sent: dict[str, Any], refused: str) -> None:
+    usual = {"group": "g", "trial_run_id": 1, "steps_completed": [1, 2, 3], "metrics": {"a": [0.5, None, 1]}}
+    assert curves.pack(1, Curves.model_validate(usual)).pieces == []  # too few for blocks
+    with pytest.raises(ApiError, match=re.escape(refused)):
+        curves.pack(1, Curves.model_validate(usual | sent))
 
 
 def test_block_says_only_what_its_reports_say() -> None:

@@ -281,7 +281,7 @@ def found_of(
 async def test_group_of_very_many_metrics_has_short_blocks_only(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     run = await api.trial(api.user())
     monkeypatch.setattr("api.ingest.metric_blocks.BLOCK", 20)
-    monkeypatch.setattr("api.ingest.metric_blocks._MOST_COLUMNS", 2)
+    monkeypatch.setattr("api.ingest.metric_blocks.MOST_COLUMNS", 2)
     fill(api, run, range(400), a=float, b=float, c=float)
     seal_all(api, run)
     assert sealed(api, run) == 19
