@@ -41,6 +41,35 @@ class MetricReports(
     reports: list[MetricReport]
 
 
+class Curves(
+    Wire,
+    json_schema_extra=example(
+        {
+            "group": "training",
+            "trialRunId": 1,
+            "stepsCompleted": [100, 200],
+            "reportTimes": [1790000000.5, 1790000001.0],
+            "metrics": {"loss": [0.5, 0.25], "lr": [0.1, None]},
+        }
+    ),
+):
+    """Ours: many reports of one group, as columns.
+
+    Attributes:
+        group: Of all of them.
+        trial_run_id: Whose they are.
+        steps_completed: Of each report; they ascend.
+        report_times: When each was made, in seconds since 1970; None: now.
+        metrics: By name, the number of each report; null where it has none.
+    """
+
+    group: str
+    trial_run_id: int
+    steps_completed: list[int]
+    report_times: list[float] | None = None
+    metrics: dict[str, list[Any]]
+
+
 class TrialMetrics(
     Wire, json_schema_extra=example({"trialRunId": 1, "stepsCompleted": 100, "metrics": {"avgMetrics": {"loss": 0.25}}})
 ):

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.trackers.runs import Run, Source
+from cli.trackers.runs import Run, Source, moment, plain
 from determined.common.api import Session
 from determined.common.api._url import api_path
 from determined.common.experimental._wire import new_key
+from determined.core._curves import requests
 
 _REPORTS_AT_ONCE = 500
 #: Limits of what is noted of a trial: of names and of texts.
@@ -83,15 +84,34 @@ def _bring(session: Session, brought: Brought, run: Run) -> None:
     # a further run of the trial: what an earlier import reported, whole or in part, is replaced
     path = api_path("trials", str(trial_id))
     started = session.post(f"{path}/start", {"resume": True}, idempotency_key=new_key()).json()
-    reports = [report | {"trialRunId": started["trialRunId"]} for report in run.reports()]
-    for begin in range(0, len(reports), _REPORTS_AT_ONCE):
-        some = {"reports": reports[begin : begin + _REPORTS_AT_ONCE]}
-        session.post(f"{path}/metrics/batch", some, idempotency_key=new_key())
+    for kind, body in _metrics(run, started["trialRunId"]):
+        session.post(f"{path}/metrics/{kind}", body, idempotency_key=new_key())
     times = {"startTime": run.started, "endTime": run.ended}
     told = {name: time.isoformat() for name, time in times.items() if time is not None}
     session.patch(path, {"state": f"STATE_{run.state}", **told})
     session.post(noted, {"metadata": _metadata(run) | {"import": {"digest": digest}}}, idempotency_key=new_key())
     brought.written.append(trial_id)
+
+
+def _metrics(run: Run, run_id: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is sent of a run: the last part of the route, and the body. `run_id`: of the trial's run.
+
+    Validations are reports, as the best one is looked for among them; all else are curves.
+    """
+    groups = run.groups()
+    validations = [
+        {"group": "validation", "trialRunId": run_id, "stepsCompleted": step, "reportTime": moment(at).isoformat(),
+         "metrics": {"avgMetrics": {name: plain(value) for name, value in metrics.items()}}}
+        for step, (at, metrics) in groups.pop("validation", {}).items()
+    ]  # fmt: skip
+    for begin in range(0, len(validations), _REPORTS_AT_ONCE):
+        yield "batch", {"reports": validations[begin : begin + _REPORTS_AT_ONCE]}
+    for group, reports in sorted(groups.items()):
+        times = [moment(report.at).timestamp() for report in reports.values()]
+        names = sorted({name for report in reports.values() for name in report.metrics})
+        columns = {name: [report.metrics.get(name) for report in reports.values()] for name in names}
+        for body in requests(group, list(reports), columns, times):
+            yield "curves", body | {"trialRunId": run_id}
 
 
 def _metadata(run: Run) -> dict[str, Any]:

@@ -33,6 +33,13 @@ class Point(NamedTuple):
     value: float
 
 
+class Report(NamedTuple):
+    """Values of one step. `at`: when the last of them was measured, in seconds since 1970."""
+
+    at: float
+    metrics: dict[str, float]
+
+
 @dataclass
 class Run:
     """A training.
@@ -57,22 +64,18 @@ class Run:
     ended: datetime | None = None
     points: list[Point] = field(default_factory=list[Point])
 
-    def reports(self) -> list[dict[str, Any]]:
-        """The values as reports of a trial, by step: those of one group and one step are one report.
+    def groups(self) -> dict[str, dict[int, Report]]:
+        """The values as reports of a trial, by group and step: those of one group and one step are one report.
 
         Steps below 0 are left out. A metric whose values all have one step was logged without steps: they are counted.
         """
-        found: dict[tuple[int, str], dict[str, Any]] = {}
+        found: dict[str, dict[int, Report]] = {}
         for point in _stepped(self.points):
-            group = group_of(point.name)
-            report = found.setdefault((point.step, group), {"at": point.at, "metrics": {}})
-            report["metrics"][point.name] = point.value
-            report["at"] = max(report["at"], point.at)
-        return [
-            {"group": group, "stepsCompleted": step, "reportTime": moment(report["at"]).isoformat(),
-             "metrics": {"avgMetrics": {name: plain(value) for name, value in report["metrics"].items()}}}
-            for (step, group), report in sorted(found.items())
-        ]  # fmt: skip
+            of_group = found.setdefault(group_of(point.name), {})
+            at, metrics = of_group.get(point.step, Report(point.at, {}))
+            metrics[point.name] = point.value
+            of_group[point.step] = Report(max(at, point.at), metrics)
+        return {group: dict(sorted(some.items())) for group, some in found.items()}
 
     def digest(self) -> str:
         """Of all that is known of it: another one, if anything changed."""

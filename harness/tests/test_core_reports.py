@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pytest
 
 import determined as det
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from conftest import Call, Trial
 
 BATCH = "POST /api/v1/trials/7/metrics/batch"
+CURVES = "POST /api/v1/trials/7/metrics/curves"
 
 
 def test_reports_arrive_with_all_fields(trial: Trial) -> None:
@@ -333,6 +335,48 @@ def test_invalid_hp_is_reported_even_after_a_refused_report(trial: Trial, caplog
     assert caught.value.code == 0
     assert len(trial.master.of("POST /api/v1/trials/7/early_exit")) == 1
     assert "refused" in caplog.text
+
+
+def test_curves_are_sent_after_earlier_reports_and_stored_when_the_call_returns(trial: Trial) -> None:
+    """Arrays are lists by then, and numbers that JSON has not are texts."""
+    trial.master.answer(CURVES, {})
+    with trial.init() as ctx:
+        ctx.train.report_training_metrics(1, {"loss": 1.0})
+        ctx.train.report_curves(
+            "fine", numpy.arange(3), {"loss": numpy.array([1.0, math.nan, 2.5]), "lr": [1, None, 0.5]},
+            report_times=[1.0, 2.0, 3.0],
+        )  # fmt: skip
+        assert [call.path.rpartition("/")[2] for call in trial.master.calls][-2:] == ["batch", "curves"]
+    assert trial.master.of(CURVES)[0].body == {
+        "group": "fine", "trialRunId": 2, "stepsCompleted": [0, 1, 2], "reportTimes": [1.0, 2.0, 3.0],
+        "metrics": {"loss": [1.0, "NaN", 2.5], "lr": [1, None, 0.5]},
+    }  # fmt: skip
+
+
+def test_many_curves_are_several_requests(trial: Trial) -> None:
+    trial.master.answer(CURVES, {})
+    with trial.init() as ctx:
+        ctx.train.report_curves("training", range(50_001), {"loss": [0.5] * 50_001})
+        ctx.train.report_curves("training", range(60_000, 80_000), {str(name): [0.5] * 20_000 for name in range(25)})
+    sent = [call.body["stepsCompleted"] for call in trial.master.of(CURVES)]
+    assert [len(steps) for steps in sent] == [25_000, 25_000, 1, 10_000, 10_000]
+
+
+@pytest.mark.parametrize(
+    ("sent", "refused"),
+    [
+        (([], {}), "steps_completed is empty"),
+        (([1, 2], {"loss": [1.0]}), "'loss' has 1 values, but there are 2 steps"),
+        (([1], {"loss": 1.0}), "metric 'loss' is a float, but must be a sequence of numbers"),
+        (([1], {"loss": [object()]}), r"metric 'loss'\[0\] is a builtins.object, which can't be sent"),
+    ],
+)
+def test_what_is_no_curve_is_refused(trial: Trial, sent: tuple[Any, Any], refused: str) -> None:
+    with trial.init() as ctx:
+        with pytest.raises(errors.InvalidDataTypeException, match=refused):
+            ctx.train.report_curves("training", *sent)
+        with pytest.raises(ValueError, match="report each by itself"):
+            ctx.train.report_curves("validation", [1], {"loss": [1.0]})
 
 
 def test_an_early_exit_may_be_reported_twice(trial: Trial) -> None:

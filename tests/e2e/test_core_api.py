@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from tests.e2e.core_api.inside import CHECKS
 from tests.e2e.core_api.launched import Launched
 from tests.e2e.core_api.shown import SHOWN
 from tests.kit.embedded import TORCH_PYTHON, Embedded
+from tests.kit.patience import PATIENCE
 from tests.kit.servers import docker_engine, trial_image
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a launcher runs all of its trials
@@ -62,8 +64,10 @@ def launched_by(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
                 if launcher == "docker":
                     stack.enter_context(docker_engine())
                     trial_image()
-                python = {"UNDETERRED_TRIAL_PYTHON": str(TORCH_PYTHON)}
-                cluster = Embedded(tmp_path_factory.mktemp(launcher), launcher=launcher, slots=6, environment=python)
+                # on a busy machine two workers with torch need more than the usual 10 s to leave
+                timing = {"invalid_hp_grace_s": 10.0 * PATIENCE}
+                given = {"UNDETERRED_TRIAL_PYTHON": str(TORCH_PYTHON), "UNDETERRED_TIMING": json.dumps(timing)}
+                cluster = Embedded(tmp_path_factory.mktemp(launcher), launcher=launcher, slots=6, environment=given)
                 known[launcher] = _drive(stack.enter_context(cluster.started()))
                 broken.remove(launcher)
             return known[launcher]

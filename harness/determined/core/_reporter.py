@@ -91,6 +91,7 @@ class Reporter:
         trial = f"/api/v1/trials/{trial_id}"
         self._paths = {
             "metrics": f"{trial}/metrics/batch",
+            "curves": f"{trial}/metrics/curves",
             "progress": f"{trial}/progress",
             "status": f"{trial}/runner/metadata",
             "ack": api_path("allocations", allocation_id, "signals", "ack_preemption"),
@@ -201,6 +202,14 @@ class Reporter:
         if not despite_errors:
             self.check()
         return job.result
+
+    def send_curves(self, body: dict[str, Any]) -> None:
+        """Send curves of this run after all that is queued, and wait until they are stored.
+
+        Raises: As `call`.
+        """
+        path = self._paths["curves"]
+        self.call(lambda send: send("POST", path, body | {"trialRunId": self._run_id}))
 
     def flush(self) -> None:
         """Wait until all that is queued has been sent.

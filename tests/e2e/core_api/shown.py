@@ -243,6 +243,16 @@ def _(launched: Launched, facts: dict[str, list[Any]]) -> None:
     assert (report.steps_completed, report.metrics) == (3, {"latency_ms": 12.5})
 
 
+@shown("TrainContext.report_curves")
+def _(launched: Launched, facts: dict[str, list[Any]]) -> None:
+    reports = launched.trial(launched.main).iter_metrics("curves")
+    assert [(r.steps_completed, r.metrics) for r in reports] == [
+        (1, {"loss": 0.5, "rate": 0.1}),
+        (2, {"loss": 0.25}),
+        (4, {"loss": 0.125, "rate": 0.2}),
+    ]
+
+
 @shown("TrainContext.get_experiment_best_validation")
 def _(launched: Launched, facts: dict[str, list[Any]]) -> None:
     assert _all(facts) == 0.75

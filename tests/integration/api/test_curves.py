@@ -172,6 +172,33 @@ async def test_reports_that_waited_on_disk_are_told_with_the_curve(api: Served) 
     assert 0 <= utc_now().timestamp() - late["came"] < 60 * PATIENCE
 
 
+async def test_curves_that_are_reported_whole_are_read_like_any(api: Served) -> None:
+    """By a container, with its own times; a former run's and a wrong one are refused, and nothing of them is stored."""
+    user = api.user()
+    run = await api.trial(user)
+    path, count = f"/api/v1/trials/{run.trial_id}/metrics/curves", 5000
+    body = {
+        "group": "training", "trialRunId": 1, "stepsCompleted": [*range(1, count + 1)],
+        "reportTimes": [1.79e9 + step for step in range(count)],
+        "metrics": {"loss": [1 / step for step in range(1, count + 1)], "epoch": [step // 100 for step in range(count)]},
+    }  # fmt: skip
+    for wrong, told in (
+        ({"trialRunId": 2}, "invalid run id, 2 (reported) != 1 (expected)"),
+        ({"group": "a.b"}, "metric group 'a.b': expected a name"),
+        ({"metrics": {"loss": ["x"] * count}}, "metrics: 'loss' at place 0: 'x': expected a number"),
+        ({"metrics": {"loss": [0.5]}}, "metrics: 'loss' has 1 values for 5000 steps"),
+        ({"stepsCompleted": "all"}, "stepsCompleted"),
+    ):
+        assert told in await run.container.refused(400, "POST", path, body | wrong)
+    for _ in range(2):
+        await run.container.post(path, body)
+    found = (await bands(user, run, "training.loss", columns=100))[run.trial_id]
+    assert (found[0], found[-1]) == ((1, 1.0), (count, 1 / count))
+    trial = (await user.get(f"/api/v1/trials/{run.trial_id}"))["trial"]
+    assert trial["totalBatchesProcessed"] == count
+    assert trial["summaryMetrics"]["avg_metrics"]["loss"]["count"] == count
+
+
 async def test_user_who_reports_what_was_trained_elsewhere_is_not_late(api: Served) -> None:
     user = api.user()
     run = await api.trial(user)

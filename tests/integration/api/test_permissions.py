@@ -365,6 +365,8 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("GET", "/api/v1/undeterred/tasks/{task_id}/why", None, SEEN),
     ("POST", "/api/v1/trials/{trial_id}/kill", None, TEMPORAL),
     ("POST", "/api/v1/trials/{trial_id}/metrics/batch", {"reports": [{"group": "a", **METRICS}]}, REPORT),
+    ("POST", "/api/v1/trials/{trial_id}/metrics/curves",
+     {"group": "c", "trialRunId": 1, "stepsCompleted": [1], "metrics": {"loss": [0.5]}}, REPORT),
     ("POST", "/api/v1/trials/{trial_id}/metrics", {"group": "b", "metrics": METRICS}, REPORT),
     ("POST", "/api/v1/trials/{trial_id}/{metrics_kind}_metrics", METRICS, REPORT),
     ("POST", "/api/v1/trials/{trial_id}/progress", 0.5, REPORT),

@@ -22,7 +22,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from cli.trackers import export, mlflow, tensorboard, wandb
 from cli.trackers.bring import Brought, Place, bring
-from cli.trackers.runs import Point, Run, Source, Unreadable, group_of, value_of
+from cli.trackers.runs import Point, Report, Run, Source, Unreadable, group_of, value_of
 from database.models import Experiment, Metric, Task, Trial
 from determined.common.api import Session
 from tests.integration.api.served import Caller, Served
@@ -212,8 +212,7 @@ def test_names_and_values_are_read_as_people_mean_them() -> None:
         1, -0.0025, True, "1.2.3", "nan", "0x1"
     ]  # fmt: skip
     run = Run("a", "a", points=[Point("x", -1, 1.0, 1.0), Point("x", 2, 2.0, math.inf)])
-    [report] = run.reports()
-    assert (report["stepsCompleted"], report["metrics"]["avgMetrics"]) == (2, {"x": "Infinity"})
+    assert run.groups() == {"training": {2: Report(2.0, {"x": math.inf})}}
     assert replace(run, state="ERROR").digest() != run.digest()
 
 

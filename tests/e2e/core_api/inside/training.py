@@ -39,6 +39,16 @@ def _(w: Worker) -> Any:
         w.context.train.report_metrics("a.b", 3, {"latency_ms": 12.5})
 
 
+@check("TrainContext.report_curves")
+def _(w: Worker) -> Any:
+    if w.is_chief:
+        w.context.train.report_curves("curves", [1, 2, 4], {"loss": [0.5, 0.25, 0.125], "rate": [0.1, None, 0.2]})
+    with refused(ValueError, "validation"):
+        w.context.train.report_curves("validation", [1], {"loss": [0.5]})
+    with refused(errors.InvalidDataTypeException, "'loss' has 2 values"):
+        w.context.train.report_curves("curves", [1], {"loss": [0.5, 0.25]})
+
+
 @check("TrainContext.get_experiment_best_validation")
 def _(w: Worker) -> Any:
     best = w.context.train.get_experiment_best_validation() if w.is_chief else None
