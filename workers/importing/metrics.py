@@ -1,7 +1,8 @@
 """Metrics of imported trials: a trial's reports, its curves' blocks and its totals, in one transaction for some trials.
 
 A trial is the unit: counts say what the source has of it, so that one that is as it was is not read again, and
-one that is not is written anew. Rows go by COPY; through the ORM, ten million would take an hour.
+one that is not is written anew. Most reports come as what they would be in the end, packed blocks; the others are rows,
+by COPY, as ten million through the ORM would take an hour.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from api.ingest.metric_blocks import built
+from api.ingest.metric_blocks import KEPT_GROUPS, LEAST, Sealed, SealedGroup, built, packed_block, report_ids
 from api.ingest.metric_store import storable
 from api.ingest.summary import add_report, is_better
-from api.queries.outlines import BLOCK
+from api.queries.outlines import BLOCK, LONG
 from api.schemas.base import number
+from database import report_blocks
 from database.models import Experiment, ImportTable, Metric, MetricBlock, MetricColumn, Trial
 from workers.importing.rows import digest
 from workers.importing.source import Source
@@ -73,21 +76,29 @@ class Report:
 
 @dataclass
 class Totals:
-    """What follows for a trial from its reports, which come by group and step."""
+    """What follows for a trial from its reports, which come by group and step.
 
+    Attributes:
+        rows: Reports that stay documents.
+        blocks: Rows of blocks.
+        columns: Of these blocks.
+    """
+
+    session: Session
     trial_id: int
     metric: str
     smaller_is_better: bool
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
-    sealed: dict[str, Any] = field(default_factory=dict[str, Any])
+    sealed: Sealed = field(default_factory=dict[str, SealedGroup])
     total_batches: int = 0
     run_id: int = 0
     best: Report | None = None
     latest: Report | None = None
+    rows: list[Report] = field(default_factory=list[Report])
     blocks: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     columns: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     _group: str = ""
-    _open: list[tuple[int, float, dict[str, Any]]] = field(default_factory=list[tuple[int, float, dict[str, Any]]])
+    _open: list[tuple[Report, dict[str, Any]]] = field(default_factory=list[tuple[Report, dict[str, Any]]])
 
     def take(self, report: Report) -> None:
         """One more report that counts."""
@@ -98,14 +109,45 @@ class Totals:
         if report.group == "validation":
             self._judge(report, number(metrics.get(self.metric)))
         if report.group != self._group:
-            self._group, self._open = report.group, []
-        self._open.append((report.step, report.seconds, metrics))
-        if len(self._open) == BLOCK:
-            block, columns = built(self.trial_id, report.group, self._open)
-            self.blocks.append(block)
-            self.columns += columns
-            self.sealed[report.group] = {"to": report.step, "reopened": 0}
-            self._open = []
+            self.close()
+            self._group = report.group
+        self._open.append((report, metrics))
+        if len(self._open) == (BLOCK if report.group in KEPT_GROUPS else BLOCK * LONG):
+            self.close()
+
+    def close(self) -> None:
+        """What is open becomes a packed block, or documents with short blocks beside them."""
+        some, self._open = self._open, []
+        if not some or (self._group not in KEPT_GROUPS and len(some) >= LEAST and self._pack(some)):
+            return
+        self.rows += [report for report, _ in some]
+        for begin in range(0, len(some) - BLOCK + 1, BLOCK):
+            points = [(report.step or 0, report.seconds, metrics) for report, metrics in some[begin : begin + BLOCK]]
+            self._add(built(self.trial_id, self._group, points))
+
+    def _pack(self, some: Sequence[tuple[Report, dict[str, Any]]]) -> bool:
+        ids = report_ids(self.session.connection(), len(some)).tolist()
+        made = packed_block([
+            report_blocks.Report(
+                report_id, self.trial_id, report.run_id, report.group, report.step, metrics,
+                None if report.batches is None else orjson.loads(report.batches), None, False,
+                datetime.fromisoformat(report.at).replace(tzinfo=UTC),
+            )
+            for report_id, (report, metrics) in zip(ids, some, strict=True)
+        ])  # fmt: skip
+        if made is None:
+            return False
+        self._add(made)
+        last = made[0]["last_step"]
+        self.sealed[self._group] = {"to": last, "reopened": 0, "long": last, "packed": last}
+        return True
+
+    def _add(self, made: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+        block, columns = made
+        self.blocks.append(block)
+        self.columns += columns
+        sealed = self.sealed.setdefault(self._group, {"to": -1, "reopened": 0})
+        sealed["to"] = block["last_step"]
 
     def _judge(self, report: Report, value: float | None) -> None:
         if value is None:
@@ -123,6 +165,7 @@ class Totals:
             "sealed": self.sealed,
             "total_batches": self.total_batches,
             "metrics_run_id": self.run_id,
+            "is_settled": True,
             "best_validation_id": self.best and self.best.id,
             "latest_validation_id": self.latest and self.latest.id,
             "latest_metric": storable(self.latest and self.latest.searcher_metric),
@@ -224,23 +267,32 @@ def import_trials(
     _clear(session, list(ours.values()), is_stepped=is_stepped)
     totals: dict[int, Totals] = {}
     chunk: list[Report] = []
+
+    def write() -> None:
+        some = [*chunk, *(report for each in totals.values() for report in each.rows)]
+        _insert(session, some)
+        _insert_blocks(session, totals.values())
+        chunk.clear()
+
     rows = source.stream(_REPORTS, [list(ours), PARTITIONS[kind]])  # pyright: ignore[reportArgumentType]
-    for report in settled(rows, ours.__getitem__):
+    count = 0
+    for count, report in enumerate(settled(rows, ours.__getitem__), 1):
         if report.step is not None and not report.archived and is_stepped:
             if report.trial_id not in totals:
-                totals[report.trial_id] = Totals(report.trial_id, *known[report.trial_id])
+                for before in totals.values():
+                    before.close()
+                totals[report.trial_id] = Totals(session, report.trial_id, *known[report.trial_id])
             totals[report.trial_id].take(report)
-        chunk.append(report)
-        if len(chunk) >= _CHUNK:
-            _insert(session, chunk)
-            _insert_blocks(session, totals)
-            progress.written += len(chunk)
-            chunk = []
-    _insert(session, chunk)
-    _insert_blocks(session, totals)
-    progress.written += len(chunk)
+        else:
+            chunk.append(report)
+        if count % _CHUNK == 0:
+            write()
+    for each in totals.values():
+        each.close()
+    write()
+    progress.written += count
     for here in ours.values() if is_stepped else ():
-        values = (totals.get(here) or Totals(here, *known[here])).columns_of_trial()
+        values = (totals.get(here) or Totals(session, here, *known[here])).columns_of_trial()
         values["metrics_run_id"] = max(values["metrics_run_id"], known_run(session, here))
         session.execute(update(Trial).where(Trial.id == here).values(values))
     mark(session, cluster_id, kind, [(str(there), str(here), was) for there, here, was in trials])
@@ -268,27 +320,26 @@ def _clear(session: Session, trials: Sequence[int], *, is_stepped: bool) -> None
         session.execute(delete(model).where(model.trial_id.in_(trials)))
 
 
-def _insert_blocks(session: Session, totals: dict[int, Totals]) -> None:
+def _insert_blocks(session: Session, totals: Iterable[Totals]) -> None:
     for model, name in ((MetricBlock, "blocks"), (MetricColumn, "columns")):
-        rows = [row for each in totals.values() for row in getattr(each, name)]
-        if rows:
-            session.execute(insert(model.__table__), rows)  # pyright: ignore[reportArgumentType]
-    for each in totals.values():
-        each.blocks, each.columns = [], []
+        rows = [row for each in totals for row in getattr(each, name)]
+        for is_packed in (False, True):  # statements of many rows have the same columns in each
+            alike = [row for row in rows if ("packed" in row) is is_packed]
+            if alike:
+                session.execute(insert(model.__table__), alike)  # pyright: ignore[reportArgumentType]
+    for each in totals:
+        each.rows, each.blocks, each.columns = [], [], []
 
 
 def _insert(session: Session, reports: Sequence[Report]) -> None:
     if not reports:
         return
+    for report, own in zip(reports, report_ids(session.connection(), len(reports)).tolist(), strict=True):
+        report.id = own
     if session.get_bind().dialect.name == "postgresql":
         _copy(session, reports)
         return
     cursor: Any = session.connection().connection.cursor()
-    # not the largest in the table: reports in packed blocks keep their ids
-    known = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = 'metrics'").fetchone()
-    first: int = 0 if known is None else known[0]
-    for place, report in enumerate(reports, first + 1):
-        report.id = place
     cursor.executemany(
         f"INSERT INTO metrics ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -300,20 +351,13 @@ def _insert(session: Session, reports: Sequence[Report]) -> None:
 
 
 def _copy(session: Session, reports: Sequence[Report]) -> None:
-    """By COPY, with numbers of the table's own sequence."""
-    numbers = session.scalars(
-        text("SELECT nextval(pg_get_serial_sequence('metrics', 'id')) FROM generate_series(1, :n)"), {"n": len(reports)}
-    )
     cursor: Any = session.connection().connection.cursor()
-    lines: list[str] = []
-    for report, own in zip(reports, numbers, strict=True):
-        report.id = own
-        searched = storable(report.searcher_metric)
-        lines.append(
-            f"{own}\t{report.trial_id}\t{report.run_id}\t{_escaped(report.group)}\t{_cell(report.step)}\t"
-            f"{_escaped(report.metrics)}\t{_escaped(report.batches)}\t{_cell(searched)}\t"
-            f"{'t' if report.archived else 'f'}\t{report.at}+00\n"
-        )
+    lines = [
+        f"{each.id}\t{each.trial_id}\t{each.run_id}\t{_escaped(each.group)}\t{_cell(each.step)}\t"
+        f"{_escaped(each.metrics)}\t{_escaped(each.batches)}\t{_cell(storable(each.searcher_metric))}\t"
+        f"{'t' if each.archived else 'f'}\t{each.at}+00\n"
+        for each in reports
+    ]
     with cursor.copy(f"COPY metrics ({_COLUMNS}) FROM STDIN") as copy:
         copy.write("".join(lines))
 

@@ -11,7 +11,9 @@ import orjson
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
-from database.models import Import, ImportMark, ImportTable, SearchDecision, TaskLog, Trial
+from database.log_reads import LogFilter
+from database.log_reads import lines as lines_of
+from database.models import Import, ImportMark, ImportTable, SearchDecision, Trial
 from database.reports import snapshot, with_archived
 from database.types import UtcTime
 from workers.importing import logs, metrics
@@ -164,13 +166,11 @@ def _logs(session: Session, source: Source, row: Import, progress: ImportTable) 
         if str(task["trial_id"]) not in known:
             continue
         theirs = [str(line.log) for _, line in logs.lines(source, task, 0)]
-        mine = session.scalars(
-            select(TaskLog.log).where(TaskLog.task_id == task["key"]).order_by(TaskLog.id).limit(len(theirs))
-        ).all()
+        mine = [str(line.log) for line in lines_of(session, [task["key"]], LogFilter(), most=len(theirs))]
         progress.read += len(theirs)
         for column, lines in (("checksum", theirs), ("our_checksum", mine)):
             _add(progress, column, sum(_sum({"line": line}) for line in lines))
-        if list(mine) == theirs:
+        if mine == theirs:
             progress.unchanged += len(theirs)
         else:
             progress.differing += len(theirs)

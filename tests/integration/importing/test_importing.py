@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from api.services.log_sealing import LogSealing
 from database.models import (
     Allocation,
     Base,
@@ -17,6 +18,7 @@ from database.models import (
     Import,
     Metric,
     MetricBlock,
+    MetricColumn,
     Model,
     ModelDefinition,
     Project,
@@ -28,6 +30,8 @@ from database.models import (
     User,
     Workspace,
 )
+from database.number_columns import pack_floats, unpack_floats
+from database.reports import with_archived
 from database.session import Database
 from tests.integration.importing.conftest import Came
 from tests.kit.old_cluster import Old, begun, imported, progress_of
@@ -56,9 +60,10 @@ def test_everything_is_here_under_its_number_when_a_cluster_was_imported(
     assert all(row.read == row.total for kind, row in done.items() if kind != "searches")
     assert {kind: done[kind].total for kind in IN_DUMP} == IN_DUMP
     assert all(row.is_done for row in done.values())
-    for model, kind in ((Experiment, "experiments"), (Trial, "trials"), (Checkpoint, "checkpoints"), (Metric, "metrics"),
-                        (Model, "models"), (Workspace, "workspaces"), (Project, "projects")):  # fmt: skip
+    for model, kind in ((Experiment, "experiments"), (Trial, "trials"), (Checkpoint, "checkpoints"), (Model, "models"),
+                        (Workspace, "workspaces"), (Project, "projects")):  # fmt: skip
         assert count(target, model) == IN_DUMP[kind], kind
+    assert reported(target) == IN_DUMP["metrics"]
     assert count(target, TaskLog) == done["logs"].written > 900
     with target.read() as session:
         search = session.get_one(Experiment, 5)
@@ -118,21 +123,38 @@ def test_searches_are_what_they_were_when_they_are_decided_again(came_template: 
             assert ran <= asked
 
 
+def reported(database: Database) -> int:
+    """Reports of all trials, rows or in blocks."""
+    with database.read() as session:
+        return sum(1 for trial in session.scalars(select(Trial.id)).all() for _ in with_archived(session, trial))
+
+
 def test_nothing_is_written_when_it_is_imported_again(came: Database, old: Old) -> None:
     target = came
     before = {model: count(target, model) for model in (Experiment, Trial, Task, Metric, TaskLog, SearchDecision, User)}
+    reports = reported(target)
     again = imported(target, old.url)
     assert {kind: row.written for kind, row in again.items() if row.written} == {}
     assert {model: count(target, model) for model in before} == before
+    assert reported(target) == reports
+
+
+def test_a_verification_reads_blocks_of_lines(came: Database, old: Old) -> None:
+    """A minute after an import its lines are no rows any more."""
+    came_lines = count(came, TaskLog)
+    assert LogSealing(came).seal() == came_lines
+    assert count(came, TaskLog) == 0
+    checked = imported(came, old.url, ImportMode.VERIFY)
+    assert {kind: row.skipped for kind, row in checked.items() if row.differing} == {}
+    assert checked["logs"].unchanged == came_lines
 
 
 def test_a_verification_names_what_differs(came: Database, old: Old) -> None:
     target = came
     with target.write() as session:
         session.execute(update(Experiment).where(Experiment.id == 3).values(name="renamed here"))
-        session.execute(
-            update(Metric).where(Metric.trial_id == 2, Metric.total_batches == 7).values(metrics={"loss": 9})
-        )
+        column = session.scalars(select(MetricColumn).where(MetricColumn.trial_id == 2).limit(1)).one()
+        column.numbers = pack_floats(unpack_floats(column.numbers) + 1)
         session.execute(update(TaskLog).where(TaskLog.id == 1).values(log="something else"))
     checked = imported(target, old.url, ImportMode.VERIFY)
     assert {kind: row.differing for kind, row in checked.items() if row.differing}.keys() == {
@@ -198,7 +220,7 @@ def test_it_goes_on_where_it_was_when_it_is_killed(target: Database, old: Old, m
             except KeyboardInterrupt:
                 deaths += 1
     assert deaths > 10
-    assert count(target, Metric) == 7955
+    assert reported(target) == 7955
     assert count(target, Trial) == 156
     monkeypatch.undo()
     checked = imported(target, old.url, ImportMode.VERIFY)
@@ -360,11 +382,13 @@ def test_curves_are_in_blocks_when_a_trial_has_many_reports(came: Database, old:
     assert done["system metrics"].written == 1
     with target.read() as session:
         trial = session.get_one(Trial, 2)
-        assert trial.sealed["own"] == {"to": 480, "reopened": 0}
+        assert trial.sealed["own"] == {"to": 500, "reopened": 0, "long": 500, "packed": 500}
         assert trial.summary["own"]["x"]["last"] == 7
         assert trial.summary["own"]["x"]["count"] == 500
         archived = session.scalars(
             select(Metric.run_id).where(Metric.trial_id == 2, Metric.group_name == "own", Metric.archived)
         ).all()
         assert archived == [1]
-    assert count(target, MetricBlock, MetricBlock.trial_id == 2) == 2
+    of_own = MetricBlock.trial_id == 2, MetricBlock.group_name == "own", MetricBlock.packed.is_not(None)
+    assert count(target, MetricBlock, *of_own) == 1
+    assert count(target, Metric, Metric.trial_id == 2, Metric.group_name == "own") == 1
