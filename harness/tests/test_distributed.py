@@ -20,6 +20,7 @@ import pytest
 from determined import core, errors
 from determined.core import _frames, _spoke
 from determined.core._distributed import DistributedContext
+from tests.kit.patience import PATIENCE
 from tests.kit.servers import free_port
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ dist.close()
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_of_one_machine_exchange_objects(size: int) -> None:
     workers = [_process(rank, size, EVERYTHING) for rank in range(size)]
-    outputs = [worker.communicate(timeout=30) for worker in workers]
+    outputs = [worker.communicate(timeout=30 * PATIENCE) for worker in workers]
     everybody = list(range(size))
     for rank, (out, err) in enumerate(outputs):
         assert err == ""
@@ -190,7 +191,7 @@ def test_what_was_sent_last_arrives_without_close() -> None:
     chief = _process(0, 2, "time.sleep(0.5)\nprint(len(dist.gather(b'')[1]))")
     worker = _process(1, 2, "dist.gather(bytes(50 << 20))")
     assert worker.wait(30) == 0
-    assert chief.communicate(timeout=30) == (f"{50 << 20}\n", "")
+    assert chief.communicate(timeout=30 * PATIENCE) == (f"{50 << 20}\n", "")
 
 
 # -- what goes wrong
@@ -277,7 +278,7 @@ def test_a_worker_that_is_killed_is_named_at_once() -> None:
     began = time.monotonic()
     workers[2].send_signal(signal.SIGKILL)
     for worker in workers[:2]:
-        _, err = worker.communicate(timeout=20)
+        _, err = worker.communicate(timeout=20 * PATIENCE)
         assert "rank 2 is gone: its process has ended, or its connection is lost" in err
     assert time.monotonic() - began < 10
 
@@ -285,8 +286,8 @@ def test_a_worker_that_is_killed_is_named_at_once() -> None:
 def test_a_chief_that_is_killed_is_named_at_once() -> None:
     chief = _process(0, 2, "time.sleep(0.3)\nos.kill(os.getpid(), 9)")
     worker = _process(1, 2, "dist.broadcast(0)")
-    _, err = worker.communicate(timeout=20)
-    chief.communicate(timeout=20)
+    _, err = worker.communicate(timeout=20 * PATIENCE)
+    chief.communicate(timeout=20 * PATIENCE)
     assert "rank 0 is gone: its process has ended" in err
 
 

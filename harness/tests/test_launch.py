@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.patience import PATIENCE
+
 if TYPE_CHECKING:
     from conftest import Master
 
@@ -213,7 +215,7 @@ def test_signals_reach_the_entrypoint(container: Container) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "determined.exec.launch"], env=env, stdout=subprocess.PIPE, text=True, cwd=container.root
     )
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=60 * PATIENCE)
     assert out == f"{process.pid} started\n"
 
 

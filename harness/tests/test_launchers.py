@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from determined.launch import _gang
+from tests.kit.patience import PATIENCE
 
 from .conftest import TRIAL_PYTHON
 
@@ -101,7 +102,7 @@ class Task:
 
     def run(self, launcher: str, *arguments: str, **env: str) -> tuple[int, list[str], str]:
         with self.start(launcher, *arguments, **env) as process:
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=50 * PATIENCE)
             return process.returncode, sorted(out.splitlines()), err
 
     def seen(self, first_port: int = 29400) -> list[str]:
@@ -207,7 +208,7 @@ def test_sigterm_reaches_all_ranks(task: Task) -> None:
         assert process.stdout is not None
         assert sorted(process.stdout.readline() for _ in range(2)) == ["[rank=0] up\n", "[rank=1] up\n"]
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=20 * PATIENCE)
     assert sorted(out.splitlines()) == ["[rank=0] bye", "[rank=1] bye"]
 
 

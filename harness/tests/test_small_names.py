@@ -15,6 +15,7 @@ import pytest
 
 import determined
 from determined import core, gpu
+from tests.kit.patience import PATIENCE
 
 if TYPE_CHECKING:
     from conftest import Trial
@@ -83,7 +84,7 @@ def test_launcher_starts_a_worker_on_each_container(trial: Trial, tmp_path: Path
                 text=True,
             )
         )
-    said = [process.communicate(timeout=30)[0].splitlines() for process in started]
+    said = [process.communicate(timeout=30 * PATIENCE)[0].splitlines() for process in started]
     assert said == [[f"[rank={rank}] of several {rank} 2 [0, 1]"] for rank in range(2)]
 
 
