@@ -56,7 +56,9 @@ def until_sealed(url: str) -> None:
     database.close()
 
 
-def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: int | None = None) -> Filled:
+def fill(
+    url: str, scale: float, *, experiments: int | None = None, log_lines: int | None = None, reported: int | None = None
+) -> Filled:
     """Bring an empty database to today's schema and fill it.
 
     Args:
@@ -64,6 +66,7 @@ def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: i
         scale: 1 for the sizes above.
         experiments: this many instead of 100,000 times `scale`.
         log_lines: this many in the long log.
+        reported: only so many of the trials, the first ones, have reports.
     """
     began = time.monotonic()
     database = Database(url)
@@ -86,7 +89,7 @@ def fill(url: str, scale: float, *, experiments: int | None = None, log_lines: i
             count,
             in_summary={curve_trial: {"curve": {"loss": {"type": "number", "count": large, "last": 0.2}}}},
         )
-        target.load("metrics", _METRIC_COLUMNS, _reports(trials))
+        target.load("metrics", _METRIC_COLUMNS, _reports(min(trials, reported or trials)))
         target.load("metrics", _METRIC_COLUMNS, _curve(curve_trial, trials * _REPORTS, large))
         target.load("task_logs", _LOG_COLUMNS, _lines(log_trial, log_lines or large))
         target.run(_INDEX)

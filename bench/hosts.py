@@ -19,7 +19,7 @@ import psutil
 import yaml
 from pydantic import SecretStr
 
-from bench.cluster import token_of
+from bench.cluster import memory_of, token_of
 from bench.measure import Figure, p95
 from bench.simulated import SimulatedLauncher
 from tests.kit.embedded import PARTS, Embedded
@@ -33,21 +33,23 @@ _STARTED, _LIVE, _WATCHED_S = 300, 1000, 30.0
 
 def figures() -> Iterator[Figure]:
     """Each part on a cluster of its own."""
-    with _up(slots=32) as cluster:
+    with up(slots=32) as cluster:
         yield from _starts(cluster)
-    with _up(slots=2) as cluster:
+    with up(slots=2) as cluster:
         yield from _dead(cluster)
-    with _up(slots=0) as cluster:
+    with up(slots=0) as cluster:
         yield from asyncio.run(_live(cluster))
 
 
 @contextlib.contextmanager
-def _up(slots: int) -> Generator[Embedded]:
+def up(slots: int) -> Generator[Embedded]:
+    """A started cluster in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder, Embedded(Path(folder), slots=slots).started() as cluster:
         yield cluster
 
 
-def _config(trials: int, at_once: int, entrypoint: str) -> dict[str, Any]:
+def config_of(trials: int, at_once: int, entrypoint: str) -> dict[str, Any]:
+    """A random search of trials without hyperparameters."""
     return {
         "name": "bench",
         "entrypoint": entrypoint,
@@ -58,24 +60,27 @@ def _config(trials: int, at_once: int, entrypoint: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _http(cluster: Embedded) -> httpx.Client:
+def client(cluster: Embedded) -> httpx.Client:
+    """Requests to its API, as admin."""
     http = httpx.Client(base_url=cluster.environment["DET_MASTER"], timeout=30)
     http.headers["Authorization"] = f"Bearer {token_of(cluster)}"
     return http
 
 
-def _create(http: httpx.Client, config: dict[str, Any]) -> int:
+def create(http: httpx.Client, config: dict[str, Any]) -> int:
+    """Create an experiment without files; returns its id."""
     body: dict[str, Any] = {"config": yaml.safe_dump(config), "modelDefinition": [], "activate": True}
     answer = http.post("/api/v1/experiments", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()["experiment"]["id"]
 
 
-def _state(http: httpx.Client, experiment_id: int) -> str:
+def state_of(http: httpx.Client, experiment_id: int) -> str:
+    """An experiment's state, such as STATE_COMPLETED."""
     return http.get(f"/api/v1/experiments/{experiment_id}").json()["experiment"]["state"]
 
 
-def _spent(cluster: Embedded) -> Counter[str]:
+def spent_by(cluster: Embedded) -> Counter[str]:
     """Processor seconds of each part of the control plane, without the trials' own."""
     times = {part: psutil.Process(cluster.pid(part)).cpu_times() for part in PARTS}
     return Counter({part: each.user + each.system for part, each in times.items()})
@@ -89,17 +94,17 @@ def _starts(cluster: Embedded) -> Iterator[Figure]:
     rates: list[float] = []
     costs: list[float] = []
     shares = ""
-    with _http(cluster) as http:
+    with client(cluster) as http:
         for run in range(3):
-            spent, began = _spent(cluster), time.monotonic()
-            experiment_id = _create(http, _config(_STARTED, 32, "true"))
+            spent, began = spent_by(cluster), time.monotonic()
+            experiment_id = create(http, config_of(_STARTED, 32, "true"))
             # asked more often, the API would have more to do with this than with the trials
             cluster.until(
-                lambda id_=experiment_id: _state(http, id_) == "STATE_COMPLETED", 300, "all have run", every_s=0.5
+                lambda id_=experiment_id: state_of(http, id_) == "STATE_COMPLETED", 300, "all have run", every_s=0.5
             )
             if run:
                 rates.append(_STARTED / (time.monotonic() - began))
-                of_each = _spent(cluster) - spent
+                of_each = spent_by(cluster) - spent
                 costs.append(of_each.total() / _STARTED * 1000)
                 shares = _shares(of_each, _STARTED / 1000, "ms")
     yield Figure("trials of an empty process per second, 32 slots", rates, "/s", 12, more_is_better=True)
@@ -110,12 +115,12 @@ def _dead(cluster: Embedded) -> Iterator[Figure]:
     known: list[float] = []
     cluster.create(
         yaml.safe_dump(
-            _config(1, 1, "python3 train.py")
+            config_of(1, 1, "python3 train.py")
             | {"hyperparameters": {"sleep": 0.05}, "searcher": {"name": "single", "metric": "x", "max_length": 100_000}}
         ),
         TRAIN,
     )
-    with _http(cluster) as http:
+    with client(cluster) as http:
 
         def is_there() -> bool:
             [agent] = http.get("/api/v1/agents").json()["agents"]
@@ -147,9 +152,9 @@ async def _live(cluster: Embedded) -> list[Figure]:
     stop = asyncio.Event()
     running = asyncio.create_task(agent.main(settings, stop, launcher=launcher))
     try:
-        with _http(cluster) as http:
+        with client(cluster) as http:
             began = time.monotonic()
-            await asyncio.to_thread(_create, http, _config(_LIVE, _LIVE, "true"))
+            await asyncio.to_thread(create, http, config_of(_LIVE, _LIVE, "true"))
             while len(await launcher.list()) < _LIVE:
                 await asyncio.sleep(0.1)
                 assert not running.done(), running.exception()
@@ -159,10 +164,10 @@ async def _live(cluster: Embedded) -> list[Figure]:
             launcher.took.clear()
             launcher.late.clear()
             launcher.refused = 0
-            spent, since = await asyncio.to_thread(_spent, cluster), time.monotonic()
+            spent, since = await asyncio.to_thread(spent_by, cluster), time.monotonic()
             await asyncio.sleep(_WATCHED_S)
-            of_each, seconds = await asyncio.to_thread(_spent, cluster) - spent, time.monotonic() - since
-            memory = sum(psutil.Process(cluster.pid(part)).memory_full_info().pss for part in PARTS) / 2**20
+            of_each, seconds = await asyncio.to_thread(spent_by, cluster) - spent, time.monotonic() - since
+            memory = sum(memory_of(cluster).values())
             took, late = list(launcher.took), list(launcher.late)
     finally:
         stop.set()

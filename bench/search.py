@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,21 @@ import random, time
 import determined as det
 from determined import core
 
-start = det.get_cluster_info().trial.hparams["start"]
+hparams = det.get_cluster_info().trial.hparams
 with core.init() as context:
     completed = None
     for op in context.searcher.operations():
         if completed is not None:
             print("took", time.monotonic() - completed, flush=True)
-        time.sleep(max(0.0, start - time.time()) + random.uniform(0.5, 1.5))
+        time.sleep(max(0.0, hparams["start"] - time.time()) + random.uniform(0.5, 1.5))
         completed = time.monotonic()
         op.report_completed(1.0)
         print("reported", flush=True)
     print("ended after", time.monotonic() - completed, flush=True)
+    time.sleep(max(0.0, hparams["leave"] - time.time()))
 '''
+#: Of each trial: its reports that the search does not end; the seconds in which all of them are made and answered.
+_RUNGS, _ALL_WITHIN_S = 10, 30
 
 
 def figures() -> Iterator[Figure]:
@@ -59,13 +63,14 @@ def figures() -> Iterator[Figure]:
     yield from asyncio.run(_large())
 
 
-def reporting(trials: int, rungs: int, start: float) -> dict[str, Any]:
+def reporting(trials: int, rungs: int, start: float, leave: float = 0.0) -> dict[str, Any]:
     """The configuration of a search whose trials report about once a second each, at a moment of their own.
 
     Args:
         trials: All run at once. `SCRIPT` is what they run.
         rungs: The reports of each that the search does not end; at each of them nearly all go on.
         start: The Unix time at which they begin: after the last of their processes is up.
+        leave: Before it none exits, however early the search ends it: the end of a process is dearer than a decision.
     """
     searcher = {
         "name": "async_halving", "metric": "x", "smaller_is_better": True, "stop_once": True, "num_rungs": rungs,
@@ -75,7 +80,7 @@ def reporting(trials: int, rungs: int, start: float) -> dict[str, Any]:
         "name": "bench",
         "entrypoint": "python3 train.py",
         "searcher": searcher,
-        "hyperparameters": {"start": start},
+        "hyperparameters": {"start": start, "leave": leave},
     }
 
 
@@ -86,16 +91,27 @@ def took(cluster: Embedded) -> list[float]:
 
 
 def _latency(trials: int, goal: float) -> Iterator[Figure]:
-    """Those that the search ends wait for no answer."""
-    config = reporting(trials, 10, time.time() + 60)
+    """Those that the search ends wait for no answer, and stay until all have theirs."""
+    start = time.time() + 60
+    leave = start + _ALL_WITHIN_S
+    config = reporting(trials, _RUNGS, start, leave)
     with tempfile.TemporaryDirectory() as folder, Embedded(Path(folder), slots=trials).started() as cluster:
         experiment_id = cluster.create(yaml.safe_dump(config), SCRIPT)
         cluster.until(lambda: is_over(cluster, experiment_id), 300, "the search is over")
         values = [1000 * seconds for seconds in took(cluster)]
+        answered = _instant(cluster, "SELECT max(timestamp) FROM task_logs WHERE log LIKE 'took %'")
+        ended = _instant(cluster, f"SELECT ended_at FROM experiments WHERE id = {experiment_id}")
+    assert answered < leave, "reports were still being answered when trials began to exit"
     what = f"a trial's report until the search's answer reaches it, {trials} trials at once"
     note = f"{len(values)} decisions"
     yield Figure(f"{what}, p50", [statistics.median(values)], "ms", note=note)
     yield Figure(f"{what}, p95", [p95(values)], "ms", goal, note=note)
+    yield Figure(f"{trials} trials exit at once, until their search is over", [ended - leave], "s")
+
+
+def _instant(cluster: Embedded, query: str) -> float:
+    """A time of the records, as a Unix time."""
+    return datetime.fromisoformat(cluster.rows(query)[0][0]).replace(tzinfo=UTC).timestamp()
 
 
 def is_over(cluster: Embedded, experiment_id: int) -> bool:

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import psycopg
-from sqlalchemy import make_url
+import numpy as np
+from sqlalchemy import insert, select
 
 from api.auth.authentication import client_hash, token_hash
 from bench.data import PASSWORD, Filled, fill, until_sealed
@@ -180,6 +180,19 @@ def _writes(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
         f"metric points per second in our harness's batches of {reports} reports of {metrics}", batch,
         reports * metrics, 500_000,
     )  # fmt: skip
+    at_once = 25_000
+    values = {name: np.random.default_rng(place).normal(size=at_once).cumsum() for place, name in enumerate(names)}
+    columns = {name: numbers.tolist() for name, numbers in values.items()}
+
+    def curves(run: int) -> None:
+        first = next(steps) * at_once
+        body = {"group": "curves", "trialRunId": 1, "stepsCompleted": list(range(first, first + at_once)),
+                "metrics": columns}  # fmt: skip
+        api.ask("POST", f"/api/v1/trials/{running[0][0]}/metrics/curves", body, container="wire0")
+
+    yield _rate(
+        f"metric points per second in curves of {at_once:,} steps of {metrics}", curves, at_once * metrics, 500_000
+    )
     offsets = iter(range(10**9))
 
     def lines(run: int) -> None:
@@ -275,20 +288,16 @@ def _polls(api: Api, url: str) -> Iterator[Figure]:
 
 
 def _running_polls(url: str) -> list[str]:
-    address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(address) as connection:
-        trial = connection.execute("SELECT id, task_id FROM trials WHERE task_id = 'wire.2'").fetchone()
-        assert trial is not None
-        ids = [f"poll.{n}" for n in range(_POLLS)]
-        with connection.cursor() as cursor:
-            cursor.executemany(
-                "INSERT INTO allocations (id, task_id, trial_id, run_id, state, pool, slots, placements,"
-                " started_at, end_message, accelerators, shared_secret, preempt_reason)"
-                " VALUES (%s, %s, %s, 1, 'RUNNING', 'default', 1, '[]', now(), '', '{}', '', '')",
-                [(id_, trial[1], trial[0]) for id_ in ids],
-            )
-            cursor.executemany(
-                "INSERT INTO allocation_containers (allocation_id, rank, token_hash) VALUES (%s, 0, %s)",
-                [(id_, token_hash(f"poll{n}")) for n, id_ in enumerate(ids)],
-            )
+    database = Database(url)
+    ids = [f"poll.{n}" for n in range(_POLLS)]
+    with database.write() as session:
+        trial_id, task_id = session.execute(select(Trial.id, Trial.task_id).where(Trial.task_id == "wire.2")).one()
+        of_trial = {"task_id": task_id, "trial_id": trial_id, "run_id": 1, "state": "RUNNING", "pool": "default",
+                    "slots": 1, "placements": []}  # fmt: skip
+        session.execute(insert(Allocation), [{"id": id_} | of_trial for id_ in ids])
+        containers = [
+            {"allocation_id": id_, "rank": 0, "token_hash": token_hash(f"poll{n}")} for n, id_ in enumerate(ids)
+        ]
+        session.execute(insert(AllocationContainer), containers)
+    database.close()
     return ids

@@ -1,0 +1,179 @@
+"""The endpoint behind each page and each list of `det`, with 100 rows: time of an answer, and processor time of the API.
+
+On both engines, and twice: with 2,000 trials, and with as many as `UNDETERRED_BENCH_ENDPOINT_TRIALS` says (1,000,000).
+A tenth of the trials are one search, whose pages are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import insert, select, text, update
+
+from bench.data import fill
+from bench.measure import Figure
+from bench.served import Api, serving
+from bench.wire import log_in
+from database.models import (
+    Checkpoint,
+    Experiment,
+    Group,
+    Model,
+    ModelVersion,
+    Project,
+    ProjectVisit,
+    Task,
+    Template,
+    Trial,
+    User,
+    UserToken,
+    Webhook,
+    Workspace,
+)
+from database.session import Database
+from database.types import utc_now
+from tests.kit.servers import postgres_server
+
+_TRIALS = int(os.environ.get("UNDETERRED_BENCH_ENDPOINT_TRIALS", "1000000"))
+_FEW, _ROWS, _CALLS = 2000, 100, 40
+_GOAL_MS = 12
+
+#: Each page or list, and what it asks for: `{experiment}` is the large search, `{trial}` one of its trials.
+ENDPOINTS: dict[str, tuple[str, Any]] = {
+    "list of experiments (det e ls)": ("experiments?limit=100", None),
+    "list of experiments, newest first": (
+        "experiments?limit=100&orderBy=ORDER_BY_DESC&sortBy=SORT_BY_START_TIME", None,
+    ),
+    "list of experiments, in short": ("experiments?limit=100&summary=true", None),
+    "project: grid of experiments": ("undeterred/experiments-grid", {"projectId": 1, "limit": 100, "sort": "id=desc"}),
+    "project: grid of runs": ("undeterred/runs-grid", {"projectId": 1, "limit": 100, "sort": "id=desc"}),
+    "project": ("projects/1", None),
+    "project: columns": ("projects/1/columns?tableType=TABLE_TYPE_EXPERIMENT", None),
+    "experiment": ("experiments/{experiment}", None),
+    "experiment: why": ("undeterred/experiments/{experiment}/why", None),
+    "experiment: trials": ("experiments/{experiment}/trials?limit=100", None),
+    "experiment: trials, best first": (
+        "experiments/{experiment}/trials?limit=100&sortBy=SORT_BY_BEST_VALIDATION_METRIC", None,
+    ),
+    "experiment: trials, longest first": (
+        "experiments/{experiment}/trials?limit=100&sortBy=SORT_BY_BATCHES_PROCESSED&orderBy=ORDER_BY_DESC", None,
+    ),
+    "experiment: checkpoints": ("experiments/{experiment}/checkpoints?limit=100", None),
+    "experiment: history": ("undeterred/experiments/{experiment}/history?limit=100", None),
+    "experiment: gates": ("undeterred/gates?experimentId={experiment}", None),
+    "trial": ("trials/{trial}", None),
+    "trial: why": ("undeterred/trials/{trial}/why", None),
+    "trial: decisions": ("undeterred/trials/{trial}/decisions", None),
+    "trial: checkpoints": ("trials/{trial}/checkpoints?limit=100", None),
+    "trial: workloads": ("trials/{trial}/workloads?limit=100&orderBy=ORDER_BY_DESC", None),
+    "workspaces": ("workspaces?limit=100&sortBy=SORT_BY_NAME", None),
+    "workspace: projects": ("workspaces/1/projects?limit=100", None),
+    "home: projects visited": ("user/projects/activity?limit=100", None),
+    "queue": ("job-queues-v2?resourcePool=default&limit=100", None),
+    "pools": ("resource-pools", None),
+    "agents": ("agents", None),
+    "commands": ("commands?limit=100", None),
+    "notebooks": ("notebooks?limit=100", None),
+    "tasks (det task list)": ("tasks", None),
+    "generic tasks": ("generic-tasks?limit=100", None),
+    "models": ("models?limit=100&orderBy=ORDER_BY_DESC&sortBy=SORT_BY_LAST_UPDATED_TIME", None),
+    "model: versions": ("models/model%200/versions?limit=100&orderBy=ORDER_BY_DESC", None),
+    "templates": ("templates?limit=100", None),
+    "webhooks": ("webhooks", None),
+    "campaigns": ("undeterred/campaigns?limit=100", None),
+    "users": ("users?limit=100", None),
+    "groups": ("groups/search", {"limit": 100}),
+    "roles": ("roles/search", {"limit": 100}),
+    "tokens": ("tokens?limit=100", None),
+    "audit log": ("undeterred/audit?limit=100", None),
+    "session: who I am": ("me", None),
+    "session: permissions": ("permissions/summary", None),
+    "master": ("master", None),
+}  # fmt: skip
+
+
+def figures() -> Iterator[Figure]:
+    """SQLite, then PostgreSQL."""
+    sizes = sorted({_FEW, _TRIALS})
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from _on("SQLite", f"sqlite:///{folder}/endpoints.db", size)
+        with postgres_server() as url:
+            yield from _on("PostgreSQL", url, size)
+
+
+def _on(engine: str, url: str, trials: int) -> Iterator[Figure]:
+    experiment, trial = fill_pages(url, trials)
+    with serving(url) as api:
+        log_in(api)
+        for what, (path, body) in ENDPOINTS.items():
+            asked = path.format(experiment=experiment, trial=trial)
+            yield _timed(api, f"{what}, {trials:,} trials, {engine}", asked, body)
+
+
+def _timed(api: Api, what: str, path: str, body: Any) -> Figure:
+    def ask() -> bytes:
+        return api.ask("GET" if body is None else "POST", f"/api/v1/{path}", body)
+
+    for _ in range(5):
+        ask()
+    size = len(ask())
+    times: list[float] = []
+    before = sum(api.process.cpu_times()[:2])
+    for _ in range(_CALLS):
+        began = time.perf_counter()
+        ask()
+        times.append((time.perf_counter() - began) * 1000)
+    used = (sum(api.process.cpu_times()[:2]) - before) / _CALLS * 1000
+    quartiles = statistics.quantiles(times, n=4)
+    note = f"{_CALLS} calls, p75 {quartiles[2]:.1f} ms; {used:.1f} ms of a core in the API; {size / 1000:.0f} KB"
+    return Figure(what, [quartiles[1]], "ms", _GOAL_MS, note=note)
+
+
+def fill_pages(url: str, trials: int) -> tuple[int, int]:
+    """Fill an empty database so that each list has 100 rows; the id of its large search, and of one of its trials."""
+    filled = fill(url, 0.0001, experiments=max(_ROWS, trials // 10), reported=_FEW)
+    database = Database(url)
+    search, last = 1, filled.trials // 10
+    with database.write() as session:
+        session.execute(update(Experiment).values(project_id=1))
+        session.execute(update(Trial).where(Trial.id <= last).values(experiment_id=search))
+        session.execute(update(Checkpoint).where(Checkpoint.trial_id <= last).values(experiment_id=search))
+        counts = select(text("count(*)")).select_from(Trial).where(Trial.experiment_id == Experiment.id)
+        session.execute(
+            update(Experiment).where(Experiment.id <= last // 10 + 1).values(trial_count=counts.scalar_subquery())
+        )
+        admin = session.scalars(select(User.id).where(User.is_admin)).one()
+        trial, checkpoint = last, session.scalars(select(Checkpoint.uuid).limit(1)).one()
+        by = range(_ROWS)
+        rows: list[tuple[type[Any], list[dict[str, Any]]]] = [
+            (Workspace, [{"name": f"workspace {n}", "owner_id": admin} for n in by]),
+            (Project, [{"name": f"one more {n}", "workspace_id": 1, "owner_id": admin} for n in by]),
+            (ProjectVisit, [{"user_id": admin, "project_id": n + 1} for n in by]),
+            (Template, [{"name": f"template {n}", "config": {"description": "x"}, "workspace_id": 1,
+                         "owner_id": admin} for n in by]),
+            (Webhook, [{"name": f"hook {n}", "url": "https://example.com", "secret": "s", "owner_id": admin} for n in by]),
+            (Group, [{"name": f"group {n}"} for n in by]),
+            (User, [{"username": f"person{n}"} for n in by]),
+            (UserToken, [{"token_hash": f"{n}", "user_id": admin, "kind": "ACCESS_TOKEN", "expires_at": utc_now()}
+                         for n in by]),
+            (Model, [{"id": n + 1, "name": f"model {n}", "workspace_id": 1, "owner_id": admin} for n in by]),
+            (ModelVersion, [{"model_id": 1, "version": n + 1, "checkpoint_uuid": checkpoint, "owner_id": admin}
+                            for n in by]),
+            *[(Task, [{"id": f"{kind}-{n}", "kind": kind, "owner_id": admin, "workspace_id": 1, "job_id": f"{kind}-{n}",
+                       "config": {"description": "x", "entrypoint": "y", "resources": {"slots": 1}}, "state": "ACTIVE",
+                       "name": f"{n}", "pool": "default", "slots": 1, "is_pausable": False, "written": "{}"}
+                      for n in by]) for kind in ("COMMAND", "NOTEBOOK", "GENERIC")],
+        ]  # fmt: skip
+        for table, values in rows:
+            session.execute(insert(table), values)
+    statement = "ANALYZE" if url.startswith("sqlite") else "VACUUM ANALYZE"
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+    database.close()
+    return search, trial
