@@ -17,6 +17,8 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from api.deps import get_caller, get_fenced_caller
 from api.errors import BadRequest
@@ -30,6 +32,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": Error, "description": "Not possible now: the message says why"},
 }
 _ERROR_FIELDS = APIRoute("/", lambda: None, responses=ERRORS).response_fields
+_OTHER: tuple[Match, Scope] = (Match.NONE, {})
 
 
 class Route(APIRoute):
@@ -44,6 +47,13 @@ class Route(APIRoute):
         # not by an option: each route would make validators of its own for them, which half a start would go into
         self.responses = ERRORS | self.responses
         self.response_fields = _ERROR_FIELDS | self.response_fields
+        self._begin = self.path.partition("{")[0]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Starlette's own. Each request asks hundreds of routes, most of which differ in how their paths begin."""
+        if not scope["path"].startswith(self._begin) and not scope.get("root_path"):
+            return _OTHER
+        return super().matches(scope)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's own, with the body read beforehand."""
