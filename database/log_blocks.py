@@ -283,25 +283,37 @@ def lock(session: Session, task_id: str, *, alone: bool) -> bool:
 
 #: The class of these locks: no other of ours has it. Tasks share 512 of them, as a transaction may be about thousands.
 _LOCKS, _TASKS = 7_041, 511
-_LOCK = {
-    alone: text(f"SELECT {call}({_LOCKS}, hashtext(:task) & {_TASKS})")
-    for alone, call in ((True, "pg_try_advisory_xact_lock"), (False, "pg_advisory_xact_lock_shared"))
-}
-
-
-#: One row, whose third column is there if others took ids in between. The name of the sequence is looked up once.
-_NEXT_IDS = text(
-    "SELECT min(n), max(n), CASE WHEN max(n) - min(n) + 1 > count(*) THEN array_agg(n ORDER BY n) END FROM ("
-    "SELECT nextval(ids.sequence) AS n FROM generate_series(1, :count),"
-    " (SELECT CAST(pg_get_serial_sequence('task_logs', 'id') AS regclass) AS sequence OFFSET 0) AS ids) AS numbers"
+_ALONE, _BESIDE = (
+    f"{call}({_LOCKS}, hashtext(:task) & {_TASKS})"
+    for call in ("pg_try_advisory_xact_lock", "pg_advisory_xact_lock_shared")
+)
+_LOCK = {True: text(f"SELECT {_ALONE}"), False: text(f"SELECT {_BESIDE}")}
+#: One row, whose third column is there if others took ids in between. None is taken before the lock is held. The name
+#: of the sequence is looked up once.
+_CLAIM = text(
+    f"WITH held AS MATERIALIZED (SELECT {_ALONE} AS it)"
+    " SELECT min(n), max(n), CASE WHEN max(n) - min(n) + 1 > count(*) THEN array_agg(n ORDER BY n) END FROM ("
+    "SELECT nextval(ids.sequence) AS n FROM held, generate_series(1, :count),"
+    " (SELECT CAST(pg_get_serial_sequence('task_logs', 'id') AS regclass) AS sequence OFFSET 0) AS ids"
+    " WHERE held.it) AS numbers"
 )
 
 
-def next_ids(session: Session, count: int) -> Sequence[int]:
-    """Ids for new lines, ascending, behind all that there are."""
+def claim(session: Session, task_id: str, count: int) -> Sequence[int] | None:
+    """Hold off others who write lines of a task until the transaction ends, and ids for new lines of it.
+
+    Args:
+        session: Of a transaction that writes.
+        task_id: Whose lines.
+        count: How many.
+
+    Returns:
+        Ids, ascending, behind all that there are; None if another one writes, for whom it never waits.
+    """
     if session.get_bind().dialect.name == "postgresql":
-        first, last, each = session.connection().execute(_NEXT_IDS, {"count": count}).one().tuple()
-        return each or range(first, last + 1)
+        asked = {"task": task_id, "count": count}
+        first, last, each = session.connection().execute(_CLAIM, asked).one().tuple()
+        return None if first is None else each or range(first, last + 1)
     own = {"count": count}
     more = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'task_logs' RETURNING seq")
     last = session.execute(more, own).scalar()
@@ -318,6 +330,8 @@ _HAVE = (
     .where(LogBlockContainer.container_id == bindparam("container"))
     .where(LogBlockContainer.last_offset >= bindparam("first"), LogBlockContainer.first_offset <= bindparam("last"))
 )
+#: Whether there is such a block.
+HAS_BLOCK = _HAVE.with_only_columns(LogBlock.id).exists()
 
 
 def known(session: Session, wanted: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:

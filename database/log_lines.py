@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import bindparam, or_, select, text
 from sqlalchemy.orm import Session
 
 from database import log_blocks
@@ -44,9 +44,11 @@ def insert_lines(session: Session, lines: Sequence[Line]) -> None:
 def insert_columns(session: Session, lines: Lines) -> None:
     """Keep these lines, in this order."""
     tasks = sorted(set(lines.columns["task_id"]))
-    if len(tasks) == 1 and len(lines) >= _BLOCK_FROM and log_blocks.lock(session, tasks[0], alone=True):
-        _insert_block(session, tasks[0], lines)
-        return
+    if len(tasks) == 1 and len(lines) >= _BLOCK_FROM:
+        ids = log_blocks.claim(session, tasks[0], len(lines))
+        if ids is not None:
+            _insert_blocks(session, tasks[0], ids, lines)
+            return
     for task_id in tasks:
         log_blocks.lock(session, task_id, alone=False)
     if there := log_blocks.known(session, lines.offsets()):
@@ -60,15 +62,19 @@ _ROWS = select(TaskLog.container_id, TaskLog.line_offset).where(
     TaskLog.container_id == bindparam("container"),
     TaskLog.line_offset.between(bindparam("first"), bindparam("last")),
 )
+#: Whether there is such a row, or a block that may have such a line.
+_ARE_THERE = select(or_(_ROWS.exists(), log_blocks.HAS_BLOCK))
 
 
-def _insert_block(session: Session, task_id: str, lines: Lines) -> None:
-    """As a block: of what was not there before, in blocks or rows."""
-    own = lines.offsets()
-    there: set[Any] = log_blocks.known(session, own)
+def _insert_blocks(session: Session, task_id: str, ids: Sequence[int], lines: Lines) -> None:
+    """As blocks: of what was not there before, in blocks or rows."""
+    own, connection = lines.offsets(), session.connection()
+    there: set[Any] = set()
     for container, offsets in own.items():
         span = {"container": container, "first": min(offsets), "last": max(offsets)}
-        there.update(session.connection().execute(_ROWS, span).tuples())
+        if connection.execute(_ARE_THERE, span).scalar_one():
+            there |= log_blocks.known(session, {container: offsets})
+            there.update(connection.execute(_ROWS, span).tuples())
     if there or any(len(offsets) != len(set(offsets)) for offsets in own.values()):
         fresh: list[int] = []
         for place, key in enumerate(lines.keys()):
@@ -79,7 +85,7 @@ def _insert_block(session: Session, task_id: str, lines: Lines) -> None:
         lines = lines.picked(fresh)
     for at in range(0, len(lines), log_blocks.BLOCK):
         piece = lines[at : at + log_blocks.BLOCK]
-        log_blocks.write(session, task_id, log_blocks.next_ids(session, len(piece)), piece)
+        log_blocks.write(session, task_id, ids[at : at + len(piece)], piece)
 
 
 def _insert_rows(session: Session, lines: Lines) -> None:

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -32,11 +32,13 @@ log = structlog.get_logger()
 #: What is remembered: allocations, and compiled sets of patterns (up to 8 MiB each).
 _ALLOCATIONS, _SETS = 2000, 32
 #: A line is searched up to here, and shown up to here with what it caused.
-_SEARCHED_CHARS, _KEPT_CHARS = 65_536, 1000
+SEARCHED_CHARS, KEPT_CHARS = 65_536, 1000
 #: Seconds of processor time for the lines of one allocation in one delivery. RE2 never takes more than linear time, but
 #: there are patterns that take it 10 µs a byte; usual ones take 0.02 µs.
 _BUDGET_S = 1.0
 _CHARS_BETWEEN_LOOKS = 16_384
+#: Lines that are searched as one text at first: in most of them nothing is found.
+_TOGETHER = 256
 
 #: A line that prints the configuration would match the very patterns that it holds: the map as a whole, in any style,
 #: or the pattern's own line of a YAML or JSON text.
@@ -50,6 +52,32 @@ class SentLine:
     allocation_id: str
     agent_id: str
     text: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """Lines of one allocation, by columns."""
+
+    allocation_id: str
+    agents: Sequence[str]
+    texts: Sequence[str]
+
+    def pieces(self) -> Iterator[tuple[int, list[str]]]:
+        """The texts as far as they are searched, some at a time, with the place of the first."""
+        piece: list[str] = []
+        chars = begin = 0
+        for place, text in enumerate(self.texts):
+            chars += len(text)
+            piece.append(text[:SEARCHED_CHARS])
+            if len(piece) == _TOGETHER or chars > _CHARS_BETWEEN_LOOKS:
+                yield begin, piece
+                piece, chars, begin = [], 0, place + 1
+        if piece:
+            yield begin, piece
+
+    def line(self, place: int) -> SentLine:
+        """One of them."""
+        return SentLine(self.allocation_id, self.agents[place], self.texts[place])
 
 
 @dataclass(frozen=True)
@@ -98,17 +126,13 @@ class LogPolicies:
         some = (self._policies_of(allocation_id) for allocation_id in allocation_ids if allocation_id)
         return any(watched is not None and not watched.is_off for watched in some)
 
-    def search(self, lines: Iterable[SentLine]) -> Found:
+    def search(self, said: Iterable[Said]) -> Found:
         """The first match of each policy, allocation and agent that is not recorded yet. Writes nothing."""
-        by_allocation: dict[str, list[SentLine]] = {}
-        for line in lines:
-            if line.allocation_id:
-                by_allocation.setdefault(line.allocation_id, []).append(line)
         found = Found()
-        for allocation_id, sent in by_allocation.items():
-            watched = self._policies_of(allocation_id)
+        for each in said:
+            watched = self._policies_of(each.allocation_id)
             if watched is not None and not watched.is_off:
-                _search(watched, sent, found)
+                _search(watched, each, found)
         return found
 
     def keep(self, session: Session, found: Found) -> None:
@@ -174,24 +198,25 @@ class LogPolicies:
         return _Watched(trial_id=trial_id, task_id=task_id, policies=policies, patterns=self._sets[key])
 
 
-def _search(watched: _Watched, lines: Sequence[SentLine], found: Found) -> None:
-    started, chars = time.thread_time(), 0
+def _search(watched: _Watched, said: Said, found: Found) -> None:
+    started = time.thread_time()
     seen = set(watched.recorded)
-    for line in lines:
-        chars += len(line.text)
-        if chars > _CHARS_BETWEEN_LOOKS:
-            chars = 0
-            if time.thread_time() - started > _BUDGET_S:
-                found.too_slow[line.allocation_id] = watched.task_id
-                return
-        for index in watched.patterns.matches(line.text[:_SEARCHED_CHARS]):
-            number, policy = watched.policies[index]
-            if (number, line.agent_id) in seen or _CONFIG_LINE.search(line.text):
-                continue
-            seen.add((number, line.agent_id))
-            found.matches.append(
-                Match(line, watched.trial_id, number, policy.name, policy.pattern or "", policy.action)
-            )
+    for begin, piece in said.pieces():
+        if time.thread_time() - started > _BUDGET_S:
+            found.too_slow[said.allocation_id] = watched.task_id
+            return
+        if not watched.patterns.may_match(piece):
+            continue
+        for place, text in enumerate(piece, begin):
+            for index in watched.patterns.matches(text):
+                line = said.line(place)
+                number, policy = watched.policies[index]
+                if (number, line.agent_id) in seen or _CONFIG_LINE.search(line.text):
+                    continue
+                seen.add((number, line.agent_id))
+                found.matches.append(
+                    Match(line, watched.trial_id, number, policy.name, policy.pattern or "", policy.action)
+                )
 
 
 def _row(match: Match) -> dict[str, Any]:
@@ -203,7 +228,7 @@ def _row(match: Match) -> dict[str, Any]:
         "name": match.name,
         "pattern": match.pattern,
         "action": match.action,
-        "line": match.line.text.strip().replace("\x00", "")[:_KEPT_CHARS],
+        "line": match.line.text.strip().replace("\x00", "")[:KEPT_CHARS],
         "matched_at": utc_now(),
     }
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.ingest.log_policies import SentLine
+from api.ingest.log_policies import KEPT_CHARS, Said
 from database import webhooks
 from database.models import Allocation, Experiment, Project, Trial, Webhook, WebhookTrigger
 from database.session import Database
@@ -25,7 +25,6 @@ log = structlog.get_logger()
 
 _FRESH_S = 2.0
 _ALLOCATIONS, _SETS = 2000, 32
-_SEARCHED_CHARS, _KEPT_CHARS = 65_536, 1000
 #: Seconds of processor time for one delivery of lines; beyond, the rest of it is not searched.
 _BUDGET_S = 1.0
 
@@ -67,22 +66,16 @@ class LogHooks:
         """Whether any line is to be searched."""
         return bool(self._fresh_triggers())
 
-    def search(self, lines: Sequence[SentLine]) -> list[Hit]:
+    def search(self, said: Iterable[Said]) -> list[Hit]:
         """The first line for each trigger and task that was not told yet. Writes nothing."""
         triggers = self._fresh_triggers()
-        if not triggers:
-            return []
-        by_allocation: dict[str, list[SentLine]] = {}
-        for line in lines:
-            if line.allocation_id:
-                by_allocation.setdefault(line.allocation_id, []).append(line)
         hits: list[Hit] = []
         deadline = time.thread_time() + _BUDGET_S
-        for allocation_id, sent in by_allocation.items():
-            known = self._known_of(allocation_id)
+        for each in said if triggers else ():
+            known = self._known_of(each.allocation_id)
             if known is not None:
-                wanted = [each for each in triggers if each[1].id not in known.told and known.subject.wants(each[0])]
-                hits.extend(self._search(known, wanted, sent, deadline))
+                wanted = [one for one in triggers if one[1].id not in known.told and known.subject.wants(one[0])]
+                hits.extend(self._search(known, wanted, each, deadline))
         return hits
 
     def keep(self, session: Session, hits: Sequence[Hit]) -> None:
@@ -100,19 +93,23 @@ class LogHooks:
                 for known in self._known.values():
                     known.told.update(trigger_id for task_id, trigger_id in told if task_id == known.task_id)
 
-    def _search(self, known: _Known, wanted: list[_Trigger], lines: Sequence[SentLine], deadline: float) -> list[Hit]:
+    def _search(self, known: _Known, wanted: list[_Trigger], said: Said, deadline: float) -> list[Hit]:
         patterns = self._patterns(tuple(str(trigger.condition["regex"]) for _, trigger in wanted)) if wanted else None
         if patterns is None:
             return []
         hits: dict[int, Hit] = {}
-        for line in lines:
+        for begin, piece in said.pieces():
             if time.thread_time() > deadline:
                 log.warning("patterns of webhooks are too slow for this output", task_id=known.task_id)
                 break
-            for index in patterns.matches(line.text[:_SEARCHED_CHARS]):
-                webhook, trigger = wanted[index]
-                text = line.text.strip().replace("\x00", "")[:_KEPT_CHARS]
-                hits.setdefault(trigger.id, Hit(webhook.id, trigger.id, known.task_id, line.agent_id, text))
+            if not patterns.may_match(piece):
+                continue
+            for place, searched in enumerate(piece, begin):
+                for index in patterns.matches(searched):
+                    webhook, trigger = wanted[index]
+                    line = said.line(place)
+                    text = line.text.strip().replace("\x00", "")[:KEPT_CHARS]
+                    hits.setdefault(trigger.id, Hit(webhook.id, trigger.id, known.task_id, line.agent_id, text))
         return list(hits.values())
 
     def _fresh_triggers(self) -> list[_Trigger]:

@@ -13,7 +13,7 @@ from api.auth.agents import own_allocations
 from api.auth.authentication import AgentPrincipal, AllocationPrincipal, UserPrincipal
 from api.auth.reporters import of_unmanaged_task
 from api.errors import Forbidden
-from api.ingest.log_policies import Found, LogPolicies, SentLine
+from api.ingest.log_policies import Found, LogPolicies, Said
 from api.ingest.log_webhooks import Hit, LogHooks
 from api.schemas.logs import LEVELS
 from database.log_blocks import BLOCK, COLUMNS, Lines
@@ -64,15 +64,10 @@ class LogWriter:
         task_ids: dict[str, str] = {}
         found, hits = Found(), list[Hit]()
         given = sent.columns
-        origins = given["allocation_id"], given["agent_id"], given["log"]
         allocations = {own} if own else {allocation_id or "" for allocation_id in given["allocation_id"]}
         if self.policies.are_for(allocations) or self.hooks.are_there():
-            lines = [
-                # what a container says of allocation and agent is not asked for: a match has consequences
-                SentLine(own or allocation_id or "", "" if own else agent_id or "", text or "")
-                for allocation_id, agent_id, text in zip(*origins, strict=True)
-            ]
-            found, hits = self.policies.search(lines), self.hooks.search(lines)
+            said = _said(given, own)
+            found, hits = self.policies.search(said), self.hooks.search(said)
         with self.database.write() as session:
             named = zip(given["task_id"], given["allocation_id"], strict=True)
             wanted = {allocation_id for task_id, allocation_id in {*named} if not task_id and allocation_id}
@@ -85,6 +80,20 @@ class LogWriter:
             store_lines(session, sent, task_ids, own_task)
         self.policies.committed(found)
         self.hooks.committed(hits)
+
+
+def _said(given: Mapping[str, Sequence[Any]], own: str) -> list[Said]:
+    """By allocation what its lines say. `own`: of the container that sends them."""
+    texts = [text or "" for text in given["log"]]
+    if own:  # what a container says of allocation and agent is not asked for: a match has consequences
+        return [Said(own, [""] * len(texts), texts)]
+    by_allocation: dict[str, tuple[list[str], list[str]]] = {}
+    for allocation_id, agent_id, text in zip(given["allocation_id"], given["agent_id"], texts, strict=True):
+        if allocation_id:
+            agents, lines = by_allocation.setdefault(allocation_id, ([], []))
+            agents.append(agent_id or "")
+            lines.append(text)
+    return [Said(allocation_id, *columns) for allocation_id, columns in by_allocation.items()]
 
 
 def _check_agents_lines(session: Session, caller: AgentPrincipal, lines: Lines) -> None:

@@ -6,13 +6,17 @@ loaded when the first pattern is looked at: workflows import this package, and n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 #: What one set of patterns may take, compiled and while it reads. RE2's own default.
 _MAX_MEMORY_BYTES = 8 * 2**20
 #: Matches only itself. RE2 is silent when a set needs more memory than that, and finds nothing: this must be found.
 _PROBE = "\0"
+#: What says something else of many lines than of one, even where every line is one to `^` and `$`.
+_OF_WHOLE_TEXT = re.compile(r"\\[Az]|\(\?(?!i?[:)]|P<)")
 
 
 class PatternRefused(ValueError):
@@ -36,6 +40,7 @@ class PatternSet:
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = list(patterns)
         re2 = _engine()
         options = re2.Options()
         options.log_errors = False
@@ -63,6 +68,31 @@ class PatternSet:
         """Indices of the patterns that occur in the line, ascending."""
         found: list[int] = self._set.Match(line.encode("utf-8", "replace")) or []
         return sorted(index for index in found if index < self._count)
+
+    def may_match(self, lines: Sequence[str]) -> bool:
+        """Whether a pattern may occur in one of these lines; False is certain. It costs a fraction of asking each."""
+        if self._of_many is None:
+            return True
+        return bool(self._of_many.Match("\n".join(lines).encode("utf-8", "replace")))
+
+    @cached_property
+    def _of_many(self) -> Any:
+        """What finds at least what is in a line of many, searched as one text; None if there is no such set."""
+        if any(_OF_WHOLE_TEXT.search(pattern) for pattern in self._patterns):
+            return None
+        re2 = _engine()
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = _MAX_MEMORY_BYTES
+        options.never_capture = True
+        found = re2.Set.SearchSet(options)
+        for pattern in [*self._patterns, f"^{_PROBE}$"]:
+            found.Add(f"(?m){pattern}")
+        try:
+            found.Compile()
+        except re2.error:
+            return None
+        return found if found.Match(f"\n{_PROBE}\n") else None
 
 
 _TOO_LARGE = f"needs more than {_MAX_MEMORY_BYTES // 2**20} MiB of memory: repeat less, or list less"

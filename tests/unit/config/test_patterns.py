@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from workflows.config.patterns import PatternRefused, PatternSet
 from workflows.config.policies import BUILTIN_LOG_POLICIES
@@ -63,3 +65,35 @@ def test_line_takes_linear_time_when_made_for_a_backtracking_engine() -> None:
     started = time.thread_time()
     assert patterns.matches("x" * 60_000 + ",") == []
     assert time.thread_time() - started < 2
+
+
+#: What a pattern begins and ends with: much of it says something else of a text than of a line.
+_BEGINS = ["", "^", r"\A", r"\b", r"\B", "(?i)", "(?i)^", "(?-m)^", "(?s)^", "x|^", "(?i:^", "(?P<n>^"]
+_ENDS = ["", "$", r"\z", r"\b", r"\B", ".", "[^b]", r"\W", "|x"]
+_CORES = st.text("ab", min_size=1, max_size=2)
+
+
+@st.composite
+def _patterns(draw: st.DrawFn) -> str:
+    begin, core, end = draw(st.sampled_from(_BEGINS)), draw(_CORES), draw(st.sampled_from(_ENDS))
+    closed = ")" * (begin.startswith(("(?i:", "(?P<")))
+    return f"{begin}{core}{end}{closed}"
+
+
+@settings(max_examples=500)
+@given(st.lists(_patterns(), min_size=1, max_size=2), st.lists(st.text("abB\n", max_size=3), min_size=1, max_size=4))
+def test_no_line_is_missed_when_many_are_looked_at_together(patterns: list[str], lines: list[str]) -> None:
+    known = PatternSet(patterns)
+    if any(known.matches(line) for line in lines):
+        assert known.may_match(lines)
+
+
+def test_lines_in_which_nothing_is_are_told_together() -> None:
+    patterns = PatternSet(
+        [*(policy.pattern or "" for policy in BUILTIN_LOG_POLICIES), "^epoch$", "(?i)nan", r"(?P<n>x)y"]
+    )
+    lines = ["step 1: loss 0.5", "an epoch", ""] * 100
+    assert not patterns.may_match(lines)
+    assert patterns.may_match([*lines, "epoch"])
+    assert patterns.may_match([*lines, "loss NaN", *lines])
+    assert not patterns.may_match([])
