@@ -17,7 +17,7 @@ ROUTES = [route for module in _MODULES for route in module.router.routes if isin
 PATHS = [re.sub(r"{[^}]*}", "7", route.path) for route in ROUTES] + ["", "/", "/api", "/api/v1/", "/nowhere", "*"]
 
 
-def _asked(route: APIRoute, scope: dict[str, Any], *, by: type) -> Match:
+def _asked(route: APIRoute, scope: dict[str, Any], *, by: type[APIRoute]) -> Match:
     return by.matches(route, scope)[0]
 
 
