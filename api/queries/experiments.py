@@ -147,7 +147,6 @@ def of_new(new: New) -> wire.Experiment:
     seen = SimpleNamespace(
         **{column.key: getattr(row, column.key) for column in inspect(Experiment).column_attrs} | {
             "config": orjson.dumps(plain(config)).decode(),
-            "hyperparameters": orjson.dumps(plain(config.get("hyperparameters", {}))).decode(),
             "trial_ids": orjson.dumps(new.trial_ids[: wire.MOST_TRIAL_IDS]).decode(),
             "username": new.owner.username,
             "display_name": new.owner.display_name,
@@ -285,7 +284,6 @@ def _base(session: Session, *, is_summary: bool, most_trials: int) -> Select[*tu
             Experiment.error,
             Experiment.progress,
             (cast(Experiment.config, Text) if not is_summary else none).label("config"),
-            (cast(Experiment.config["hyperparameters"], Text) if not is_summary else none).label("hyperparameters"),
             (Experiment.original_config if not is_summary else none).label("original_config"),
             Experiment.searcher_name,
             Experiment.searcher_metric,
@@ -331,7 +329,9 @@ def _load(session: Session, ids: Sequence[int], *, most_trials: int, is_summary:
         )
     }
     shown = shown_states(session, [row.id for row in rows if row.state == "ACTIVE"])
-    return [_fields(row, checkpoints.get(row.id, (0, 0)), shown) for row in rows]
+    # a row finds each of forty values by its name again
+    seen = [SimpleNamespace(**row._asdict()) for row in rows]
+    return [_fields(each, checkpoints.get(each.id, (0, 0)), shown) for each in seen]
 
 
 def shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
@@ -366,6 +366,7 @@ def _fields(experiment: Any, checkpoints: tuple[int, int], shown: dict[int, str]
     """Those of `wire.Experiment`."""
     end = experiment.ended_at or utc_now()
     config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
+    read = orjson.loads(config) if config else {}
     return {
         "id": experiment.id,
         "name": experiment.name,
@@ -376,7 +377,7 @@ def _fields(experiment: Any, checkpoints: tuple[int, int], shown: dict[int, str]
         "archived": experiment.is_archived,
         "config": as_object(config),
         "original_config": original,
-        "hyperparameters": as_object(experiment.hyperparameters),
+        "hyperparameters": orjson.Fragment(orjson.dumps(read.get("hyperparameters", {}))),
         "job_id": experiment.job_id,
         "start_time": experiment.started_at,
         "end_time": experiment.ended_at,
