@@ -63,7 +63,7 @@ def _tool(name: str, *arguments: str, **environment: str) -> dict[str, float]:
 
 def _decisions() -> Iterator[Figure]:
     what = "a trial of three reports, each decided about and on disk before its answer"
-    took = asyncio.run(simulated(500, 50))[0] / 500 * 1000
+    took = asyncio.run(simulated(500, 50)).seconds / 500 * 1000
     yield Figure(
         f"peers: {what}", [took], "ms", note="a search of 500 simulated trials in Temporal; workflows included"
     )
