@@ -189,6 +189,7 @@ def _curves() -> Iterator[Figure]:
             log_in(api)
             api.ask("GET", path)
             until_sealed(url)
+            api.close()  # the server has closed it by now
             yield _asked("", lambda: api.ask("GET", path), note="1,000 points with the extremes kept")
         with _mlflow(folder) as (port, runs), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as http:
             _fill_mlflow(f"{folder}/mlflow.db", runs[0])
