@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
-from api.services.rounds import rounds
+from api.services.rounds import at_leisure, rounds
 from database.log_blocks import BLOCK, seal
 from database.models import Task, TaskLog
 from database.session import Database
@@ -56,7 +56,7 @@ class LogSealing:
         for task_id, count, is_over in tasks:
             left = count
             while left >= (1 if is_over else BLOCK) and sealed < _MOST * BLOCK:
-                with self._database.write() as session:
+                with at_leisure(), self._database.write() as session:
                     done = seal(session, task_id)
                 if not done:
                     break

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import func, select
 
 from api.ingest.metric_blocks import KEPT_GROUPS, finish, pack
-from api.services.rounds import rounds
+from api.services.rounds import at_leisure, rounds
 from database.models import Metric, MetricBlock, Trial
 from database.session import Database
 from database.types import utc_now
@@ -43,7 +43,7 @@ class MetricSealing:
         """Pack what is old now, in small transactions; returns how many reports."""
         old, self._newest = self._newest, self._count()
         for trial_id in self._ended():
-            with self._database.write() as session:
+            with at_leisure(), self._database.write() as session:
                 finish(session.connection(), trial_id)
         packed = 0
         for trial_id, group in self._waiting():
@@ -56,7 +56,7 @@ class MetricSealing:
     def _pack(self, trial_id: int, group: str, old: int, most: int) -> int:
         packed = 0
         while packed < most:
-            with self._database.write() as session:
+            with at_leisure(), self._database.write() as session:
                 done = pack(session.connection(), trial_id, group, old)
             if not done:
                 break

@@ -31,7 +31,7 @@ class _Store:
     def close(self) -> None: ...
 
 
-async def test_blocks_take_a_tenth_of_the_time_while_reports_come_and_all_of_it_afterwards(
+async def test_blocks_take_a_tenth_of_the_time_while_reports_come_and_a_third_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sealed: list[float] = []
@@ -59,7 +59,7 @@ async def test_blocks_take_a_tenth_of_the_time_while_reports_come_and_all_of_it_
     assert 2 <= during <= 14, "at most a tenth of a second, in pieces of 10 ms"
     await asyncio.wait_for(done.wait(), 60)
     pauses = [after - before for before, after in pairwise(sealed[during:])]
-    assert sorted(pauses)[len(pauses) // 2] < 2 * _BLOCK_S, "one after the other"
+    assert sorted(pauses)[len(pauses) // 2] < 5 * _BLOCK_S, "a third of the time"
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
