@@ -9,7 +9,7 @@ import datetime
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import (
@@ -137,6 +137,7 @@ def _sections(page: str) -> dict[str, list[str]]:
 def _page(sections: dict[str, list[str]]) -> str:
     all_rows = [row for name in BENCHES | ELSEWHERE for row in sections.get(name, ())]
     rows, missed = "\n".join(all_rows), "\n".join(map(_said, filter(_is_missed, all_rows)))
+    lost = "\n".join(_lost(sections.get("peers", ())))
     return f"""# Benchmarks
 
 `make bench` makes this page; it was made on {platform.system()} {platform.machine()} with Python {platform.python_version()}.
@@ -151,11 +152,36 @@ were using the machine too.
 
 {missed or "Nothing."}
 
+## What is slower than what users would pick instead
+
+{lost or "Nothing."}
+
+What stands in `peers` is measured one after the other on the same machine; the notes there say what the others do not do.
+
 ## All figures
 
 {HEADER}
 {rows}
 """
+
+
+def _lost(rows: Iterable[str]) -> Iterator[str]:
+    """Of rows of `peers`, in which ours come first: those of others that are better, as lines of a list."""
+    ours: dict[str, str] = {}
+    latest = ""
+    for row in rows:
+        what, median = (row.split("|")[place].strip() for place in (1, 4))
+        of, _, other = what.rpartition(", ")
+        if of == "peers: the same":
+            of = latest
+        mine = [name for name in ours if name.startswith(of)] if of else []
+        if not mine or other.endswith(("connection", "connections")):
+            ours[what], latest = median, what
+            continue
+        best = ours[mine[-1]]
+        theirs, own = float(median.split()[0]), float(best.split()[0])
+        if (theirs > own) if median.endswith("/s") else (theirs < own):
+            yield f"- {mine[-1].removeprefix('peers: ')}: {best}; {other}: {median}"
 
 
 def _is_missed(row: str) -> bool:
