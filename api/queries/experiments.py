@@ -366,7 +366,7 @@ def _fields(experiment: Any, checkpoints: tuple[int, int], shown: dict[int, str]
     """Those of `wire.Experiment`."""
     end = experiment.ended_at or utc_now()
     config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
-    read = orjson.loads(config) if config else {}
+    read: dict[str, Any] = orjson.loads(config) if config else {}
     return {
         "id": experiment.id,
         "name": experiment.name,
