@@ -319,7 +319,10 @@ def _base(session: Session, *, is_summary: bool, most_trials: int) -> Select[*tu
 
 def _load(session: Session, ids: Sequence[int], *, most_trials: int, is_summary: bool = False) -> list[dict[str, Any]]:
     base = _base(session, is_summary=is_summary, most_trials=most_trials)
-    rows = session.execute(base.where(among(session, Experiment.id, ids))).all()
+    found = session.execute(base.where(among(session, Experiment.id, ids)))
+    names = list(found.keys())
+    # a row itself finds each of forty values by its name again
+    rows = [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in found]
     checkpoints: dict[int, tuple[int, int]] = {
         row[0]: (row[1], row[2])
         for row in session.execute(
@@ -329,9 +332,7 @@ def _load(session: Session, ids: Sequence[int], *, most_trials: int, is_summary:
         )
     }
     shown = shown_states(session, [row.id for row in rows if row.state == "ACTIVE"])
-    # a row finds each of forty values by its name again
-    seen = [SimpleNamespace(**row._asdict()) for row in rows]
-    return [_fields(each, checkpoints.get(each.id, (0, 0)), shown) for each in seen]
+    return [_fields(row, checkpoints.get(row.id, (0, 0)), shown) for row in rows]
 
 
 def shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
