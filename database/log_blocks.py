@@ -21,6 +21,7 @@ from sqlalchemy import Row, Table, bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from database.models import LogBlock, LogBlockContainer, TaskLog
+from database.numbers import take_on_sqlite
 
 #: Lines that a filter asks for by these levels are few.
 SEVERE_LEVELS = frozenset({"WARNING", "ERROR", "CRITICAL"})
@@ -314,13 +315,7 @@ def claim(session: Session, task_id: str, count: int) -> Sequence[int] | None:
         asked = {"task": task_id, "count": count}
         first, last, each = session.connection().execute(_CLAIM, asked).one().tuple()
         return None if first is None else each or range(first, last + 1)
-    own = {"count": count}
-    more = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'task_logs' RETURNING seq")
-    last = session.execute(more, own).scalar()
-    if last is None:
-        session.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('task_logs', :count)"), own)
-        last = count
-    return range(last - count + 1, last + 1)
+    return take_on_sqlite(session.connection(), "task_logs", count)
 
 
 #: Blocks that may have lines of a container, from one offset to another.

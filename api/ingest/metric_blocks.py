@@ -32,6 +32,7 @@ from database.number_columns import (
     unpack_floats,
     unpack_integers,
 )
+from database.numbers import take_on_sqlite
 from database.report_blocks import Report, column_of
 from database.reports import restore, rows_between
 
@@ -308,13 +309,7 @@ def _record(
 def report_ids(connection: Connection, count: int) -> Integers:
     """Numbers for as many reports, which ascend and are given to no other."""
     if connection.dialect.name == "sqlite":
-        # not the largest in the table: reports in packed blocks keep theirs
-        newest: int | None = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = 'metrics'"))
-        if newest is None:
-            connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('metrics', 0)"))
-        after = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'metrics'")
-        connection.execute(after, {"count": count})
-        return np.arange(1, count + 1) + (newest or 0)
+        return np.array(take_on_sqlite(connection, "metrics", count), np.int64)
     numbers = "SELECT nextval(pg_get_serial_sequence('metrics', 'id')) FROM generate_series(1, :count)"
     return np.array(connection.execute(text(numbers), {"count": count}).scalars().all(), np.int64)
 
