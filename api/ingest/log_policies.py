@@ -32,7 +32,7 @@ log = structlog.get_logger()
 #: What is remembered: allocations, and compiled sets of patterns (up to 8 MiB each).
 _ALLOCATIONS, _SETS = 2000, 32
 #: A line is searched up to here, and shown up to here with what it caused.
-SEARCHED_CHARS, KEPT_CHARS = 65_536, 1000
+_SEARCHED_CHARS, KEPT_CHARS = 65_536, 1000
 #: Seconds of processor time for the lines of one allocation in one delivery. RE2 never takes more than linear time, but
 #: there are patterns that take it 10 µs a byte; usual ones take 0.02 µs.
 _BUDGET_S = 1.0
@@ -54,6 +54,10 @@ class SentLine:
     text: str
 
 
+class TooSlow(Exception):
+    """Patterns take longer than they may on these lines."""
+
+
 @dataclass(frozen=True)
 class Said:
     """Lines of one allocation, by columns."""
@@ -62,22 +66,36 @@ class Said:
     agents: Sequence[str]
     texts: Sequence[str]
 
-    def pieces(self) -> Iterator[tuple[int, list[str]]]:
+    def found(self, patterns: PatternSet, until: float) -> Iterator[tuple[SentLine, int]]:
+        """Lines in which patterns occur, with the index of the pattern, in order.
+
+        Args:
+            patterns: What to look for.
+            until: The processor time of this thread, in seconds, at which the search is given up.
+
+        Raises: TooSlow.
+        """
+        for begin, piece in self._pieces():
+            if time.thread_time() > until:
+                raise TooSlow
+            if not patterns.may_match(piece):
+                continue
+            for place, text in enumerate(piece, begin):
+                for index in patterns.matches(text):
+                    yield SentLine(self.allocation_id, self.agents[place], self.texts[place]), index
+
+    def _pieces(self) -> Iterator[tuple[int, list[str]]]:
         """The texts as far as they are searched, some at a time, with the place of the first."""
         piece: list[str] = []
         chars = begin = 0
         for place, text in enumerate(self.texts):
             chars += len(text)
-            piece.append(text[:SEARCHED_CHARS])
+            piece.append(text[:_SEARCHED_CHARS])
             if len(piece) == _TOGETHER or chars > _CHARS_BETWEEN_LOOKS:
                 yield begin, piece
                 piece, chars, begin = [], 0, place + 1
         if piece:
             yield begin, piece
-
-    def line(self, place: int) -> SentLine:
-        """One of them."""
-        return SentLine(self.allocation_id, self.agents[place], self.texts[place])
 
 
 @dataclass(frozen=True)
@@ -199,24 +217,18 @@ class LogPolicies:
 
 
 def _search(watched: _Watched, said: Said, found: Found) -> None:
-    started = time.thread_time()
     seen = set(watched.recorded)
-    for begin, piece in said.pieces():
-        if time.thread_time() - started > _BUDGET_S:
-            found.too_slow[said.allocation_id] = watched.task_id
-            return
-        if not watched.patterns.may_match(piece):
-            continue
-        for place, text in enumerate(piece, begin):
-            for index in watched.patterns.matches(text):
-                line = said.line(place)
-                number, policy = watched.policies[index]
-                if (number, line.agent_id) in seen or _CONFIG_LINE.search(line.text):
-                    continue
-                seen.add((number, line.agent_id))
-                found.matches.append(
-                    Match(line, watched.trial_id, number, policy.name, policy.pattern or "", policy.action)
-                )
+    try:
+        for line, index in said.found(watched.patterns, time.thread_time() + _BUDGET_S):
+            number, policy = watched.policies[index]
+            if (number, line.agent_id) in seen or _CONFIG_LINE.search(line.text):
+                continue
+            seen.add((number, line.agent_id))
+            found.matches.append(
+                Match(line, watched.trial_id, number, policy.name, policy.pattern or "", policy.action)
+            )
+    except TooSlow:
+        found.too_slow[said.allocation_id] = watched.task_id
 
 
 def _row(match: Match) -> dict[str, Any]:

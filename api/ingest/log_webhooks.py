@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.ingest.log_policies import KEPT_CHARS, Said
+from api.ingest.log_policies import KEPT_CHARS, Said, TooSlow
 from database import webhooks
 from database.models import Allocation, Experiment, Project, Trial, Webhook, WebhookTrigger
 from database.session import Database
@@ -98,18 +98,13 @@ class LogHooks:
         if patterns is None:
             return []
         hits: dict[int, Hit] = {}
-        for begin, piece in said.pieces():
-            if time.thread_time() > deadline:
-                log.warning("patterns of webhooks are too slow for this output", task_id=known.task_id)
-                break
-            if not patterns.may_match(piece):
-                continue
-            for place, searched in enumerate(piece, begin):
-                for index in patterns.matches(searched):
-                    webhook, trigger = wanted[index]
-                    line = said.line(place)
-                    text = line.text.strip().replace("\x00", "")[:KEPT_CHARS]
-                    hits.setdefault(trigger.id, Hit(webhook.id, trigger.id, known.task_id, line.agent_id, text))
+        try:
+            for line, index in said.found(patterns, deadline):
+                webhook, trigger = wanted[index]
+                text = line.text.strip().replace("\x00", "")[:KEPT_CHARS]
+                hits.setdefault(trigger.id, Hit(webhook.id, trigger.id, known.task_id, line.agent_id, text))
+        except TooSlow:
+            log.warning("patterns of webhooks are too slow for this output", task_id=known.task_id)
         return list(hits.values())
 
     def _fresh_triggers(self) -> list[_Trigger]:

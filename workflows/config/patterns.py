@@ -41,11 +41,7 @@ class PatternSet:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = list(patterns)
-        re2 = _engine()
-        options = re2.Options()
-        options.log_errors = False
-        options.max_mem = _MAX_MEMORY_BYTES
-        options.never_capture = True
+        re2, options = _engine(), _options()
         self._set: Any = re2.Set.SearchSet(options)
         for index, pattern in enumerate(patterns):
             try:
@@ -81,11 +77,7 @@ class PatternSet:
         if any(_OF_WHOLE_TEXT.search(pattern) for pattern in self._patterns):
             return None
         re2 = _engine()
-        options = re2.Options()
-        options.log_errors = False
-        options.max_mem = _MAX_MEMORY_BYTES
-        options.never_capture = True
-        found = re2.Set.SearchSet(options)
+        found = re2.Set.SearchSet(_options())
         for pattern in [*self._patterns, f"^{_PROBE}$"]:
             found.Add(f"(?m){pattern}")
         try:
@@ -103,6 +95,14 @@ def _engine() -> Any:
     import re2
 
     return re2
+
+
+def _options() -> Any:
+    options = _engine().Options()
+    options.log_errors = False
+    options.max_mem = _MAX_MEMORY_BYTES
+    options.never_capture = True
+    return options
 
 
 def _reason(error: Exception) -> str:
