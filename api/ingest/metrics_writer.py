@@ -68,9 +68,6 @@ class MetricsWriter:
         self._waiting: SimpleQueue[_Work | Group | None] = SimpleQueue()
         self._store: MetricStore | None = None  # of the thread, from here on
         self._unsealed = Unsealed()
-        self._is_idle = True
-        self._seal_again_at = 0.0
-        self._rest_s = 0.0
 
     async def write(self, trial_id: int, reports: Sequence[MetricReport], allocation_id: str | None) -> None:
         """Store reports of a trial, in order; returns when they are committed.
@@ -124,23 +121,28 @@ class MetricsWriter:
     # -- the thread
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (batch := self._next_batch()) is not None:
+        pause = seal_again_at = 0.0
+        while (batch := self._next_batch(pause)) is not None:
             for _, some in groupby(batch, key=lambda work: id(work) if work.curves else None):
                 works = list(some)
                 outcomes, is_posted = self._write_works(works)
                 loop.call_soon_threadsafe(self._deliver, works, outcomes, is_posted)
-            self._is_idle = not batch
-            if self._is_idle or time.monotonic() >= self._seal_again_at:
+            pause = _PAUSE_S
+            if not batch or time.monotonic() >= seal_again_at:
+                began = time.monotonic()
                 self._seal_some()
+                took = (now := time.monotonic()) - began
+                seal_again_at = now + took * (1 / _SEALS - 1)
+                if not batch:
+                    pause = 2 * took
         self._disconnect()
 
-    def _next_batch(self) -> list[_Work] | None:
-        """What waits, at most 200. Waits for the first, for long if there is nothing to seal; None at the end."""
+    def _next_batch(self, pause: float) -> list[_Work] | None:
+        """What waits, at most 200; None at the end. Waits for the first: `pause` seconds if there is work meanwhile."""
         batch: list[_Work] = []
         with contextlib.suppress(Empty):
             while len(batch) < 200:
-                pause = None if not self._unsealed else self._rest_s if self._is_idle else _PAUSE_S
-                work = self._waiting.get(block=not batch, timeout=pause)
+                work = self._waiting.get(block=not batch, timeout=pause if self._unsealed else None)
                 if work is None:
                     if not batch:
                         return None
@@ -157,7 +159,6 @@ class MetricsWriter:
         if not self._unsealed:
             return
         trial_id, group = self._unsealed.take()
-        began = time.monotonic()
         try:
             store = self._connect()
             store.forget(trial_id)
@@ -167,9 +168,6 @@ class MetricsWriter:
         except Exception:
             log.exception("reports could not be put into blocks", trial=trial_id, group=group)
             self._disconnect()
-        now = time.monotonic()
-        self._rest_s = 2 * (now - began)
-        self._seal_again_at = now + (now - began) * (1 / _SEALS - 1)
 
     def _write_works(self, batch: Sequence[_Work]) -> tuple[Sequence[Exception | None], bool]:
         is_old_connection = self._store is not None
