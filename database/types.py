@@ -38,3 +38,5 @@ def utc_now() -> datetime:
 
 #: A JSON document: JSONB on PostgreSQL, text on SQLite.
 Document: TypeEngine[Any] = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+#: One that no statement looks into: text on both. JSONB would be taken apart to write it, and put together to read it.
+WholeDocument: TypeEngine[Any] = JSON(none_as_null=True)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
 from database.models.contexts import HoldsContext
-from database.types import Document, UtcTime, utc_now
+from database.types import Document, UtcTime, WholeDocument, utc_now
 
 
 class Experiment(Base):
@@ -37,7 +37,7 @@ class Experiment(Base):
     revision: Mapped[int] = mapped_column(default=0)  # of the workflow's record that this row follows
     error: Mapped[str] = mapped_column(Text, default="")
     progress: Mapped[float] = mapped_column(default=0.0)
-    config: Mapped[dict[str, Any]] = mapped_column(Document)
+    config: Mapped[dict[str, Any]] = mapped_column(WholeDocument)
     original_config: Mapped[str] = mapped_column(Text)
     searcher_name: Mapped[str] = mapped_column(String(40))
     searcher_metric: Mapped[str] = mapped_column(Text)

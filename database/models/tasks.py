@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
 from database.models.contexts import HoldsContext
-from database.types import Document, UtcTime, utc_now
+from database.types import Document, UtcTime, WholeDocument, utc_now
 
 
 class Task(Base):
@@ -46,7 +46,7 @@ class Task(Base):
     workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id"))  # None: a trial's
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     job_id: Mapped[str] = mapped_column(String(36), index=True)  # trials of an experiment are one job
-    config: Mapped[dict[str, Any] | None] = mapped_column(Document)  # None: a trial's
+    config: Mapped[dict[str, Any] | None] = mapped_column(WholeDocument)  # None: a trial's
     state: Mapped[str] = mapped_column(String(24))
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime, index=True)

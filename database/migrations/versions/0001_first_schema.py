@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
-from database.types import Document, UtcTime
+from database.types import Document, UtcTime, WholeDocument
 revision = '0001'
 down_revision = None
 branch_labels = None
@@ -594,7 +594,7 @@ def upgrade() -> None:
     sa.Column('revision', sa.Integer(), nullable=False),
     sa.Column('error', sa.Text(), nullable=False),
     sa.Column('progress', sa.Double(), nullable=False),
-    sa.Column('config', Document, nullable=False),
+    sa.Column('config', WholeDocument, nullable=False),
     sa.Column('original_config', sa.Text(), nullable=False),
     sa.Column('searcher_name', sa.String(length=40), nullable=False),
     sa.Column('searcher_metric', sa.Text(), nullable=False),
@@ -990,7 +990,7 @@ def upgrade() -> None:
     sa.Column('workspace_id', sa.Integer(), nullable=True),
     sa.Column('trial_id', sa.Integer(), nullable=True),
     sa.Column('job_id', sa.String(length=36), nullable=False),
-    sa.Column('config', Document, nullable=True),
+    sa.Column('config', WholeDocument, nullable=True),
     sa.Column('state', sa.String(length=24), nullable=False),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ended_at', UtcTime(), nullable=True),
