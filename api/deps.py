@@ -33,10 +33,14 @@ def _read_once(dependency: _Dependency) -> _Dependency:
     return dependency
 
 
-@_read_once
 def get_parts(request: Request) -> Parts:
     """The application's parts."""
     return request.app.state.parts
+
+
+@_read_once
+async def _parts(request: Request) -> Parts:
+    return get_parts(request)  # a dependency that is not async takes a thread, which is longer than most of them last
 
 
 _bearer = _read_once(
@@ -186,7 +190,7 @@ async def get_actor(principal: Annotated[Principal, Depends(get_principal)]) -> 
     return (await get_reader(principal)).user
 
 
-PartsDep = Annotated[Parts, Depends(get_parts)]
+PartsDep = Annotated[Parts, Depends(_parts)]
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
 UserDep = Annotated[UserPrincipal, Depends(get_user)]
 ActorDep = Annotated[UserPrincipal, Depends(get_actor)]

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.queries import checkpoints
-from api.queries.paging import Limit, Offset, Window, rows_of
+from api.queries.paging import Limit, Offset, Window, in_loop, rows_of
 from api.schemas.base import answer
 from api.schemas.parameters import ORDER_BY, SORT_BY, STATES
 from database.models import Experiment
@@ -45,4 +45,4 @@ class CheckpointList:
         return answer({"checkpoints": shown, "pagination": pagination})
 
 
-CheckpointsDep = Annotated[CheckpointList, Depends()]
+CheckpointsDep = Annotated[CheckpointList, Depends(in_loop(CheckpointList))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -77,7 +78,24 @@ class Window:
         return Pagination(offset=self.offset, limit=self.limit, start_index=start, end_index=end, total=total)
 
 
-WindowDep = Annotated[Window, Depends()]
+_Made = TypeVar("_Made")
+
+
+def in_loop(made: Callable[..., _Made]) -> Callable[..., Awaitable[_Made]]:
+    """A dependency that makes something of a request's parameters within the event loop: FastAPI would take a thread.
+
+    Args:
+        made: a class whose fields are the parameters; making one must not block.
+    """
+
+    async def make(**parameters: Any) -> _Made:
+        return made(**parameters)
+
+    make.__signature__ = inspect.signature(made, eval_str=True)  # pyright: ignore[reportFunctionMemberAccess]
+    return make
+
+
+WindowDep = Annotated[Window, Depends(in_loop(Window))]
 
 
 def in_order(value: Any, *, descending: bool) -> list[ColumnElement[Any]]:

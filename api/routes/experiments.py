@@ -154,7 +154,7 @@ def _created(
     )
 
 
-def _filter(
+async def _filter(
     name: NamePart = "",
     description: str = "",
     archived: Archived = None,

@@ -18,7 +18,7 @@ from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import tasks as query
 from api.queries.contexts import of_task
-from api.queries.paging import WindowDep
+from api.queries.paging import WindowDep, in_loop
 from api.routing import Route
 from api.schemas import tasks as wire
 from api.schemas.base import answer
@@ -35,7 +35,7 @@ from workflows.lifecycle.task import TaskKind
 
 router = APIRouter(route_class=Route, tags=["tasks"])
 
-FilterDep = Annotated[query.TaskFilter, Depends()]
+FilterDep = Annotated[query.TaskFilter, Depends(in_loop(query.TaskFilter))]
 
 
 @router.post("/api/v1/generic-tasks", response_model=wire.GenericTaskResponse)

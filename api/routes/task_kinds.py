@@ -18,7 +18,7 @@ from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
 from api.parts import Parts
 from api.queries import tasks as query
-from api.queries.paging import WindowDep
+from api.queries.paging import WindowDep, in_loop
 from api.routing import Route
 from api.schemas import tasks as wire
 from api.schemas.base import answer, encode
@@ -31,7 +31,7 @@ from api.services.templates import readable_template
 from database.models import Task
 from workflows.lifecycle.task import TaskKind
 
-FilterDep = Annotated[query.TaskFilter, Depends()]
+FilterDep = Annotated[query.TaskFilter, Depends(in_loop(query.TaskFilter))]
 
 
 @dataclass(frozen=True)

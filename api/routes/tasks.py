@@ -117,7 +117,7 @@ async def post_task_logs(
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def _filter(
+async def _filter(
     allocation_ids: Annotated[list[str] | None, Query(alias="allocationIds")] = None,
     agent_ids: Annotated[list[str] | None, Query(alias="agentIds")] = None,
     container_ids: Annotated[list[str] | None, Query(alias="containerIds")] = None,

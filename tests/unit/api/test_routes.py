@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette._utils import is_async_callable
 from starlette.routing import Match
 
 from api.app import _MODULES
@@ -28,3 +31,21 @@ def test_each_route_takes_what_starlette_would_have_it_take(root_path: str) -> N
         scope = {"type": "http", "method": "GET", "path": root_path + path, "root_path": root_path}
         for route in ROUTES:
             assert _asked(route, scope, by=Route) is _asked(route, scope, by=APIRoute), (path, route.path)
+
+
+def _dependencies(dependant: Dependant) -> Iterator[Callable[..., Any]]:
+    for each in dependant.dependencies:
+        if each.call is not None:
+            yield each.call
+        yield from _dependencies(each)
+
+
+def test_no_request_takes_a_thread_for_what_does_not_block() -> None:
+    """FastAPI runs a dependency that is not async in a thread, which takes longer than most of them do."""
+    in_threads = {
+        getattr(call, "__qualname__", repr(call))
+        for route in ROUTES
+        for call in _dependencies(route.dependant)
+        if not is_async_callable(call)
+    }
+    assert in_threads == {"_tasks_of_task", "_tasks_of_trial"}, "they read the database"
