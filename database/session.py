@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from database.audit import AuditedSession, asking, record
@@ -32,8 +32,26 @@ _JUST_NOW_S = 1.0
 #: Of the `info` of a lazy writer's connection to PostgreSQL: how its transactions begin, and whether the one that
 #: begins now is begun by its first statement, in one message with it.
 BEGIN, BEGINS_ITSELF = "begin", "begins_itself"
-#: SQLSTATE of a write where only reads are allowed.
-_READ_ONLY = "25006"
+#: SQLSTATEs by which connections are of no more use: of a write where only reads are allowed, since the server was
+#: demoted; of a prepared statement whose columns a migration changed; and of one that the server forgot.
+_USELESS = {"25006", "0A000", "26000"}
+#: As often has a connection to have a statement before it is prepared; it keeps the last hundred of them.
+_OFTEN = 5
+
+
+class Reading(Session):
+    """A session that writes nothing: what was changed in it is forgotten."""
+
+    def flush(self, objects: Sequence[Any] | None = None) -> None:
+        """Refuse to write. Raises: RuntimeError, if there is something to write."""
+        if self.new or self.dirty or self.deleted:
+            raise RuntimeError("a session for reading writes nothing")
+
+
+@event.listens_for(Reading, "do_orm_execute")
+def _refuse_to_write(state: ORMExecuteState) -> None:
+    if state.is_insert or state.is_update or state.is_delete:
+        raise RuntimeError(f"a session for reading writes nothing: {state.statement}")
 
 
 class Database:
@@ -47,8 +65,8 @@ class Database:
 
     Beyond the pool there may be ten more connections; who waits for one longer than 10 s gets a TimeoutError.
 
-    On PostgreSQL nothing outlives its transaction on a connection, no setting and no prepared statement: behind a
-    pooler such as PgBouncer the next transaction is on another one. What is to be planned once is a function (ADR 75).
+    On PostgreSQL no setting outlives its transaction on a connection: behind a pooler such as PgBouncer the next
+    transaction is on another one. Statements are prepared only where there is no pooler (ADR 79).
     """
 
     def __init__(self, url: str, *, pool_size: int = 10, replica_url: str | None = None) -> None:
@@ -61,8 +79,9 @@ class Database:
             self._writer = _sqlite_engine(url, "BEGIN IMMEDIATE", 2)
             self._glancer = self._reader
         else:
-            self._reader = self._writer = _postgres_engine(url, pool_size)
-            self._glancer = _glancing(self._reader)
+            self._writer = _postgres_engine(url, pool_size)
+            self._reader = self._writer
+            self._glancer = _glancing(self._writer)
 
     @property
     def engine(self) -> Engine:
@@ -71,9 +90,12 @@ class Database:
 
     @contextmanager
     def read(self) -> Generator[Session]:
-        """A session for reading; rolled back at the end. Objects stay readable after it."""
-        with Session(self._reader, expire_on_commit=False) as session:
+        """A session for reading, perhaps with locks: it refuses to write. Objects stay readable after it."""
+        with Reading(self._reader, expire_on_commit=False, autoflush=False) as session:
             yield session
+            if not self.is_sqlite:  # after a rollback psycopg would prepare all statements anew
+                session.expunge_all()
+                session.commit()
 
     @contextmanager
     def glance(self) -> Generator[Session]:
@@ -145,7 +167,8 @@ def _postgres_engine(url: str, pool_size: int) -> Engine:
         url, pool_size=pool_size, max_overflow=10, pool_timeout=10,
         json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),
     )  # fmt: skip
-    event.listen(engine, "handle_error", _leave_if_read_only)
+    event.listen(engine, "handle_error", _leave_if_useless)
+    event.listen(engine, "connect", _prepare_if_direct)
     _check_idle_connections(engine)
     return engine
 
@@ -181,10 +204,22 @@ def _check_idle_connections(engine: Engine) -> None:
     event.listen(engine, "checkout", check)
 
 
-def _leave_if_read_only(context: ExceptionContext) -> None:
-    """A server that was demoted while it lives takes no more writes: all connections to it are given up."""
-    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+def _leave_if_useless(context: ExceptionContext) -> None:
+    """All connections are given up: the next statement has a new one."""
+    if getattr(context.original_exception, "sqlstate", None) in _USELESS:
         context.is_disconnect = True
+
+
+def _prepare_if_direct(connection: Any, record: ConnectionPoolEntry) -> None:
+    """Have statements prepared on a connection that is the server's own: to plan one again may take as long as it does.
+
+    A pooler answers for the server, and gives the process that it names as the connection's a number of its own.
+    """
+    connection.autocommit = True  # or the question would be a transaction of three messages
+    [[process]] = connection.execute("SELECT pg_backend_pid()").fetchall()
+    connection.autocommit = False
+    if process == connection.info.backend_pid:
+        connection.prepare_threshold = _OFTEN
 
 
 def _postgres_options(url: URL) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, Principal, TrialPrincipal, allocation_ended
@@ -44,8 +44,8 @@ _LIVE = (
         AllocationContainer.rank == bindparam("rank"),
         AllocationContainer.token_hash == bindparam("hash"),
     )
-    .with_for_update(read=True, of=Allocation)
 )
+_LOCKED = _LIVE.with_for_update(read=True, of=Allocation)
 
 
 def fence(session: Session, caller: AllocationPrincipal) -> None:
@@ -55,6 +55,15 @@ def fence(session: Session, caller: AllocationPrincipal) -> None:
     has been given another token since. On PostgreSQL the allocation can't end before this transaction does; on SQLite
     there is one writer at a time.
     """
+    _ask(session, caller, _LOCKED)
+
+
+def refuse_ended(session: Session, caller: AllocationPrincipal) -> None:
+    """Refuse an orphaned copy of a trial whose request is recorded elsewhere. Raises: Unauthenticated."""
+    _ask(session, caller, _LIVE)
+
+
+def _ask(session: Session, caller: AllocationPrincipal, statement: Select[str]) -> None:
     asked = {"allocation_id": caller.allocation_id, "rank": caller.rank, "hash": caller.token_hash}
-    if session.scalar(_LIVE, asked) is None:
+    if session.scalar(statement, asked) is None:
         raise allocation_ended()

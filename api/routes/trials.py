@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.auth.authorization import changeable, check_trials, readable_trial
-from api.auth.containers import fence, own_trial
+from api.auth.containers import fence, own_trial, refuse_ended
 from api.auth.reporters import Reporter, reporter_for
 from api.deps import FencedDep, PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
@@ -348,7 +348,7 @@ async def completed_operation(
 
     def check() -> None:
         with parts.database.read() as session:
-            fence(session, allocation)
+            refuse_ended(session, allocation)
 
     await run_in_threadpool(check)
     report = OperationReport(request_id=allocation.request_id, length=int(length), metric=body.searcher_metric)

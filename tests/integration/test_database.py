@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import delete, func, inspect, select, text, update
+from sqlalchemy import delete, func, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from activities.records import Records
@@ -244,7 +244,13 @@ def test_nothing_is_written_when_an_exception_passes(database: Database) -> None
 def test_nothing_is_written_when_the_session_was_for_reading(database: Database) -> None:
     with database.read() as session:
         session.add(ResourcePool(name="gone"))
-        session.flush()
+        session.get_one(ResourcePool, "default").name = "gone"
+        with pytest.raises(RuntimeError, match="writes nothing"):
+            session.flush()
+    for statement in (insert(ResourcePool).values(name="gone"), update(ResourcePool).values(name="gone"),
+                      delete(ResourcePool)):  # fmt: skip
+        with pytest.raises(RuntimeError, match="writes nothing"), database.read() as session:
+            session.execute(statement)
     with database.read() as session:
         assert session.get(ResourcePool, "gone") is None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from database.session import Database
@@ -82,3 +83,42 @@ def test_lazy_writer_commits_lazily_on_whatever_connection(postgres_database: st
                 with database.read() as session:
                     assert session.scalar(text("SHOW synchronous_commit")) == "on", "others don't notice"
         database.close()
+
+
+def _prepared(database: Database) -> int:
+    """How many statements a connection has prepared after it had one ten times; all by one connection."""
+    with database.read() as session:
+        for _ in range(10):
+            session.scalar(text("SELECT count(*) FROM pg_class"))
+        return session.scalar(text("SELECT count(*) FROM pg_prepared_statements")) or 0
+
+
+def test_statements_are_prepared_where_there_is_no_pooler(postgres_database: str) -> None:
+    direct = Database(postgres_database)
+    assert _prepared(direct) == 1
+    direct.close()
+    with pgbouncer(postgres_database, connections=1) as url:
+        pooled = Database(url)
+        assert _prepared(pooled) == 0
+        pooled.close()
+
+
+def test_statement_whose_columns_a_migration_changed_fails_no_more_than_once(postgres_database: str) -> None:
+    database = Database(postgres_database, pool_size=3)
+    with database.write() as session:
+        session.execute(text("CREATE TABLE changing (value integer)"))
+    sessions = [database.read() for _ in range(3)]
+    for each in sessions:
+        session = each.__enter__()
+        for _ in range(10):
+            session.execute(text("SELECT * FROM changing"))
+    for each in sessions:
+        each.__exit__(None, None, None)
+    with database.write() as session:
+        session.execute(text("ALTER TABLE changing ALTER COLUMN value TYPE text"))
+    with pytest.raises(DBAPIError, match="cached plan"), database.read() as session:
+        session.execute(text("SELECT * FROM changing"))
+    for _ in range(4):
+        with database.read() as session:
+            session.execute(text("SELECT * FROM changing"))
+    database.close()
