@@ -14,8 +14,6 @@ _SECRETS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("checkpoint_storage",), ("access_key", "secret_key", "connection_string", "credential", "account_url")),
     (("environment", "registry_auth"), ("password", "auth", "identitytoken", "registrytoken")),
 )
-#: Most configurations have none: that is found out without reading them.
-_QUOTED = tuple(f'"{field}"' for _, fields in _SECRETS for field in fields)
 
 
 def shown(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,11 +29,14 @@ def named(config: Mapping[str, Any]) -> list[str]:
     return [".".join((*way, field)) for way, secrets in _found(config) for field in secrets]
 
 
-def shown_texts(config: str, original: str) -> tuple[str, str]:
-    """A configuration as JSON and the text that a user sent for it, both without its secrets."""
-    if not any(field in config for field in _QUOTED):
-        return config, original
-    read = orjson.loads(config)
+def shown_texts(read: Mapping[str, Any], config: str, original: str) -> tuple[str, str]:
+    """A configuration as JSON and the text that a user sent for it, both without its secrets.
+
+    Args:
+        read: the configuration; most have no secret, and their texts come back as they are.
+        config: its JSON.
+        original: what its user sent.
+    """
     values = [value for _, secrets in _found(read) for value in secrets.values()]
     if not values:
         return config, original

@@ -128,7 +128,10 @@ def _experiments(session: Session, ids: Collection[int]) -> dict[int, tuple[orjs
     rows = session.execute(
         select(Experiment.id, config, Experiment.searcher_metric).where(among(session, Experiment.id, sorted(ids)))
     ).tuples()
-    return {id_: (as_object(config_secrets.shown_texts(text, "")[0]), metric) for id_, text, metric in rows}
+    return {
+        id_: (as_object(config_secrets.shown_texts(orjson.loads(text), text, "")[0]), metric)
+        for id_, text, metric in rows
+    }
 
 
 def validations_at(session: Session, rows: Sequence[Checkpoint]) -> dict[str, dict[str, Any]]:

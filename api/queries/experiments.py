@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -251,11 +252,10 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
     return conditions
 
 
-def _trial_ids(session: Session, most: int) -> ColumnElement[str | None]:
+def _trial_ids(most: int, *, is_sqlite: bool) -> ColumnElement[str | None]:
     """The ids of an experiment's first `most` trials, as JSON: what `_base` reads however many there are."""
     first = select(Trial.id).where(Trial.experiment_id == Experiment.id).order_by(Trial.id).limit(most)
     ids = first.correlate(Experiment).subquery()
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
     array = func.json_group_array(ids.c.id) if is_sqlite else func.json_agg(ids.c.id)
     return cast(select(array).scalar_subquery(), Text)
 
@@ -265,9 +265,11 @@ _BEST_ID = case((Experiment.smaller_is_better, _first_by(Trial.searcher_metric.a
                 else_=_first_by(Trial.searcher_metric.desc()))  # fmt: skip
 
 
-def _base(session: Session, *, is_summary: bool, most_trials: int) -> Select[*tuple[Any, ...]]:
+@functools.cache
+def _base(*, is_summary: bool, most_trials: int, is_sqlite: bool) -> Select[*tuple[Any, ...]]:
     """What `_fields` shows of an experiment, column by column; its large JSON stays text: nobody looks into it here.
 
+    To put it together takes as long as some lists take: it is done once.
     Joined from the outside, though each has all of them: SQLite's planner then begins with the experiments that are
     asked for. By old statistics it would begin with all users of all workspaces.
     """
@@ -306,7 +308,7 @@ def _base(session: Session, *, is_summary: bool, most_trials: int) -> Select[*tu
             Workspace.name.label("workspace_name"),
             ModelDefinition.size_bytes.label("model_size"),
             Experiment.trial_count,
-            (_trial_ids(session, most_trials) if not is_summary else none).label("trial_ids"),
+            (_trial_ids(most_trials, is_sqlite=is_sqlite) if not is_summary else none).label("trial_ids"),
             (_BEST_ID if not is_summary else null()).label("best_id"),
             (_BEST if not is_summary else null()).label("best_metric"),
         )
@@ -318,7 +320,8 @@ def _base(session: Session, *, is_summary: bool, most_trials: int) -> Select[*tu
 
 
 def _load(session: Session, ids: Sequence[int], *, most_trials: int, is_summary: bool = False) -> list[dict[str, Any]]:
-    base = _base(session, is_summary=is_summary, most_trials=most_trials)
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    base = _base(is_summary=is_summary, most_trials=most_trials, is_sqlite=is_sqlite)
     found = session.execute(base.where(among(session, Experiment.id, ids)))
     names = list(found.keys())
     # a row itself finds each of forty values by its name again
@@ -366,8 +369,8 @@ def public_state(experiment: Any, shown: Mapping[int, str], *, has_trials: bool)
 def _fields(experiment: Any, checkpoints: tuple[int, int], shown: dict[int, str]) -> dict[str, Any]:
     """Those of `wire.Experiment`."""
     end = experiment.ended_at or utc_now()
-    config, original = config_secrets.shown_texts(experiment.config, experiment.original_config)
-    read: dict[str, Any] = orjson.loads(config) if config else {}
+    read: dict[str, Any] = orjson.loads(experiment.config) if experiment.config else {}
+    config, original = config_secrets.shown_texts(read, experiment.config, experiment.original_config)
     return {
         "id": experiment.id,
         "name": experiment.name,

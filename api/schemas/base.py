@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -89,6 +90,8 @@ Map = Annotated[dict[str, Any], BeforeValidator(null_as_empty)]
 
 #: Of these nothing has to be changed. Most of a message is of these, and a call for each would be most of the time.
 _AS_IT_IS = frozenset({str, bool, type(None), datetime, orjson.Fragment})
+#: Nor has an integer below this.
+_LONG = 2**63
 
 
 def plain(value: Any) -> Any:
@@ -103,9 +106,15 @@ def plain(value: Any) -> Any:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
-        return {key: item if type(item) in _AS_IT_IS else plain(item) for key, item in items}
+        return {
+            key: item if type(item) in _AS_IT_IS or (type(item) is int and -_LONG < item < _LONG) else plain(item)
+            for key, item in items
+        }
     if isinstance(value, list | tuple):
-        return [item if type(item) in _AS_IT_IS else plain(item) for item in cast("list[Any]", value)]
+        return [
+            item if type(item) in _AS_IT_IS or (type(item) is int and -_LONG < item < _LONG) else plain(item)
+            for item in cast("list[Any]", value)
+        ]
     return value
 
 
@@ -147,23 +156,30 @@ def sender_of(model: type[Wire], sent: Collection[str] = ()) -> Callable[[Mappin
         sent: its fields that hold messages; their values are given as they are sent.
     """
     defaults: dict[str, Any] = {}
-    names: list[tuple[str, str, Callable[[Any], Any] | None]] = []
+    aliases: dict[str, str] = {}
+    changes: dict[str, Callable[[Any], Any]] = {}
     for name, field in model.model_fields.items():
-        alias = field.serialization_alias or field.alias or name
+        aliases[name] = alias = field.serialization_alias or field.alias or name
+        change = None if name in sent else _serializer(field.metadata, field.annotation)
+        if change is not None:
+            changes[alias] = change
         if not field.is_required():
-            defaults[alias] = field.get_default(call_default_factory=True)
-        names.append((name, alias, None if name in sent else _serializer(field.metadata, field.annotation)))
-    plain_ones = [(name, alias) for name, alias, change in names if change is None]
-    changed = [(name, alias, change) for name, alias, change in names if change is not None]
-    changes = {alias: change for _, alias, change in changed}
-    defaults = {alias: changes[alias](v) if v is not None and alias in changes else v for alias, v in defaults.items()}
+            default = field.get_default(call_default_factory=True)
+            defaults[alias] = default if default is None or change is None else change(default)
+
+    @functools.cache
+    def plan(names: tuple[str, ...]) -> tuple[list[tuple[str, str]], list[tuple[str, Callable[[Any], Any]]]]:
+        """As what fields of these names are sent, and which of them are changed."""
+        taken = [(name, aliases[name]) for name in names if name in aliases]
+        return taken, [(alias, changes[alias]) for _, alias in taken if alias in changes]
 
     def send(fields: Mapping[str, Any]) -> dict[str, Any]:
-        found = defaults | {alias: fields[name] for name, alias in plain_ones if name in fields}
-        for name, alias, change in changed:
-            if name in fields:
-                value = fields[name]
-                found[alias] = None if value is None else change(value)
+        taken, changed = plan(tuple(fields))
+        found = defaults | {alias: fields[name] for name, alias in taken}
+        for alias, change in changed:
+            value = found[alias]
+            if value is not None:
+                found[alias] = change(value)
         return found
 
     return send
