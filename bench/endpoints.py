@@ -172,8 +172,8 @@ def fill_pages(url: str, trials: int) -> tuple[int, int]:
         ]  # fmt: skip
         for table, values in rows:
             session.execute(insert(table), values)
-    statement = "ANALYZE" if url.startswith("sqlite") else "VACUUM ANALYZE"
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(statement))
+    if not database.is_sqlite:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM ANALYZE"))
     database.close()
     return search, trial

@@ -95,8 +95,7 @@ class _Sqlite:
         self._connection.execute(statement)
 
     def finish(self) -> None:
-        self.run("COMMIT")
-        self.run("ANALYZE")
+        self.run("COMMIT")  # and no ANALYZE: nothing in a cluster runs it on SQLite, which plans by rules then
         self.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
 

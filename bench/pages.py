@@ -92,8 +92,9 @@ def _together(url: str, filled: Filled) -> int:
         session.execute(update(Trial).where(Trial.id <= _MANY_TRIALS).values(experiment_id=1))
         of_names = update(Trial).where(Trial.id == _trial_of_names(filled))
         session.execute(of_names.values(summary={"training": names}))
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE" if url.startswith("sqlite") else "VACUUM ANALYZE"))
+    if not database.is_sqlite:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM ANALYZE"))
     database.close()
     return 1
 

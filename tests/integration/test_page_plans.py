@@ -56,8 +56,9 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                 resources={"a": 2**60}, metadata_={}, steps_completed=1, size_bytes=2**60, reported_at=utc_now(),
             )
         )  # fmt: skip
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE" if database.is_sqlite else "VACUUM (ANALYZE)"))
+    if not database.is_sqlite:  # which plans by rules: nothing in a cluster counts its rows
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM (ANALYZE)"))
     yield database
     database.close()
 
