@@ -79,9 +79,8 @@ class Database:
             self._writer = _sqlite_engine(url, "BEGIN IMMEDIATE", 2)
             self._glancer = self._reader
         else:
-            self._writer = _postgres_engine(url, pool_size)
-            self._reader = self._writer
-            self._glancer = _glancing(self._writer)
+            self._reader = self._writer = _postgres_engine(url, pool_size)
+            self._glancer = _glancing(self._reader)
 
     @property
     def engine(self) -> Engine:

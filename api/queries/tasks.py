@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Query
+from fastapi import Depends, Query
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import readable_tasks, with_trials
-from api.queries.paging import Window, chosen, few, rows_of
+from api.queries.paging import Window, chosen, few, in_loop, rows_of
 from api.schemas import tasks as wire
 from api.schemas.base import Pagination
 from api.schemas.parameters import SORT_BY, USER_IDS, USERS
@@ -54,6 +54,9 @@ class TaskFilter:
         if self.ids:
             found.append(Task.id.in_(few("taskIds", self.ids)))
         return found
+
+
+FilterDep = Annotated[TaskFilter, Depends(in_loop(TaskFilter))]
 
 
 def sort_column(name: str) -> Any:

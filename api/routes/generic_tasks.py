@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -18,7 +18,7 @@ from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import tasks as query
 from api.queries.contexts import of_task
-from api.queries.paging import WindowDep, in_loop
+from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import tasks as wire
 from api.schemas.base import answer
@@ -34,8 +34,6 @@ from workflows.config import ConfigError, read_config
 from workflows.lifecycle.task import TaskKind
 
 router = APIRouter(route_class=Route, tags=["tasks"])
-
-FilterDep = Annotated[query.TaskFilter, Depends(in_loop(query.TaskFilter))]
 
 
 @router.post("/api/v1/generic-tasks", response_model=wire.GenericTaskResponse)
@@ -139,7 +137,7 @@ def list_generic_tasks(
     parts: PartsDep,
     user: UserDep,
     window: WindowDep,
-    wanted: FilterDep,
+    wanted: query.FilterDep,
     task_ids: Annotated[list[str] | None, Query(alias="taskIds", description="Only these.")] = None,
 ) -> Response:
     """Generic tasks that the caller may see, the newest first."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -18,7 +18,7 @@ from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
 from api.parts import Parts
 from api.queries import tasks as query
-from api.queries.paging import WindowDep, in_loop
+from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import tasks as wire
 from api.schemas.base import answer, encode
@@ -30,8 +30,6 @@ from api.services.idempotency import Once
 from api.services.templates import readable_template
 from database.models import Task
 from workflows.lifecycle.task import TaskKind
-
-FilterDep = Annotated[query.TaskFilter, Depends(in_loop(query.TaskFilter))]
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class Resource:
         """The routes that all kinds have, but the one that launches."""
 
         def listed(
-            parts: PartsDep, user: UserDep, window: WindowDep, wanted: FilterDep, sort_by: query.SortBy = ""
+            parts: PartsDep, user: UserDep, window: WindowDep, wanted: query.FilterDep, sort_by: query.SortBy = ""
         ) -> Response:
             with parts.database.read() as session:
                 rows, pagination = query.many(session, self.kind, wanted, sort_by, window, user)

@@ -253,6 +253,7 @@ def test_nothing_is_written_when_the_session_was_for_reading(database: Database)
             session.execute(statement)
     with database.read() as session:
         assert session.get(ResourcePool, "gone") is None
+        assert session.get(ResourcePool, "default") is not None
 
 
 async def test_every_increment_counts_when_writers_read_first(database: Database) -> None:

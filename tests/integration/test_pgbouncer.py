@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,10 @@ def test_statement_whose_columns_a_migration_changed_fails_no_more_than_once(pos
     database = Database(postgres_database, pool_size=3)
     with database.write() as session:
         session.execute(text("CREATE TABLE changing (value integer)"))
-    sessions = [database.read() for _ in range(3)]
-    for each in sessions:
-        session = each.__enter__()
-        for _ in range(10):
-            session.execute(text("SELECT * FROM changing"))
-    for each in sessions:
-        each.__exit__(None, None, None)
+    with ExitStack() as opened:  # a connection each
+        for session in [opened.enter_context(database.read()) for _ in range(3)]:
+            for _ in range(10):
+                session.execute(text("SELECT * FROM changing"))
     with database.write() as session:
         session.execute(text("ALTER TABLE changing ALTER COLUMN value TYPE text"))
     with pytest.raises(DBAPIError, match="cached plan"), database.read() as session:

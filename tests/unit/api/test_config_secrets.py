@@ -33,6 +33,7 @@ def test_keys_are_masked_and_nothing_else(section: dict[str, Any], hidden: set[s
 def test_configuration_without_keys_is_not_written_again() -> None:
     text = '{"name":  "a"}'
     assert config_secrets.shown_texts({"name": "a"}, text, "name: a") == (text, "name: a")
+    assert config_secrets.shown_texts({"name": "a"}, text, "name: a")[0] is text
     assert config_secrets.shown({"name": "a"}) == {"name": "a"}
 
 
