@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, compile_path
 from starlette.types import Scope
 
 from api.deps import get_caller, get_fenced_caller
@@ -32,22 +32,41 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": Error, "description": "Not possible now: the message says why"},
 }
 _ERROR_FIELDS = APIRoute("/", lambda: None, responses=ERRORS).response_fields
+_OF_PATH = ("path_regex", "path_format", "param_convertors")
 _OTHER: tuple[Match, Scope] = (Match.NONE, {})
 
 
 class Route(APIRoute):
-    """A route that reads its body as clients send it, and is complete: an application takes it as it is."""
+    """A route that reads its body as clients send it, and is complete: an application takes it as it is.
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    What serves requests is made when the first one comes: of the four hundred routes, which would take half of a start,
+    a cluster is asked a few dozen.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], *, methods: Iterable[str], **options: Any) -> None:
         told = (endpoint.__doc__ or endpoint.__name__).strip()
         options["summary"] = told.split("\n")[0].split(". ")[0].rstrip(".")
         options["generate_unique_id_function"] = operation_id
         options["strict_content_type"] = False
-        super().__init__(path, endpoint, **options)
-        # not by an option: each route would make validators of its own for them, which half a start would go into
-        self.responses = ERRORS | self.responses
-        self.response_fields = _ERROR_FIELDS | self.response_fields
-        self._begin = self.path.partition("{")[0]
+        self.path = path
+        self.endpoint = endpoint
+        self.methods = {method.upper() for method in methods}
+        self.include_in_schema = options.get("include_in_schema", True)
+        self._options = options
+        self._begin = path.partition("{")[0]
+
+    def __getattr__(self, name: str) -> Any:
+        """What there is not yet: Python asks here for nothing else."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _OF_PATH:
+            self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)
+        elif "dependant" not in self.__dict__:
+            super().__init__(self.path, self.endpoint, methods=self.methods, **self._options)
+            # not by an option: each route would make validators of its own for them
+            self.responses = ERRORS | self.responses
+            self.response_fields = _ERROR_FIELDS | self.response_fields
+        return object.__getattribute__(self, name)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Starlette's own. Each request asks hundreds of routes, most of which differ in how their paths begin."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +33,29 @@ def test_each_route_takes_what_starlette_would_have_it_take(root_path: str) -> N
         scope = {"type": "http", "method": "GET", "path": root_path + path, "root_path": root_path}
         for route in ROUTES:
             assert _asked(route, scope, by=Route) is _asked(route, scope, by=APIRoute), (path, route.path)
+
+
+def test_a_start_makes_no_route_that_nobody_asked_for() -> None:
+    count = (
+        "from api.app import _MODULES\nfrom api.routing import Route\n"
+        "routes = [route for module in _MODULES for route in module.router.routes]\n"
+        "print([route.path for route in routes if isinstance(route, Route) and 'dependant' in vars(route)])"
+    )
+    done = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n", "each takes a millisecond or two"
+
+
+def test_route_is_whole_when_it_is_asked_anything() -> None:
+    def endpoint() -> dict[str, int]:
+        """Answer. At length."""
+        return {}
+
+    route = Route("/of/{number}", endpoint, methods=["get"], status_code=201, tags=["users"])
+    assert (route.summary, route.status_code, route.methods) == ("Answer", 201, {"GET"})
+    assert route.response_field is not None
+    assert route.path_format == "/of/{number}"
+    assert set(route.response_fields) == {"4XX", "5XX"}
+    assert not hasattr(route, "nothing_of_a_route")
 
 
 def _dependencies(dependant: Dependant) -> Iterator[Callable[..., Any]]:
