@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 from collections.abc import Iterator
 
@@ -50,8 +51,10 @@ def in_docker(
     with recording(record, port) as proxy, recording(record, port, gateway) as for_containers:
         proxy.generation = for_containers.generation = request.param
         cluster.environment["UNDETERRED_CONTAINER_API_URL"] = for_containers.url
-        with cluster.started():
-            client = Published(request.param, cluster, proxy, record, folder)
+        with (
+            cluster.started(),
+            contextlib.closing(Published(request.param, cluster, proxy, record, folder)) as client,
+        ):
             client.det("user", "login", "admin", stdin=f"{PASSWORD}\n")
             yield client
 

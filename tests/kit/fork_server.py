@@ -1,0 +1,100 @@
+"""Runs a program many times that takes long to load: each run is a copy of a process that has loaded it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: Runs with the program's own interpreter, and so with nothing of ours. A request names the files of a run's streams; the
+#: answers are its process and, when it is over, its exit code. The copy goes on behind the loop, as the program itself.
+_SERVER = """
+import importlib, json, os, sys
+main, *_ = [importlib.import_module(name) for name in {modules}]
+
+for line in iter(lambda: os.read(0, 1 << 20), b""):
+    asked = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    os.write(1, b"%d\\n" % child)
+    os.write(1, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    os._exit(0)
+
+os.setsid()
+os.chdir(asked["cwd"])
+os.environ.clear()
+os.environ.update(asked["environment"])
+for number, path in enumerate(asked["streams"]):
+    stream = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_TRUNC)
+    os.dup2(stream, number)
+    os.close(stream)
+sys.argv = asked["words"]
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+class ForkServer:
+    """A process that has loaded modules, and runs `main` of the first in copies of itself, one at a time.
+
+    `main` takes the words of a command. What else it loads late would be loaded by every copy.
+    """
+
+    def __init__(self, python: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._server = subprocess.Popen(
+            [python, "-c", _SERVER.format(modules=list(modules))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # a thread would be missing in the copies
+            bufsize=0,
+        )
+
+    def run(
+        self, words: Sequence[str], *, stdin: str, cwd: Path, environment: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """What `subprocess.run` gives of a program that is started anew, in a session of its own.
+
+        Raises: subprocess.TimeoutExpired.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+            for stream, text in zip(streams, (stdin, "", ""), strict=True):
+                stream.write_text(text)
+            asked = {"words": list(words), "cwd": str(cwd), "environment": dict(environment)}
+            asked["streams"] = [str(stream) for stream in streams]
+            assert self._server.stdin is not None
+            self._server.stdin.write(json.dumps(asked).encode())
+            child = self._answer(10 + timeout_s)
+            try:
+                code = self._answer(timeout_s)
+            except TimeoutError:
+                os.killpg(child, 9)
+                self._answer(10)
+                raise subprocess.TimeoutExpired(list(words), timeout_s) from None
+            return subprocess.CompletedProcess(list(words), code, streams[1].read_text(), streams[2].read_text())
+
+    def _answer(self, timeout_s: float) -> int:
+        """A line of the server's."""
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._server.stdout], [], [], timeout_s)
+            if not ready:
+                raise TimeoutError
+            assert self._server.stdout is not None
+            # one byte at a time: behind an answer there may be the next one
+            byte = self._server.stdout.read(1)
+            assert byte, "the server of copies has ended"
+            line += byte
+        return int(line)
+
+    def close(self) -> None:
+        """End it."""
+        for stream in (self._server.stdin, self._server.stdout):
+            assert stream is not None
+            stream.close()
+        self._server.wait(10)
