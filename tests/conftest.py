@@ -6,8 +6,8 @@ import contextlib
 import gc
 import itertools
 import os
+import time
 import uuid
-import zlib
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from sqlalchemy.engine import make_url
 from api.auth import authentication
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import restartable_postgres, temporal_server
-from tests.streams import pytest_xdist_make_scheduler, turn_of  # noqa: F401 (the first is a hook)
+from tests.streams import is_of_its_engine, late_of, pytest_xdist_make_scheduler, turn_of  # noqa: F401 (one is a hook)
 
 _numbers = itertools.count(1)
 
@@ -49,18 +49,25 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+#: When the time for tests is over, in seconds since 1970: those that come last are left out from then on. CI has such a
+#: time, so that a slow machine still tells of everything once; `make test` by hand has none.
+UNTIL = float(os.environ.get("UNDETERRED_TESTS_UNTIL") or "inf")
+_late = pytest.StashKey[set[str]]()
+
+
+@pytest.hookimpl(trylast=True)  # behind those that leave out what is marked `long`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is not about statements runs on one of the engines, by its name half on each; all on both in the soak.
 
     That is what runs a whole platform, and what refuses requests. The statements themselves are tested on both, by the
-    other tests of the API and by those of the database. What takes long begins first.
+    other tests of the API and by those of the database. What takes long begins first; see also `streams.late_of`.
     """
-    items.sort(key=lambda item: turn_of(item.nodeid))
-    if os.environ.get("UNDETERRED_SOAK"):
-        return
-    left_out = [item for item in items if _is_left_out(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not _is_left_out(item)]
+    if not os.environ.get("UNDETERRED_SOAK"):
+        left_out = [item for item in items if _is_left_out(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _is_left_out(item)]
+    late = config.stash[_late] = late_of([item.nodeid for item in items])
+    items.sort(key=lambda item: (item.nodeid in late, turn_of(item.nodeid)))
 
 
 #: Of the API: who may what, and what is refused before anything is stored or looked up.
@@ -74,8 +81,14 @@ def _is_left_out(item: pytest.Item) -> bool:
     is_of_platform = "temporal_address" in getattr(item, "fixturenames", ())
     if engine is None or not (is_of_platform or item.path.name in _ABOUT_REQUESTS):
         return False
-    name = item.nodeid.replace(engine, "")
-    return engine != ("sqlite", "postgres")[zlib.crc32(name.encode()) % 2]
+    return not is_of_its_engine(item.nodeid, engine)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before anything is started for it."""
+    if time.time() > UNTIL and item.nodeid in item.config.stash[_late]:
+        pytest.skip("not reached in time: it is long, or has run on the other engine. `make test` runs it")
 
 
 @pytest.fixture(scope="session", autouse=True)

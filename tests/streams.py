@@ -1,7 +1,9 @@
-"""How `make test` shares the tests out among processes that run at the same time (pytest-xdist)."""
+"""How `make test` shares the tests out among processes that run at the same time (pytest-xdist), and which come last."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -28,6 +30,64 @@ _ORDER = (
     "tests/integration/api/",
 )
 
+ENGINES = ("sqlite", "postgres")
+
+#: What comes last: it takes long, and what it is about is touched by a shorter one as well.
+_LATE = (
+    "tests/chaos/test_crowd.py",
+    "tests/chaos/test_outage.py",
+    "tests/chaos/test_release.py",
+    "tests/chaos/test_sessions.py",
+    "tests/chaos/test_soak.py",
+    "tests/compat/test_docker.py",
+    "tests/docs/test_tutorials.py",
+    "tests/integration/test_large_search.py",
+    "tests/kubernetes/",
+)
+#: Of the API: their statements are written for each engine. They run on both before anything runs twice.
+_OF_EACH_ENGINE = (
+    "tests/integration/api/test_experiment_lists.py",
+    "tests/integration/api/test_log_blocks.py",
+    "tests/integration/api/test_logs.py",
+    "tests/integration/api/test_metric_blocks.py",
+    "tests/integration/api/test_metrics.py",
+    "tests/integration/api/test_runs.py",
+    "tests/integration/api/test_slots_over_time.py",
+    "tests/integration/api/test_system_metrics.py",
+    "tests/integration/test_database.py",
+    "tests/integration/test_expand.py",
+    "tests/integration/test_notices.py",
+    "tests/integration/test_sorted_trials.py",
+)
+
+
+def engine_of(nodeid: str) -> str:
+    """The engine that a test runs on, if it has one for each."""
+    return next((name for name in ENGINES if f"[{name}" in nodeid or f"-{name}" in nodeid), "")
+
+
+def is_of_its_engine(nodeid: str, engine: str) -> bool:
+    """Whether a test runs on this engine where it runs on one: by its name, half of them on each."""
+    return engine == ENGINES[zlib.crc32(nodeid.replace(engine, "").encode()) % 2]
+
+
+def late_of(nodeids: Collection[str]) -> set[str]:
+    """Those of a run's tests that come last, and are left out where the time for tests is over (`conftest.UNTIL`).
+
+    They are of two kinds: what runs on the other engine before, and what is named here.
+    """
+    every = set(nodeids)
+    late: set[str] = set()
+    for nodeid in every:
+        if nodeid.startswith(_LATE):
+            late.add(nodeid)
+        engine = engine_of(nodeid)
+        if engine and not nodeid.startswith(_OF_EACH_ENGINE) and not is_of_its_engine(nodeid, engine):
+            other = ENGINES[1 - ENGINES.index(engine)]
+            if nodeid.replace(engine, other) in every:
+                late.add(nodeid)
+    return late
+
 
 def stream_of(nodeid: str) -> str:
     """Tests with the same answer run in one process and in their order: they share servers that are slow to start."""
@@ -37,8 +97,7 @@ def stream_of(nodeid: str) -> str:
     if path in _ON_BOTH:
         return path
     # all of one engine comes before all of the other: each has an API that files share
-    engine = next((name for name in ("sqlite", "postgres") if f"[{name}" in nodeid or f"-{name}" in nodeid), "")
-    return f"{path} {engine}"
+    return f"{path} {engine_of(nodeid)}"
 
 
 def turn_of(nodeid: str) -> int:
@@ -50,8 +109,12 @@ def turn_of(nodeid: str) -> int:
 class Streams(LoadScopeScheduling):
     """Gives a process one stream after the other."""
 
+    _late: set[str] | None = None
+
     def _split_scope(self, nodeid: str) -> str:
-        return stream_of(nodeid)
+        if self._late is None:
+            self._late = late_of(next(iter(self.registered_collections.values())))
+        return stream_of(nodeid) + (" late" if nodeid in self._late else "")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Any:

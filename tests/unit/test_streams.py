@@ -1,0 +1,47 @@
+"""Which tests come last, and are left out where their time is over."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from tests.kit.servers import REPOSITORY
+from tests.streams import ENGINES, engine_of, late_of
+
+_API = "tests/integration/api/test_tokens.py"
+
+
+def test_each_test_of_two_engines_runs_on_one_of_them_before_any_runs_twice() -> None:
+    names = [f"{_API}::test_{number}" for number in range(200)]
+    late = late_of([f"{name}[{engine}]" for name in names for engine in ENGINES])
+    first = [{engine for engine in ENGINES if f"{name}[{engine}]" not in late} for name in names]
+    assert all(len(engines) == 1 for engines in first)
+    assert 50 < sum("sqlite" in engines for engines in first) < 150, "about half on each"
+
+
+def test_what_is_tested_on_one_engine_alone_is_not_put_off() -> None:
+    names = [f"{_API}::test_{number}[postgres-{number}]" for number in range(50)]
+    assert not late_of(names)
+    assert engine_of(names[0]) == "postgres"
+
+
+def test_statements_that_are_written_for_each_engine_run_on_both_first() -> None:
+    assert not late_of([f"tests/integration/test_database.py::test_upsert[{engine}]" for engine in ENGINES])
+
+
+def test_late_tests_are_told_of_and_the_others_run_when_the_time_is_over() -> None:
+    environment = {**os.environ, "UNDETERRED_TESTS_UNTIL": "1"}
+    words = ["-q", "-rs", "-p", "no:cacheprovider", "tests/docs/test_tutorials.py", f"{__file__}::{_FIRST}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, cwd=REPOSITORY, env=environment
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^1 passed, \d+ skipped", done.stdout, re.MULTILINE), (
+        "left out before anything is started for them"
+    )
+    assert "not reached in time" in done.stdout
+
+
+_FIRST = test_what_is_tested_on_one_engine_alone_is_not_put_off.__name__
