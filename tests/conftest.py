@@ -20,7 +20,7 @@ from sqlalchemy.engine import make_url
 from api.auth import authentication
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import restartable_postgres, temporal_server
-from tests.streams import is_of_its_engine, late_of, pytest_xdist_make_scheduler, turn_of  # noqa: F401 (one is a hook)
+from tests.streams import engine_for, late_of, pytest_xdist_make_scheduler, turn_of  # noqa: F401 (one is a hook)
 
 _numbers = itertools.count(1)
 
@@ -81,7 +81,7 @@ def _is_left_out(item: pytest.Item) -> bool:
     is_of_platform = "temporal_address" in getattr(item, "fixturenames", ())
     if engine is None or not (is_of_platform or item.path.name in _ABOUT_REQUESTS):
         return False
-    return not is_of_its_engine(item.nodeid, engine)
+    return engine != engine_for(item.nodeid.replace(engine, ""))
 
 
 @pytest.hookimpl(tryfirst=True)

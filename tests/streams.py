@@ -66,15 +66,16 @@ def engine_of(nodeid: str) -> str:
     return next((name for name in ENGINES if f"[{name}" in nodeid or f"-{name}" in nodeid), "")
 
 
-def is_of_its_engine(nodeid: str, engine: str) -> bool:
-    """Whether a test runs on this engine where it runs on one: by its name, half of them on each."""
-    return engine == ENGINES[zlib.crc32(nodeid.replace(engine, "").encode()) % 2]
+def engine_for(name: str) -> str:
+    """The engine for what runs on one of them: half of the names have each."""
+    return ENGINES[zlib.crc32(name.encode()) % 2]
 
 
 def late_of(nodeids: Collection[str]) -> set[str]:
     """Those of a run's tests that come last, and are left out where the time for tests is over (`conftest.UNTIL`).
 
-    They are of two kinds: what runs on the other engine before, and what is named here.
+    They are of two kinds: what is named here, and a file's tests on its second engine. By files, as those of one share
+    what is slow to start.
     """
     every = set(nodeids)
     late: set[str] = set()
@@ -82,7 +83,7 @@ def late_of(nodeids: Collection[str]) -> set[str]:
         if nodeid.startswith(_LATE):
             late.add(nodeid)
         engine = engine_of(nodeid)
-        if engine and not nodeid.startswith(_OF_EACH_ENGINE) and not is_of_its_engine(nodeid, engine):
+        if engine and engine != engine_for(nodeid.partition("::")[0]) and not nodeid.startswith(_OF_EACH_ENGINE):
             other = ENGINES[1 - ENGINES.index(engine)]
             if nodeid.replace(engine, other) in every:
                 late.add(nodeid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from http.cookiejar import DefaultCookiePolicy
@@ -30,10 +31,11 @@ from workers.logs import configure_logging
 
 
 def a_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, name: str) -> str:
-    """The address of a new database on the engine that `request.param` names."""
+    """The address of a new database on the engine that `request.param` names. `name`: what it is for."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path_factory.mktemp(name) / 'undeterred.db'}"
     server = request.getfixturevalue("postgres_url")
+    name = f"{name}_{uuid.uuid4().hex[:12]}"  # a fixture may be made twice, for the tests that come last
     admin = create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
