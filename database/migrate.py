@@ -21,6 +21,7 @@ from database.session import Database
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from sqlalchemy.sql.schema import SchemaItem
 
 #: Alembic's folder.
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -155,7 +156,13 @@ def schema_differences(database: Database) -> list[str]:
     from alembic.migration import MigrationContext
 
     with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        engine = connection.dialect.name
+
+        def is_of_engine(item: SchemaItem, *_: object) -> bool:
+            return item.info.get("only_on", engine) == engine
+
+        opts = {"compare_type": False, "include_object": is_of_engine}
+        context = MigrationContext.configure(connection, opts=opts)
         return [str(difference) for difference in compare_metadata(context, Base.metadata)]
 
 

@@ -22,6 +22,9 @@ class Experiment(Base):
         Index(
             "ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at", "trial_count", "state"
         ),
+        # What looks for a part of a name reads this in place of whole rows, between whose columns configurations lie.
+        # PostgreSQL keeps such values elsewhere, and its indexes hold no long ones.
+        Index("ix_experiments_by_name", "project_id", "name", info={"only_on": "sqlite"}).ddl_if(dialect="sqlite"),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from api.queries import checkpoints, columns, experiments, jobs, tasks, trials
 from api.queries.paging import Window
 from api.schemas.base import encode
 from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
+from database.migrate import migrate
 from database.models import Checkpoint, Experiment, Task, Trial, User
 from database.session import Database
 from database.types import utc_now
@@ -139,3 +141,22 @@ def test_checkpoint_is_sent_with_sizes_as_text(database: Database) -> None:
 def ids_of(sent: Any) -> Any:
     """A value as clients read it."""
     return orjson.loads(encode({"it": sent}))["it"]
+
+
+def test_a_part_of_a_name_is_looked_for_in_an_index(tmp_path: Path) -> None:
+    """On SQLite, whose rows have the whole configuration between their other columns."""
+    database = Database(f"sqlite:///{tmp_path / 'undeterred.db'}")
+    migrate(database)
+    plans: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
+        if statement.startswith("SELECT"):
+            plans.append(str(cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()))
+
+    wanted = experiments.ExperimentFilter(name="resnet", project_id=1, archived=False)
+    with database.read() as session:
+        event.listen(session.get_bind(), "before_cursor_execute", note)
+        experiments.many(session, wanted, ADMIN, start=0, end=50, sort_by="SORT_BY_NAME")
+    database.close()
+    assert "SEARCH experiments USING INDEX ix_experiments_by_name (project_id=?)" in plans[0]
+    assert "TEMP B-TREE" not in plans[0], "the page is the first fifty that match"

@@ -637,6 +637,8 @@ def upgrade() -> None:
     )
     with op.batch_alter_table('experiments', schema=None) as batch_op:
         batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count', 'state'], unique=False)
+        if op.get_context().dialect.name == 'sqlite':  # see the model
+            batch_op.create_index('ix_experiments_by_name', ['project_id', 'name'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
@@ -1296,6 +1298,8 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_experiments_state'))
         batch_op.drop_index(batch_op.f('ix_experiments_owner_id'))
         batch_op.drop_index('ix_experiments_of_project')
+        if op.get_context().dialect.name == 'sqlite':
+            batch_op.drop_index('ix_experiments_by_name')
 
     op.drop_table('experiments')
     with op.batch_alter_table('campaigns', schema=None) as batch_op:
