@@ -9,6 +9,8 @@ from cli import render, session
 from cli.render import Form
 
 PAGE_SIZE = 200
+#: Of a long list each page is twice as large as the one before, up to this: a page costs its start again.
+_LARGEST = 1600
 
 
 def fetch(path: str, key: str, form: Form = render.TABLE, **params: Any) -> list[dict[str, Any]]:
@@ -31,6 +33,7 @@ def items(read: Callable[[int, int], dict[str, Any]], key: str, form: Form = ren
         answer = read(size if most is None else min(size, most - len(found)), form.offset + len(found))
         page: list[dict[str, Any]] = answer.get(key) or []
         found += page
+        size = size if form.limit else min(2 * size, _LARGEST)
         if not page or form.offset + len(found) >= int(render.part(answer, "pagination").get("total") or 0):
             break
     return found
