@@ -32,17 +32,43 @@ _ORDER = (
 
 ENGINES = ("sqlite", "postgres")
 
-#: What comes last: it takes long, and what it is about is touched by a shorter one as well.
+#: What comes last: each takes long, as it drives a cluster from outside, or several hosts and servers. What they are about
+#: is begun by a shorter one: a search, a trial's life and its ends, a pause, both published clients.
 _LATE = (
-    "tests/chaos/test_crowd.py",
+    "tests/chaos/test_c",
+    "tests/chaos/test_f",
     "tests/chaos/test_outage.py",
     "tests/chaos/test_release.py",
-    "tests/chaos/test_sessions.py",
-    "tests/chaos/test_soak.py",
+    "tests/chaos/test_s",
+    "tests/chaos/test_tasks.py",
+    "tests/chaos/test_upgrade.py",
     "tests/compat/test_docker.py",
     "tests/docs/test_tutorials.py",
+    "tests/e2e/test_docker.py",
+    "tests/e2e/test_embedded_tls.py",
+    "tests/e2e/test_interactive.py",
+    "tests/e2e/test_light_install.py",
+    "tests/e2e/test_pytorch",
+    "tests/e2e/test_torch_distributed.py",
+    "tests/e2e/test_trial_python.py",
+    "tests/integration/importing/",
+    "tests/integration/test_autoscaler.py",
+    "tests/integration/test_backup.py",
+    "tests/integration/test_gang.py",
+    "tests/integration/test_gateway.py",
+    "tests/integration/test_health.py",
+    "tests/integration/test_hostile_agent.py",
+    "tests/integration/test_images.py",
     "tests/integration/test_large_search.py",
+    "tests/integration/test_packed_reports.py",
+    "tests/integration/test_pgbouncer.py",
+    "tests/integration/test_replica",
+    "tests/integration/test_rolling_restart.py",
+    "tests/integration/test_tls.py",
+    "tests/integration/trackers/",
     "tests/kubernetes/",
+    "tests/web/test_every_page.py",
+    "tests/web/test_pictures.py",
 )
 #: Of the API: their statements are written for each engine. They run on both before anything runs twice.
 _OF_EACH_ENGINE = (
