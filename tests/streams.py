@@ -42,7 +42,6 @@ _LATE = (
     "tests/chaos/test_s",
     "tests/chaos/test_tasks.py",
     "tests/chaos/test_upgrade.py",
-    "tests/compat/test_docker.py",
     "tests/docs/test_tutorials.py",
     "tests/e2e/test_docker.py",
     "tests/e2e/test_embedded_tls.py",
