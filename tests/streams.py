@@ -34,7 +34,12 @@ ENGINES = ("sqlite", "postgres")
 
 #: What comes last: each takes long, as it drives a cluster from outside, or several hosts and servers. What they are about
 #: is begun by a shorter one: a search, a trial's life and its ends, a pause, both published clients.
-_LATE = (
+LATE = (
+    "harness/tests/test_accelerate.py",
+    "harness/tests/test_deepspeed_resume.py",
+    "harness/tests/test_notebook.py",
+    "harness/tests/test_storage_unchanged.py",
+    "harness/tests/test_tensorboard_task.py",
     "tests/chaos/test_c",
     "tests/chaos/test_f",
     "tests/chaos/test_outage.py",
@@ -47,9 +52,12 @@ _LATE = (
     "tests/e2e/test_embedded_tls.py",
     "tests/e2e/test_interactive.py",
     "tests/e2e/test_light_install.py",
+    "tests/e2e/test_mcp.py",
     "tests/e2e/test_pytorch",
+    "tests/e2e/test_search.py",
     "tests/e2e/test_torch_distributed.py",
     "tests/e2e/test_trial_python.py",
+    "tests/integration/api/test_schemathesis.py",
     "tests/integration/importing/",
     "tests/integration/test_autoscaler.py",
     "tests/integration/test_backup.py",
@@ -66,11 +74,13 @@ _LATE = (
     "tests/integration/test_tls.py",
     "tests/integration/trackers/",
     "tests/kubernetes/",
+    "tests/web/test_changes.py",
     "tests/web/test_every_page.py",
+    "tests/web/test_operators.py",
     "tests/web/test_pictures.py",
 )
 #: Of the API: their statements are written for each engine. They run on both before anything runs twice.
-_OF_EACH_ENGINE = (
+OF_EACH_ENGINE = (
     "tests/integration/api/test_experiment_lists.py",
     "tests/integration/api/test_log_blocks.py",
     "tests/integration/api/test_logs.py",
@@ -105,10 +115,10 @@ def late_of(nodeids: Collection[str]) -> set[str]:
     every = set(nodeids)
     late: set[str] = set()
     for nodeid in every:
-        if nodeid.startswith(_LATE):
+        if nodeid.startswith(LATE):
             late.add(nodeid)
         engine = engine_of(nodeid)
-        if engine and engine != engine_for(nodeid.partition("::")[0]) and not nodeid.startswith(_OF_EACH_ENGINE):
+        if engine and engine != engine_for(nodeid.partition("::")[0]) and not nodeid.startswith(OF_EACH_ENGINE):
             other = ENGINES[1 - ENGINES.index(engine)]
             if nodeid.replace(engine, other) in every:
                 late.add(nodeid)
