@@ -44,7 +44,8 @@ _HARNESS = "harness/tests/test_notebook.py"
 
 
 def test_late_tests_are_told_of_and_the_others_run_when_the_time_is_over() -> None:
-    environment = {**os.environ, "UNDETERRED_TESTS_UNTIL": "1"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**own, "UNDETERRED_TESTS_UNTIL": "1"}
     words = ["-q", "-rs", "-p", "no:cacheprovider", "tests/docs/test_tutorials.py", _HARNESS, f"{__file__}::{_FIRST}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, cwd=REPOSITORY, env=environment
