@@ -274,9 +274,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
         # spans of its own would be of every request, reports and polls as well: see `api.tracing`
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         redirect_slashes=False,
-        docs_url=None,  # as the framework makes them, they would fetch programs from elsewhere: `routes.pages`
+        # as the framework makes them, they fetch programs from elsewhere, and hold up all requests: see `routes.pages`
+        docs_url=None,
         redoc_url=None,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,
         openapi_tags=TAGS,
         # routes as their modules made them: `include_router` makes each of them again, for every application
         routes=[route for module in _MODULES for route in module.router.routes],

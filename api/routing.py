@@ -7,6 +7,7 @@ permission are refused before the body is read.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, cast
 
@@ -33,13 +34,15 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _ERROR_FIELDS = APIRoute("/", lambda: None, responses=ERRORS).response_fields
 _OF_PATH = ("path_regex", "path_format", "param_convertors")
+#: One at a time: a request and the page of all routes may ask for the same one.
+_MAKING = threading.RLock()
 _OTHER: tuple[Match, Scope] = (Match.NONE, {})
 
 
 class Route(APIRoute):
     """A route that reads its body as clients send it, and is complete: an application takes it as it is.
 
-    What serves requests is made when the first one comes: of the four hundred routes, which would take half of a start,
+    What serves requests is made when the first one comes: of four hundred routes, which would take a fifth of a start,
     a cluster is asked a few dozen.
     """
 
@@ -53,6 +56,7 @@ class Route(APIRoute):
         self.methods = {method.upper() for method in methods}
         self.include_in_schema = options.get("include_in_schema", True)
         self._options = options
+        self._is_made = False
         self._begin = path.partition("{")[0]
 
     def __getattr__(self, name: str) -> Any:
@@ -61,12 +65,18 @@ class Route(APIRoute):
             raise AttributeError(name)
         if name in _OF_PATH:
             self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)
-        elif "dependant" not in self.__dict__:
-            super().__init__(self.path, self.endpoint, methods=self.methods, **self._options)
-            # not by an option: each route would make validators of its own for them
-            self.responses = ERRORS | self.responses
-            self.response_fields = _ERROR_FIELDS | self.response_fields
+        else:
+            with _MAKING:
+                if not self._is_made:
+                    self._is_made = True  # what Python asks for meanwhile there is not
+                    self._make()
         return object.__getattribute__(self, name)
+
+    def _make(self) -> None:
+        super().__init__(self.path, self.endpoint, methods=self.methods, **self._options)
+        # not by an option: each route would make validators of its own for them
+        self.responses = ERRORS | self.responses
+        self.response_fields = _ERROR_FIELDS | self.response_fields
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Starlette's own. Each request asks hundreds of routes, most of which differ in how their paths begin."""

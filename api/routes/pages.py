@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from importlib.resources import files
 
-from fastapi import APIRouter
+import orjson
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
 from starlette.responses import Response
 
 from api.middleware.browsers import SWAGGER_POLICY
@@ -42,3 +45,15 @@ def swagger_ui() -> Response:
 def swagger_ui_style() -> Response:
     """Its style."""
     return Response(_file("fastapi_offline", "static", "swagger-ui.css"), media_type="text/css")
+
+
+@router.get("/api/v1/openapi.json")
+async def openapi(request: Request) -> Response:
+    """The same for programs. It takes a second to make: once, and beside what else is asked."""
+    if not hasattr(request.app.state, "openapi"):
+        request.app.state.openapi = asyncio.ensure_future(asyncio.to_thread(_made, request.app))
+    return Response(await asyncio.shield(request.app.state.openapi), media_type="application/json")
+
+
+def _made(app: FastAPI) -> bytes:
+    return orjson.dumps(app.openapi())

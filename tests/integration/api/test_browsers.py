@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
+from typing import Any
 
 import pytest
 
@@ -88,6 +91,28 @@ async def test_every_answer_has_the_headers_that_browsers_obey(api: Served) -> N
         assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
         assert headers["x-frame-options"] == "DENY"
         assert "access-control-allow-origin" not in headers
+
+
+async def test_description_of_the_api_is_made_once_and_holds_nobody_up(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow() -> dict[str, Any]:
+        made.append(time.monotonic())
+        time.sleep(2)
+        return {"openapi": "3.1.0"}
+
+    made: list[float] = []
+    monkeypatch.delattr(api.app.state, "openapi", raising=False)
+    monkeypatch.setattr(api.app, "openapi", slow)
+    asking = [asyncio.create_task(api.http.get("/api/v1/openapi.json")) for _ in range(5)]
+    await asyncio.sleep(0.1)
+    assert (await api.http.get("/health/live")).status_code == 200
+    assert not any(task.done() for task in asking), "others are answered before it is made"
+    answers = await asyncio.gather(*asking)
+    assert {answer.text for answer in answers} == {'{"openapi":"3.1.0"}'}
+    assert answers[0].headers["content-type"] == "application/json"
+    assert len(made) == 1
+    del api.app.state.openapi
 
 
 async def test_page_fetches_nothing_from_elsewhere(api: Served) -> None:

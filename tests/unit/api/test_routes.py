@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -56,6 +58,26 @@ def test_route_is_whole_when_it_is_asked_anything() -> None:
     assert route.path_format == "/of/{number}"
     assert set(route.response_fields) == {"4XX", "5XX"}
     assert not hasattr(route, "nothing_of_a_route")
+
+
+def test_route_that_two_threads_ask_for_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(route: Route) -> None:
+        made.append(route)
+        time.sleep(0.1)
+        make(route)
+
+    def endpoint() -> dict[str, int]:
+        """Answer."""
+        return {}
+
+    made: list[Route] = []
+    make = Route._make
+    monkeypatch.setattr(Route, "_make", slow)
+    route = Route("/of/{number}", endpoint, methods=["GET"])
+    with ThreadPoolExecutor(4) as threads:
+        apps = list(threads.map(lambda _: route.app, range(4)))
+    assert len(made) == 1
+    assert all(app is apps[0] for app in apps)
 
 
 def _dependencies(dependant: Dependant) -> Iterator[Callable[..., Any]]:
