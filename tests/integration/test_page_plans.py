@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import event, insert, select, text
+from sqlalchemy import insert, select, text
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -16,12 +16,12 @@ from api.queries import checkpoints, columns, experiments, jobs, tasks, trials
 from api.queries.paging import Window
 from api.schemas.base import encode
 from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
-from database.migrate import migrate
 from database.models import Checkpoint, Experiment, Task, Trial, User
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
-from tests.integration.test_sorted_trials import counted
+from tests.integration.test_sorted_trials import asked_of, counted
+from tests.kit.records import seeded
 from workflows.lifecycle.task import TaskKind
 
 MANY, EXPERIMENTS, COMMANDS = 5000, 100, 5
@@ -99,19 +99,9 @@ PAGES: dict[str, tuple[Callable[[Session], Any], int, int]] = {
 @pytest.mark.parametrize("page", PAGES)
 def test_page_reads_no_more_of_very_many_trials(database: Database, page: str) -> None:
     read, shown, statements = PAGES[page]
-    asked: list[tuple[str, Any]] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
-        if statement.startswith("SELECT"):
-            asked.append((statement, parameters))
-
-    with database.read() as session:
-        engine = session.get_bind()
-        event.listen(engine, "before_cursor_execute", note)
-        try:
-            found = read(session)
-        finally:
-            event.remove(engine, "before_cursor_execute", note)
+    with database.read() as session, asked_of(session) as every:
+        found = read(session)
+    asked = [(statement, parameters) for statement, parameters in every if statement.startswith("SELECT")]
     assert len(found) == shown
     assert len(asked) <= statements, [statement for statement, _ in asked]
     for statement, parameters in asked:
@@ -145,18 +135,11 @@ def ids_of(sent: Any) -> Any:
 
 def test_a_part_of_a_name_is_looked_for_in_an_index(tmp_path: Path) -> None:
     """On SQLite, whose rows have the whole configuration between their other columns."""
-    database = Database(f"sqlite:///{tmp_path / 'undeterred.db'}")
-    migrate(database)
-    plans: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
-        if statement.startswith("SELECT"):
-            plans.append(str(cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()))
-
     wanted = experiments.ExperimentFilter(name="resnet", project_id=1, archived=False)
-    with database.read() as session:
-        event.listen(session.get_bind(), "before_cursor_execute", note)
-        experiments.many(session, wanted, ADMIN, start=0, end=50, sort_by="SORT_BY_NAME")
-    database.close()
-    assert "SEARCH experiments USING INDEX ix_experiments_by_name (project_id=?)" in plans[0]
-    assert "TEMP B-TREE" not in plans[0], "the page is the first fifty that match"
+    with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as database:
+        with database.read() as session, asked_of(session) as asked:
+            experiments.many(session, wanted, ADMIN, start=0, end=50, sort_by="SORT_BY_NAME")
+        [(statement, parameters)] = [each for each in asked if each[0].startswith("SELECT")]
+        _, plan = counted(database, statement, parameters)
+    assert "SEARCH experiments USING INDEX ix_experiments_by_name (project_id=?)" in plan
+    assert "TEMP B-TREE" not in plan, "the page is the first fifty that match"

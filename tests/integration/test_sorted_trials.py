@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Select, event, insert, select, text, update
+from sqlalchemy.orm import Session
 
 from api.queries import table_columns, trials
 from api.queries.experiments import SORT
@@ -67,6 +69,22 @@ def test_pages_are_in_order_and_those_without_a_metric_last(database: Database, 
             assert pagination.total == FEW
 
 
+@contextlib.contextmanager
+def asked_of(session: Session) -> Generator[list[tuple[str, Any]]]:
+    """The statements that a session sends in the block, each with its parameters."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
+        asked.append((statement, parameters))
+
+    engine = session.get_bind()
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
 def counted(database: Database, statement: Any, parameters: Any = None) -> tuple[int, str]:
     """Rows that scans looked at (0 on SQLite, which does not say), and the plan."""
     with database.engine.connect() as connection:
@@ -87,19 +105,10 @@ def _rows(node: dict[str, Any]) -> int:
 @pytest.mark.parametrize("sort", SORTS)
 def test_page_reads_no_more_of_very_many(database: Database, sort: str, order: str) -> None:
     """Each statement of a page is explained: none goes through all trials of the experiment."""
-    asked: list[tuple[str, Any]] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
-        asked.append((statement, parameters))
-
     with database.read() as session:
         experiment = session.get_one(Experiment, 2)
-        engine = session.get_bind()
-        event.listen(engine, "before_cursor_execute", note)
-        try:
+        with asked_of(session) as asked:
             found, _ = trials.page(session, experiment, (), sort, Window(0, 100, order))
-        finally:
-            event.remove(engine, "before_cursor_execute", note)
     assert len(found) == 100
     about = [(statement, parameters) for statement, parameters in asked if "FROM trials" in statement]
     assert about
