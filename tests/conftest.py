@@ -50,7 +50,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 #: When the time for tests is over, in seconds since 1970: those that come last are left out from then on. CI has such a
-#: time, so that a slow machine still tells of everything once; `make test` by hand has none.
+#: time, so that a slow machine still tells of all others; `make test` by hand has none.
 UNTIL = float(os.environ.get("UNDETERRED_TESTS_UNTIL") or "inf")
 _late = pytest.StashKey[set[str]]()
 

@@ -32,19 +32,24 @@ _ORDER = (
 
 ENGINES = ("sqlite", "postgres")
 
-#: What comes last: each takes long, as it drives a cluster from outside, or several hosts and servers. What they are about
-#: is begun by a shorter one: a search, a trial's life and its ends, a pause, both published clients.
+#: What comes last: each takes long, most as they drive a cluster from outside, or several hosts and servers. A slow machine
+#: tells nothing of these: only of a search, a trial's life and its ends, a kill, a pause and both published clients.
 LATE = (
     "harness/tests/test_accelerate.py",
     "harness/tests/test_deepspeed_resume.py",
     "harness/tests/test_notebook.py",
     "harness/tests/test_storage_unchanged.py",
     "harness/tests/test_tensorboard_task.py",
-    "tests/chaos/test_c",
-    "tests/chaos/test_f",
+    "tests/chaos/test_campaign.py",
+    "tests/chaos/test_commands.py",
+    "tests/chaos/test_crowd.py",
+    "tests/chaos/test_failover.py",
+    "tests/chaos/test_faults.py",
     "tests/chaos/test_outage.py",
     "tests/chaos/test_release.py",
-    "tests/chaos/test_s",
+    "tests/chaos/test_sessions.py",
+    "tests/chaos/test_soak.py",
+    "tests/chaos/test_sweep.py",
     "tests/chaos/test_tasks.py",
     "tests/chaos/test_upgrade.py",
     "tests/docs/test_tutorials.py",
@@ -113,16 +118,16 @@ def late_of(nodeids: Collection[str]) -> set[str]:
     what is slow to start.
     """
     every = set(nodeids)
-    late: set[str] = set()
-    for nodeid in every:
-        if nodeid.startswith(LATE):
-            late.add(nodeid)
-        engine = engine_of(nodeid)
-        if engine and engine != engine_for(nodeid.partition("::")[0]) and not nodeid.startswith(OF_EACH_ENGINE):
-            other = ENGINES[1 - ENGINES.index(engine)]
-            if nodeid.replace(engine, other) in every:
-                late.add(nodeid)
-    return late
+
+    def is_second(nodeid: str) -> bool:
+        engine, first = engine_of(nodeid), engine_for(nodeid.partition("::")[0])
+        return engine not in ("", first) and nodeid.replace(engine, first) in every
+
+    return {
+        nodeid
+        for nodeid in every
+        if nodeid.startswith(LATE) or (not nodeid.startswith(OF_EACH_ENGINE) and is_second(nodeid))
+    }
 
 
 def stream_of(nodeid: str) -> str:
