@@ -54,7 +54,6 @@ class Route(APIRoute):
         self.path = path
         self.endpoint = endpoint
         self.methods = {method.upper() for method in methods}
-        self.include_in_schema = options.get("include_in_schema", True)
         self._options = options
         self._is_made = False
         self._begin = path.partition("{")[0]

@@ -24,7 +24,7 @@ class Experiment(Base):
         ),
         # What looks for a part of a name reads this in place of whole rows, between whose columns configurations lie.
         # PostgreSQL keeps such values elsewhere, and its indexes hold no long ones.
-        Index("ix_experiments_by_name", "project_id", "name", info={"only_on": "sqlite"}).ddl_if(dialect="sqlite"),
+        Index("ix_experiments_by_name", "project_id", "name", info={"only_on": "sqlite"}),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
     )
 
