@@ -17,6 +17,7 @@ from torch import nn
 from determined import errors
 from determined.pytorch import _random
 from determined.pytorch._context import bare
+from determined.pytorch._host import on_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _SINGULAR = {
 
 
 def state_of(context: PyTorchTrialContext, callbacks: dict[str, PyTorchCallback]) -> dict[str, Any]:
-    """The content of `state_dict.pth`. Tensors are those in use: see `on_host`."""
+    """The content of `state_dict.pth`. Tensors are those in use: see `_host.on_host`."""
     state: dict[str, Any] = {
         "models_state_dict": [bare(model).state_dict() for model in context.models],
         "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
@@ -71,31 +72,6 @@ def rank_state(context: PyTorchTrialContext, batches_trained: int) -> dict[str, 
             for model in context.models
         ]
     return on_host(state)
-
-
-def on_host(value: Any, _copied: dict[Any, Any] | None = None) -> Any:
-    """A copy whose tensors are this call's own, in the host's memory: training may go on while it is written.
-
-    Tensors that share their memory, such as tied weights, share it in the copy.
-    """
-    copied: dict[Any, Any] = {} if _copied is None else _copied
-    if isinstance(value, torch.Tensor):
-        place = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
-        if value.layout is not torch.strided or not value.numel():
-            return value.detach().to("cpu", copy=True)
-        if place not in copied:
-            copied[place] = value.detach().to("cpu", copy=True)
-        return copied[place]
-    if isinstance(value, dict):
-        made = cast("dict[Any, Any]", value.__class__() if type(value) is not dict else {})  # pyright: ignore
-        for name, item in value.items():  # pyright: ignore[reportUnknownVariableType]
-            made[name] = on_host(item, copied)
-        if hasattr(value, "_metadata"):  # pyright: ignore[reportUnknownArgumentType]
-            made._metadata = value._metadata  # type: ignore[attr-defined]
-        return made
-    if type(value) in (list, tuple):  # pyright: ignore[reportUnknownArgumentType]
-        return type(value)(on_host(item, copied) for item in value)  # pyright: ignore
-    return value
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import determined
 from determined._code import Code
 from determined.pytorch import _horovod, _memory, _metrics, _random, _state, _user_code
 from determined.pytorch._checkpoints import CheckpointWriter
+from determined.pytorch._host import on_host
 from determined.pytorch._loop import Loop, Plan
 from determined.pytorch._source import training_source
 from determined.pytorch._validation import Validation
@@ -154,7 +155,7 @@ class TrainingLoop(Loop):
                 "framework": f"torch-{torch.__version__}",
                 "format": "pickle",
             }
-            files = {_state.STATE_FILE: _state.on_host(state), _state.RESUME_FILE: resume}
+            files = {_state.STATE_FILE: on_host(state), _state.RESUME_FILE: resume}
             written = self._written if self._any_overrides("on_checkpoint_end", "on_checkpoint_write_end") else None
             self._writer.write(files, progress.saved(), metadata, written)
         if not alone and self._any_overrides("on_checkpoint_upload_end"):
