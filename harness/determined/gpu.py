@@ -71,8 +71,8 @@ def _each(look: Callable[[Any, int, Any], list[Any]]) -> list[Any]:
         return []
     try:
         found: list[Any] = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            found += look(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index))
+        for index, handle in enumerate(_system.gpus_in_sight(nvml)):
+            found += look(nvml, index, handle)
         return found
     except nvml.NVMLError:
         return []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from determined import core, errors
+from determined import core, errors, gpu
 from determined.core import _system, _tensorboard
 
 if TYPE_CHECKING:
@@ -307,7 +307,14 @@ class Nvml:
         return 2
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index > 1:
+            raise self.NVMLError
         return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid not in ("GPU-a", "MIG-b"):
+            raise self.NVMLError
+        return ("GPU-a", "MIG-b").index(uuid)
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return ("GPU-a", "MIG-b")[handle]
@@ -331,6 +338,31 @@ def test_gpus_are_measured_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     system.close()
     assert not driver.is_open
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (None, ["GPU-a", "MIG-b"]),
+        ("", []),
+        ("MIG-b", ["MIG-b"]),
+        ("MIG-b, GPU-a", ["MIG-b", "GPU-a"]),
+        ("1", ["MIG-b"]),
+        ("GPU-a,GPU-gone,MIG-b", ["GPU-a"]),
+        ("7,0", []),
+        ("-1", []),
+    ],
+)
+def test_gpus_of_other_trials_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, names: str | None, expected: list[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml())
+    if names is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert list(_system.System().sample().get("gpu", {})) == expected
+    assert gpu.get_gpu_uuids() == expected
 
 
 def test_profiler_neither_waits_nor_takes_an_error_that_is_the_training_codes(trial: Trial) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 
 TYPE_CHECKING = False
@@ -102,10 +103,28 @@ def nvml() -> Any:
     return library
 
 
+def gpus_in_sight(nvml: Any) -> list[Any]:
+    """NVML's handles of the GPUs that this process may use, in CUDA's order; others of the host are other trials'.
+
+    Source: CUDA programming guide, "CUDA Environment Variables": a name that no GPU has ends the list.
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    found: list[Any] = []
+    for name in map(str.strip, names.split(",")):
+        try:
+            by_number = name.isascii() and name.isdigit()
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
+        except nvml.NVMLError:
+            break
+        found.append(handle)
+    return found
+
+
 def _gpus(nvml: Any) -> dict[str, Callable[[], dict[str, Any]]]:
     """How to read each GPU, by UUID."""
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    return {nvml.nvmlDeviceGetUUID(handle): _reader(nvml, handle) for handle in handles}
+    return {nvml.nvmlDeviceGetUUID(handle): _reader(nvml, handle) for handle in gpus_in_sight(nvml)}
 
 
 def _reader(nvml: Any, handle: Any) -> Callable[[], dict[str, Any]]:
