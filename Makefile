@@ -11,7 +11,7 @@ LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | 
 # The parts of `make check`, of which `make --jobs 2 check` has two at work at a time: the longest first.
 CHECKS := check-types check-pages check-code check-modules check-generated check-words
 
-.PHONY: demo test environments programs test-deploy test-kubernetes test-temporal soak soak-versions check $(CHECKS) bench bench-data image-requirements install install-dev format docs site changelog clean
+.PHONY: demo test environments programs test-deploy test-kubernetes test-temporal test-gpu soak soak-versions check $(CHECKS) bench bench-data image-requirements install install-dev format docs site changelog clean
 
 demo: install
 	@$(VENV)/bin/python examples/digits/demo.py
@@ -24,7 +24,7 @@ programs: install-dev
 
 # Two at a time, as tests/streams.py parts them; the slowest twenty are named at the end.
 test: install-dev environments programs
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal --ignore tests/gpu
 
 # The Helm chart, units of systemd, Compose, Terraform, images and Prometheus' rules. Helm, promtool and OpenTofu are compiled the first time.
 test-deploy: install-dev
@@ -38,6 +38,10 @@ test-kubernetes: install-dev
 # A search, and the chaos, on a Temporal of four services on PostgreSQL, which is built once, from its Go module: 5 to 10 minutes.
 test-temporal: install-dev
 	@$(VENV)/bin/python -m pytest tests/temporal
+
+# A cluster whose slot is this machine's GPU, of NVIDIA's: its driver is there, and PyTorch's wheels bring the rest.
+test-gpu: install-dev
+	@$(VENV)/bin/python -m pytest tests/gpu
 
 # The chaos tests and killed runs of the Trainer in their long form, what runs a platform on both engines, and what is marked `long`: hours. UNDETERRED_CHAOS_SEED runs one again.
 soak: install-dev

@@ -81,10 +81,11 @@ BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "docker": lambda: _in_docker(),
     "peers": peers.figures,
 }
-#: By name only: they want a cluster, more cores than two, or a program that draws.
+#: By name only: they want a cluster, a GPU, more cores than two, or a program that draws.
 ELSEWHERE: dict[str, Callable[[], Iterator[Figure]]] = {
     "cores": cores.figures,
     "flame": flame.figures,
+    "gpu": trainer.figures_on_a_gpu,
     "kubernetes": kubernetes.figures,
     "kubernetes_scale": kubernetes_scale.figures,
 }
