@@ -394,7 +394,7 @@ def test_a_disk_that_takes_nothing_does_not_end_the_training(
     assert caplog.text.count("reports can't be kept on disk") == 1
 
 
-def test_a_disk_that_fills_up_keeps_what_it_has(trial: Trial, quick_backoff: None) -> None:
+def test_a_disk_that_fills_up_keeps_what_it_has(trial: Trial, tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands for the full disk; room comes back in the same outage."""
     trial.write_info()
     folder = trial.run_dir / "spool"
@@ -417,18 +417,19 @@ def test_a_disk_that_fills_up_keeps_what_it_has(trial: Trial, quick_backoff: Non
         print("reported", flush=True)
         sys.stdin.readline()
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "DET_SPOOL_DIR": str(folder)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = tmp_path / "stderr"  # a pipe that nobody reads would hold the process up when it is full
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            env={**os.environ, "DET_SPOOL_DIR": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     assert process.stdin is not None
     assert process.stdout is not None
-    assert process.stderr is not None
-    with process, process.stdin, process.stdout, process.stderr:
+    with process, process.stdin, process.stdout:
 
         def go_on() -> None:
             assert process.stdin is not None
@@ -445,6 +446,8 @@ def test_a_disk_that_fills_up_keeps_what_it_has(trial: Trial, quick_backoff: Non
         until(lambda: len(steps_on_disk(folder)) == 1100)
         trial.master.start()
         go_on()
-        assert process.wait(30) == 0, process.stderr.read()
-        assert process.stderr.read().count("reports can't be kept on disk") == 1
+        assert process.wait(30) == 0, log.read_text()
+    told = log.read_text()
+    assert told.count("reports can't be kept on disk") == 1
+    assert "Traceback" not in told, "TensorBoard's events meet the full disk too"
     assert steps(trial) == list(range(1100))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -160,6 +161,53 @@ def test_broken_storage_of_tensorboard_is_told_once_and_training_goes_on(
     assert len(trial.master.of(BATCH)) == 1
     told = [r.getMessage() for r in caplog.records if "TensorBoard:" in r.getMessage()]
     assert told == ["TensorBoard: OSError: no space left; training goes on, and this is not repeated"]
+
+
+FULL_DISK = """
+import pathlib, resource, sys, time
+from determined import core
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit("waited for 30 s in vain")
+        time.sleep(0.01)
+
+with core.init() as context:
+    waiting = context._tensorboard._queue
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+    for step in range(2000):
+        context.train.report_training_metrics(step, {"loss": 1.0})
+    until(waiting.empty)
+    (context.train.get_tensorboard_path() / "notes.txt").write_text("mine")
+    # copied by the thread that writes the events: all that were waiting have met the full disk by then
+    until((pathlib.Path(sys.argv[1]) / "notes.txt").exists)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    context.train.report_training_metrics(2000, {"loss": 1.0})
+"""
+
+
+def test_full_disk_is_told_once_and_tensorboard_goes_on_when_there_is_room(trial: Trial) -> None:
+    """RLIMIT_FSIZE stands for the full disk."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    trial.write_info()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, _copied(trial)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "TensorBoard" in line]
+    assert told == [
+        "TensorBoard: metrics are not written for it: OSError: [Errno 27] File too large; training goes on, and this "
+        "is not repeated"
+    ]
+    assert "Traceback" not in done.stderr
+    (file,) = _copied(trial).glob("*tfevents*")
+    steps = [event.step for event in EventFileLoader(str(file)).Load() if event.summary.value]
+    assert steps == [*range(len(steps) - 1), 2000]
+    assert 10 < len(steps) < 1000
+    assert [report["stepsCompleted"] for report in trial.master.reports()] == list(range(2001))
 
 
 def test_storage_that_hangs_does_not_hold_up_the_end(

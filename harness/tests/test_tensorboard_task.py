@@ -8,7 +8,7 @@ import socket
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ class Board(Service):
     def __init__(self, master: Master, root: Path) -> None:
         super().__init__(master, root, "TENSORBOARD")
         self.env["DET_TENSORBOARD_ARGS"] = "[]"
+        self.to_close: list[_Scalars] = []
         self.show({"type": "directory", "container_path": str(root / "storage")}, 3, None)
 
     def show(self, section: dict[str, Any], experiment_id: int, trial_id: int | None) -> None:
@@ -63,32 +64,35 @@ class Board(Service):
 class Run:
     """A trial that writes events and has them copied to its storage, as the harness does it."""
 
-    def __init__(self, folder: Path, section: dict[str, Any], trial_id: int) -> None:
+    def __init__(self, board: Board, section: dict[str, Any], trial_id: int) -> None:
         from determined.core._tensorboard import TensorboardFiles
 
         below = ("c1", "tensorboard", "experiment", "3", "trial", str(trial_id))
-        self.files = TensorboardFiles(str(folder / f"written-{trial_id}"), storage.build(section), below)
+        self.files = TensorboardFiles(str(board.root / f"written-{trial_id}"), storage.build(section), below)
         self.scalars = _Scalars(self.files)
+        board.to_close.append(self.scalars)
 
     def write(self, step: int, value: float) -> None:
         self.scalars.add("validation", step, 1e9 + step, {"accuracy": value})
-        self.scalars.flush()
         self.files.upload_changed({})
 
 
 @pytest.fixture
-def board(master: Master, tmp_path: Path) -> Board:
-    return Board(master, tmp_path)
+def board(master: Master, tmp_path: Path) -> Iterator[Board]:
+    board = Board(master, tmp_path)
+    yield board
+    for scalars in board.to_close:
+        scalars.close()
 
 
 def test_scalars_of_a_folder_are_shown_as_they_come(board: Board) -> None:
     section = {"type": "directory", "container_path": str(board.root / "storage")}
-    first = Run(board.root, section, 7)
+    first = Run(board, section, 7)
     first.write(1, 0.5)
     with board.running() as process:
         board.wait_for(lambda: board.points("experiment/3/trial/7") == [(1, 0.5)])
         first.write(2, 0.75)
-        second = Run(board.root, section, 8)
+        second = Run(board, section, 8)
         second.write(1, 0.25)
         board.wait_for(lambda: board.points("experiment/3/trial/7") == [(1, 0.5), (2, 0.75)])
         board.wait_for(lambda: board.points("experiment/3/trial/8") == [(1, 0.25)])
@@ -102,7 +106,7 @@ def test_scalars_of_an_s3_are_fetched_as_they_come_and_its_keys_stay_inside(
 ) -> None:
     with storages.s3_section() as section:
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        run, other = Run(board.root, section, 7), Run(board.root, section, 8)
+        run, other = Run(board, section, 7), Run(board, section, 8)
         run.write(1, 0.5)
         other.write(1, 0.25)
         board.show(section, 3, 7)
@@ -129,7 +133,7 @@ def test_scalars_of_other_stores_are_fetched_as_they_come(
     with store() as (section, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        run = Run(board.root, section, 7)
+        run = Run(board, section, 7)
         run.write(1, 0.5)
         board.show(section, 3, 7)
         board.env |= environment
@@ -146,7 +150,7 @@ def test_board_does_not_import_tensorflow(board: Board) -> None:
     (board.root / "packages" / "tensorflow" / "__init__.py").write_text("print('imported', flush=True)")
     board.env["PYTHONPATH"] = str(board.root / "packages")
     section = {"type": "directory", "container_path": str(board.root / "storage")}
-    Run(board.root, section, 7).write(1, 0.5)
+    Run(board, section, 7).write(1, 0.5)
     with board.running():
         board.wait_for(lambda: board.points("experiment/3/trial/7") == [(1, 0.5)])
         assert "imported" not in board.log.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import os
 import pathlib
 import queue
@@ -13,6 +14,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import io
     from collections.abc import Generator
     from typing import Any, Callable
 
@@ -230,10 +232,8 @@ class TensorboardSync:
 
     def _sync(self, is_open: bool) -> None:
         try:
-            if self._writer is not None:
-                self._writer.flush()
-                if not is_open:
-                    self._writer.close()
+            if self._writer is not None and not is_open:
+                self._writer.close()
             self._files.upload_changed(self._copied, self._rank)
         except Exception as e:  # noqa: BLE001 - whatever it is, training goes on; the next time may work
             self._tell("copy", f"{type(e).__name__}: {e}")
@@ -260,6 +260,45 @@ def copied(files: TensorboardFiles, rank: int) -> Generator[None, None, None]:
         sync.close()
 
 
+class _Records:
+    """A file of whole records, made with the first: what the disk does not take is left out, and the next one is tried.
+
+    TensorBoard's own `EventFileWriter` has a thread that ends with the first error. That error is raised from each
+    later call, and gets longer every time: it holds on to all that was not written.
+    """
+
+    _count = itertools.count()
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._file: io.FileIO | None = None
+        self.size = 0
+
+    def write(self, record: bytes) -> None:
+        """Append a record, all or nothing of it. Raises: OSError."""
+        file = self._file = self._file or self._open()
+        left = memoryview(record)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(self.size)
+            raise
+        self.size += len(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> io.FileIO:
+        import socket
+
+        # As TensorBoard names them, but for the end: a writer of the user's own in this folder counts from 0 too.
+        name = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(self._count)}.core"
+        return open(self._folder / f"events.out.tfevents.{name}", "ab", buffering=0)
+
+
 class _Scalars:
     """An event file. Raises: ImportError, if TensorBoard is not installed."""
 
@@ -268,11 +307,12 @@ class _Scalars:
 
         self._event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
         self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2").Summary
-        writer: Any = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter
-        self._file = writer(str(files.path()))
+        writer: Any = import_module("tensorboard.summary.writer.record_writer").RecordWriter
+        self._records = _Records(files.path())
+        self._writer = writer(self._records)
 
     def add(self, group: str, steps: int, time_s: float, metrics: dict[str, Any]) -> None:
-        """Write what of some metrics is a number."""
+        """Write what of some metrics is a number. Raises: OSError: the disk does not take it."""
         from determined.core._convert import to_json_value
 
         values: list[Any] = []
@@ -283,13 +323,15 @@ class _Scalars:
             if number is not None:
                 values.append(self._summary.Value(tag=_tag(group, str(name)), simple_value=number))
         if values:
-            self._file.add_event(self._event(wall_time=time_s, step=steps, summary=self._summary(value=values)))
-
-    def flush(self) -> None:
-        self._file.flush()
+            if not self._records.size:
+                self._write(wall_time=time.time(), file_version="brain.Event:2")
+            self._write(wall_time=time_s, step=steps, summary=self._summary(value=values))
 
     def close(self) -> None:
-        self._file.close()
+        self._records.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._writer.write(self._event(**fields).SerializeToString())
 
 
 def _tag(group: str, name: str) -> str:
