@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +42,10 @@ _MOST_LOST = 100
 #: For so long a holder that was asked for by `ask` may be about to be started, and is sent again what did not reach it.
 _EARLY = timedelta(seconds=60)
 _AGAIN = timedelta(seconds=1)
+#: Messages that are on their way at a time. Temporal lets a workflow have 2,000.
+_AT_ONCE = 500
+#: A signal, the holder that gets it, and what it says.
+_Message = tuple[str, str, AllocationNotice | Assignment]
 
 
 @workflow.defn(name="ResourcePool", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -58,8 +64,9 @@ class ResourcePool:
         self._run = run
         self._pool = Pool(run.snapshot, run.settings)
         self._dirty = True
-        self._of_hosts: list[tuple[str, str, AllocationNotice]] = []  # signal, holder: what became of an agent
-        self._preempted: list[tuple[str, AllocationNotice]] = []
+        self._of_hosts: list[_Message] = []  # what became of an agent
+        self._refused: list[_Message] = []
+        self._preempted: list[_Message] = []
         self._demand: Demand | None = None  # as last sent to the Autoscaler workflow
         self._asking: set[str] = set()  # allocations that an `ask` is being answered about
         self._again: list[str] = []  # allocations whose holder asks for what it was granted
@@ -76,14 +83,14 @@ class ResourcePool:
                 self._end_graces()
             self._dirty = False
             await self._send_late()
-            while self._of_hosts:
-                await self._notify(*self._of_hosts.pop(0))
+            await self._send_all(self._of_hosts)
             if len(self._run.claims) > self._run.most_claims:
                 await self._forget_ended_jobs()
             for request in self._pool.take_hopeless(self._run.lost.values()):
                 slots = f"{request.slots} slot{'s' * (request.slots != 1)}"
                 reason = f"log policies excluded every agent of pool `{self._run.name}` that could hold {slots}"
-                await self._notify("refused", request.holder, _notice(request, reason))
+                self._refused.append(("refused", request.holder, _notice(request, reason)))
+            await self._send_all(self._refused)
             decision = decide(self._pool)
             self._round += 1
             # an `ask` answers by itself, as soon as this waits for anything
@@ -94,12 +101,9 @@ class ResourcePool:
             self._dirty = self._dirty or bool(decision.leaves)
             for leave in decision.leaves:
                 request = self._pool.snapshot.grants[leave.allocation_id].request
-                self._preempted.append((request.holder, _notice(request, leave.reason)))
-            while self._preempted:
-                await self._notify("preempted", *self._preempted.pop(0))
-            for grant in starts:
-                if not await tell(grant.request.holder, "assigned", self._assignment(grant)):
-                    self._not_reached("assigned", grant.request.holder, _notice(grant.request))
+                self._preempted.append(("preempted", request.holder, _notice(request, leave.reason)))
+            await self._send_all(self._preempted)
+            await self._send_all([("assigned", grant.request.holder, self._assignment(grant)) for grant in starts])
             provider = self._run.settings.provider or self._run.former_provider
             if provider is not None:
                 await self._tell_demand(provider)
@@ -285,7 +289,7 @@ class ResourcePool:
         for grant in self._pool.snapshot.grants.values():
             if not grant.is_preempting and any(_is_out(service, place) for place in grant.placements):
                 grant.is_preempting = True
-                self._preempted.append((grant.request.holder, _notice(grant.request, reason)))
+                self._preempted.append(("preempted", grant.request.holder, _notice(grant.request, reason)))
 
     def _next_look(self) -> timedelta | None:
         """Until the next drained agent is to be left, or a message is sent again; None if there is neither."""
@@ -299,17 +303,30 @@ class ResourcePool:
         id_ = grant.request.allocation_id
         return Assignment(allocation_id=id_, placements=grant.placements, pool=self._run.name)
 
-    async def _notify(self, signal: str, holder: str, notice: AllocationNotice) -> None:
-        """Tell a holder about its allocation. One that closed meanwhile needs to know nothing."""
-        if not await tell(holder, signal, notice):
-            self._not_reached(signal, holder, notice)
+    async def _send_all(self, messages: list[_Message]) -> None:
+        """Tell holders about their allocations, and empty the list. One that closed meanwhile needs to know nothing.
 
-    def _not_reached(self, signal: str, holder: str, notice: AllocationNotice) -> None:
+        All at once, so that what has many starts waits for Temporal once. To one holder in turn: what a workflow sends
+        in one task may arrive in any order.
+        """
+        while messages:
+            of_holder: dict[str, list[_Message]] = {}
+            for message in messages[:_AT_ONCE]:
+                of_holder.setdefault(message[1], []).append(message)
+            del messages[:_AT_ONCE]
+            await asyncio.gather(*map(self._send_in_turn, of_holder.values()))
+
+    async def _send_in_turn(self, messages: Sequence[_Message]) -> None:
+        for signal, holder, message in messages:
+            if not await tell(holder, signal, message):
+                self._not_reached(signal, holder, message)
+
+    def _not_reached(self, signal: str, holder: str, message: AllocationNotice | Assignment) -> None:
         """There is no such holder: it has closed, or is about to be started."""
-        id_ = notice.allocation_id
+        id_ = message.allocation_id
         if id_ in self._run.early:
-            late = LateMessage(signal=signal, holder=holder, allocation_id=id_, reason=notice.reason)
-            self._run.late.append(late)
+            reason = message.reason if isinstance(message, AllocationNotice) else ""
+            self._run.late.append(LateMessage(signal=signal, holder=holder, allocation_id=id_, reason=reason))
         elif signal == "assigned":
             self._give_back(id_)
 
@@ -319,12 +336,15 @@ class ResourcePool:
             oldest = workflow.now() - _EARLY
             run.early = {id_: at for id_, at in run.early.items() if at > oldest}
         late, run.late = run.late, []
+        messages: list[_Message] = []
         for each in late:
             id_, grant = each.allocation_id, self._pool.snapshot.grants.get(each.allocation_id)
             if each.signal != "assigned":
-                await self._notify(each.signal, each.holder, AllocationNotice(allocation_id=id_, reason=each.reason))
-            elif grant is not None and not await tell(each.holder, "assigned", self._assignment(grant)):
-                self._not_reached("assigned", each.holder, _notice(grant.request))
+                notice = AllocationNotice(allocation_id=id_, reason=each.reason)
+                messages.append((each.signal, each.holder, notice))
+            elif grant is not None:
+                messages.append(("assigned", each.holder, self._assignment(grant)))
+        await self._send_all(messages)
 
     def _end_graces(self) -> None:
         for agent_id, service in self._run.services.items():

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.worker import Worker
 
 from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
+from workflows import names
+from workflows.messages import AgentSeen
+from workflows.resource_pool import ResourcePool
+from workflows.scheduling.model import AgentSlots, Request
 
 OURS = "/api/v1/undeterred/resource-pools"
 
@@ -133,3 +143,46 @@ async def test_move_is_carried_out_when_all_orchestrators_were_away(unattended: 
         told = (await cluster.get(f"/api/v1/undeterred/trials/{runs}/why"))["facts"]["runs"]
         assert [run["agents"] for run in told] == [["a-a"], ["a-b"]]
         assert steps_of(await cluster.logs(runs)) == list(range(1, 101))
+
+
+@workflow.defn(name="Listener", sandboxed=False)
+class Listener:
+    """A holder of slots that ends when it has heard so many messages, and returns their names."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    @workflow.run
+    async def run(self, count: int) -> list[str]:
+        await workflow.wait_condition(lambda: len(self.heard) >= count)
+        return self.heard
+
+    @workflow.signal(dynamic=True)
+    def hear(self, name: str, _: Sequence[RawValue]) -> None:
+        self.heard.append(name)
+
+
+async def test_holders_are_told_all_at_once_and_each_in_turn(cluster: Platform) -> None:
+    name = await new_pool(cluster, f"{cluster.pool}-told")
+    client, pool = cluster.temporal, cluster.temporal.get_workflow_handle(names.pool_workflow(name))
+    seen = AgentSeen(agent_id="host", pool=name, slots=AgentSlots(agent_id="host", slot_ids=tuple(range(12))))
+    ids = [f"{name}-{number}" for number in range(12)]
+
+    async def are_granted() -> bool:
+        return len((await pool.query(ResourcePool.snapshot)).snapshot.grants) == len(ids)
+
+    async with Worker(client, task_queue=name, workflows=[Listener]):
+        holders = [await client.start_workflow(Listener.run, 3, id=id_, task_queue=name) for id_ in ids]
+        for id_ in ids:
+            await pool.signal("request", Request(allocation_id=id_, holder=id_, slots=1))
+        await pool.signal("agent_joined", seen)
+        await cluster.until(are_granted, what="all are granted")
+        await pool.signal("agent_lost", seen.model_copy(update={"is_gone": True}))
+        heard = await asyncio.gather(*[holder.result() for holder in holders])
+    assert heard == [["assigned", "agent_silent", "agent_lost"]] * 12
+    tasks: dict[str, set[int]] = {}
+    async for event in pool.fetch_history_events():
+        sent = event.signal_external_workflow_execution_initiated_event_attributes
+        if event.HasField("signal_external_workflow_execution_initiated_event_attributes"):
+            tasks.setdefault(sent.signal_name, set()).add(sent.workflow_task_completed_event_id)
+    assert (len(tasks["assigned"]), len(tasks["agent_silent"])) == (1, 1), "told in one workflow task"
