@@ -50,9 +50,11 @@ def swagger_ui_style() -> Response:
 @router.get("/api/v1/openapi.json")
 async def openapi(request: Request) -> Response:
     """The same for programs. It takes a second to make: once, and beside what else is asked."""
-    if not hasattr(request.app.state, "openapi"):
-        request.app.state.openapi = asyncio.ensure_future(asyncio.to_thread(_made, request.app))
-    return Response(await asyncio.shield(request.app.state.openapi), media_type="application/json")
+    state = request.app.state
+    making: asyncio.Future[bytes] | None = getattr(state, "openapi", None)
+    if making is None or (making.done() and making.exception() is not None):
+        making = state.openapi = asyncio.ensure_future(asyncio.to_thread(_made, request.app))
+    return Response(await asyncio.shield(making), media_type="application/json")
 
 
 def _made(app: FastAPI) -> bytes:

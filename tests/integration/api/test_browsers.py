@@ -118,6 +118,23 @@ async def test_description_of_the_api_is_made_once_and_holds_nobody_up(
     del api.app.state.openapi
 
 
+async def test_description_that_could_not_be_made_is_made_anew(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [MemoryError(), {"openapi": "3.1.0"}]
+
+    def made() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.delattr(api.app.state, "openapi", raising=False)
+    monkeypatch.setattr(api.app, "openapi", made)
+    first, second, third = [await api.http.get("/api/v1/openapi.json") for _ in range(3)]
+    assert (first.status_code, second.status_code, third.status_code) == (500, 200, 200)
+    assert second.json() == third.json() == {"openapi": "3.1.0"}
+    del api.app.state.openapi
+
+
 async def test_page_fetches_nothing_from_elsewhere(api: Served) -> None:
     page = await api.http.get("/docs/rest-api")
     assert page.headers["content-type"].startswith("text/html")
