@@ -29,8 +29,10 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows import names
+from workflows.bursts import Bursts
 from workflows.messages import (
     AllocationNotice,
+    AllocationNotices,
     Assignment,
     SlotGrants,
     SlotRequests,
@@ -66,14 +68,17 @@ class Messenger:
         self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
         self._loop = asyncio.get_running_loop()
+        self._releases: Bursts[AllocationNotice] = Bursts(
+            self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release
+        )
 
-    def release(self, pool: str, allocation_id: str) -> Callable[[], bool]:
+    def release(self, pool: str, allocation_id: str) -> Callable[[], None]:
         """Give the slots of an allocation back to its pool; what this returns waits until the pool has them.
 
         That raises: RPCError, TimeoutError.
         """
         notice = AllocationNotice(allocation_id=allocation_id)
-        return self._soon(self._signal(names.pool_workflow(pool), "release", notice))
+        return self._soon(self._releases.send(names.pool_workflow(pool), notice))
 
     def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
         """Tell an experiment that a trial is over; returns when it is sent. Raises: RPCError, TimeoutError."""
@@ -97,6 +102,9 @@ class Messenger:
     def _soon(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
         sending = asyncio.run_coroutine_threadsafe(work, self._loop)
         return lambda: sending.result(_SENT_WITHIN_S)
+
+    async def _release(self, pool: str, notice: AllocationNotice) -> None:
+        await self._signal(pool, "release", notice)
 
     async def _signal(self, workflow_id: str, signal: str, message: Any) -> bool:
         """False if there is no such workflow, or it is closed."""
@@ -165,7 +173,7 @@ class Messenger:
                 pool, id_ = starts.template.pool, _next_allocation(run)
                 assignment = Assignment(allocation_id=id_, placements=run.placements, pool=pool)
                 if not await self._signal(names.trial_workflow(run.trial_id), "assigned", assignment):
-                    await self._signal(names.pool_workflow(pool), "release", AllocationNotice(allocation_id=id_))
+                    await self._release(names.pool_workflow(pool), AllocationNotice(allocation_id=id_))
 
 
 def _next_allocation(run: TrialRun) -> str:

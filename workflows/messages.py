@@ -435,6 +435,12 @@ class AllocationNotice(BaseModel):
     reason: str = ""  # of a refusal, why it has to leave, or for how long it has been silent
 
 
+class AllocationNotices(BaseModel):
+    """Several of them."""
+
+    notices: list[AllocationNotice]
+
+
 class LateMessage(BaseModel):
     """A message of a pool to a holder that is about to be started: it is sent until the holder is there."""
 

@@ -17,6 +17,7 @@ from workflows.messages import (
     AgentSeen,
     AgentService,
     AllocationNotice,
+    AllocationNotices,
     Assignment,
     ErrorType,
     JobClaim,
@@ -42,6 +43,9 @@ _MOST_LOST = 100
 #: For so long a holder that was asked for by `ask` may be about to be started, and is sent again what did not reach it.
 _EARLY = timedelta(seconds=60)
 _AGAIN = timedelta(seconds=1)
+#: So many are replayed in a second or less. A busy pool has them within a minute, and is never without a message that
+#: waits: it continues as new whatever waits.
+_EVENTS_PER_RUN = 1000
 #: Messages that are on their way at a time. Temporal lets a workflow have 2,000.
 _AT_ONCE = 500
 #: A signal, the holder that gets it, and what it says.
@@ -54,9 +58,9 @@ class ResourcePool:
 
     Messages, signals: `request` and `release` from holders (trials); `agent_joined`, `agent_away`, `agent_lost` from
     Agent workflows; `agent_service`, `job_claim` and `configure` from the API; `agent_service` and `demand_wanted` from
-    the Autoscaler workflow. Updates: `move_job` from the API, `ask` from the activity that starts trials. It answers by
-    signals to the holder: `assigned`, `refused`, `preempted`, `agent_silent`, `agent_back`, `agent_lost`; and to the
-    Autoscaler workflow, if it has a provider: `demand`.
+    the Autoscaler workflow. Updates: `move_job` from the API; `ask` from the activity that starts trials, `take_back`
+    from those that record their ends. It answers by signals to the holder: `assigned`, `refused`, `preempted`,
+    `agent_silent`, `agent_back`, `agent_lost`; and to the Autoscaler workflow, if it has a provider: `demand`.
     """
 
     @workflow.init
@@ -107,10 +111,11 @@ class ResourcePool:
             provider = self._run.settings.provider or self._run.former_provider
             if provider is not None:
                 await self._tell_demand(provider)
-            if self._is_old() and not self._dirty:
+            if self._is_old():
+                # who asks is answered as soon as this waits; or has come just now, and is to be decided about first
                 await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._dirty)
-                if not self._dirty:
-                    workflow.continue_as_new(self._run)
+                if self._is_all_told() and workflow.all_handlers_finished():
+                    workflow.continue_as_new(self._run)  # which begins with a decision about what came meanwhile
 
     # -- from holders --------------------------------------------------------------------------------------------------
 
@@ -149,6 +154,12 @@ class ResourcePool:
     def release(self, notice: AllocationNotice) -> None:
         """The allocation is over, or no longer wanted."""
         self._give_back(notice.allocation_id)
+
+    @workflow.update
+    def take_back(self, notices: AllocationNotices) -> None:
+        """The same of several, for a pool that is not quiet: see `Bursts`."""
+        for notice in notices.notices:
+            self._give_back(notice.allocation_id)
 
     # -- from agents ---------------------------------------------------------------------------------------------------
 
@@ -387,7 +398,12 @@ class ResourcePool:
                 self._give_up(silent)  # it may have been the last one there
 
     def _is_old(self) -> bool:
-        return workflow.info().is_continue_as_new_suggested()
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN
+
+    def _is_all_told(self) -> bool:
+        """Whether nothing waits to be sent that the next run would not know."""
+        return not (self._of_hosts or self._refused or self._preempted or self._again)
 
     def _say_who_waits(self) -> None:
         snapshot = self._pool.snapshot

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.client import WorkflowHandle
 from temporalio.common import RawValue
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
 from workflows import names
-from workflows.messages import AgentSeen
+from workflows.messages import AgentSeen, AllocationNotice, AllocationNotices, SlotGrants, SlotRequests
 from workflows.resource_pool import ResourcePool
 from workflows.scheduling.model import AgentSlots, Request
+from workflows.updates import Updates
 
 OURS = "/api/v1/undeterred/resource-pools"
 
@@ -25,6 +29,23 @@ async def new_pool(cluster: Platform, name: str, **settings: Any) -> str:
     """Make a pool; returns its name."""
     await cluster.post(OURS, {"name": name, "settings": settings})
     return name
+
+
+async def workflow_of(cluster: Platform, pool: str) -> WorkflowHandle[Any, Any]:
+    """The workflow of a pool that was just made, once it is there."""
+    handle = cluster.temporal.get_workflow_handle(names.pool_workflow(pool))
+
+    async def is_there() -> bool:
+        try:
+            await handle.describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    await cluster.until(is_there, what="the pool's workflow has begun")
+    return handle
 
 
 async def start_without_slots(cluster: Platform, length: int, sleep: float = 0.0) -> int:
@@ -164,7 +185,7 @@ class Listener:
 
 async def test_holders_are_told_all_at_once_and_each_in_turn(cluster: Platform) -> None:
     name = await new_pool(cluster, f"{cluster.pool}-told")
-    client, pool = cluster.temporal, cluster.temporal.get_workflow_handle(names.pool_workflow(name))
+    client, pool = cluster.temporal, await workflow_of(cluster, name)
     seen = AgentSeen(agent_id="host", pool=name, slots=AgentSlots(agent_id="host", slot_ids=tuple(range(12))))
     ids = [f"{name}-{number}" for number in range(12)]
 
@@ -186,3 +207,40 @@ async def test_holders_are_told_all_at_once_and_each_in_turn(cluster: Platform) 
         if event.HasField("signal_external_workflow_execution_initiated_event_attributes"):
             tasks.setdefault(sent.signal_name, set()).add(sent.workflow_task_completed_event_id)
     assert (len(tasks["assigned"]), len(tasks["agent_silent"])) == (1, 1), "told in one workflow task"
+
+
+async def test_pool_that_is_never_quiet_continues_as_new_and_forgets_nobody(cluster: Platform) -> None:
+    name = await new_pool(cluster, f"{cluster.pool}-busy")
+    client, updates, pool = cluster.temporal, Updates(cluster.temporal), await workflow_of(cluster, name)
+    slots = AgentSlots(agent_id="host", slot_ids=tuple(range(4)))
+    await pool.signal("agent_joined", AgentSeen(agent_id="host", pool=name, slots=slots))
+    first, asked, is_next = (await pool.describe()).run_id, list[str](), asyncio.Event()
+
+    async def ask_and_give_back(holder: int) -> None:
+        while not is_next.is_set():
+            request = Request(allocation_id=f"{name}-{holder}-{len(asked)}", holder="nobody", slots=1)
+            asked.append(request.allocation_id)
+            answer: SlotGrants = await updates.send(
+                pool.id, "ask", SlotRequests(requests=[request]), within=timedelta(seconds=30), result_type=SlotGrants
+            )
+            assert [grant.allocation_id for grant in answer.granted] == [request.allocation_id], "a slot was free"
+            notices = AllocationNotices(notices=[AllocationNotice(allocation_id=request.allocation_id)])
+            await updates.send(pool.id, "take_back", notices, within=timedelta(seconds=30))
+
+    async def disturb() -> None:
+        while not is_next.is_set():
+            await pool.signal("release", AllocationNotice(allocation_id="unknown"))
+            await asyncio.sleep(0.2)
+
+    async def is_another_run() -> bool:
+        return (await pool.describe()).run_id != first
+
+    async with asyncio.TaskGroup() as group:
+        for holder in range(4):
+            group.create_task(ask_and_give_back(holder))
+        group.create_task(disturb())
+        await cluster.until(is_another_run, 60, what="it has continued as new")
+        is_next.set()
+    assert (await client.get_workflow_handle(pool.id, run_id=first).describe()).history_length < 2000
+    left = (await pool.query(ResourcePool.snapshot)).snapshot
+    assert (left.grants, left.queue, list(left.agents)) == ({}, [], ["host"])

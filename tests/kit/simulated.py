@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from temporalio import workflow
 from temporalio.client import Client
 
-from tests.kit.trial_reports import send_report
+from tests.kit.trial_reports import EndOrder, send_end, send_report
 from workflows import names
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import AllocationNotice, TrialEnded, TrialOrders, TrialReport, TrialRun, ValidationReport
-from workflows.options import tell
+from workflows.messages import TrialEnded, TrialOrders, TrialReport, TrialRun, ValidationReport
 
 
 async def _end(run: TrialRun) -> TrialState:
     """Give back the slots that were asked for in its name, and tell its experiment."""
-    if run.is_asked:
-        notice = AllocationNotice(allocation_id=names.allocation_id(run.task_id, run.run_id + 1))
-        await tell(names.pool_workflow(run.template.pool), "release", notice)
-    ended = TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED)
-    await tell(names.experiment_workflow(run.experiment_id), "trial_ended", ended)
+    order = EndOrder(
+        experiment_id=run.experiment_id,
+        pool=run.template.pool,
+        allocation_id=names.allocation_id(run.task_id, run.run_id + 1) if run.is_asked else None,
+        ended=TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED),
+    )
+    await send_end(order)
     return TrialState.COMPLETED
 
 

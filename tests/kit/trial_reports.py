@@ -1,14 +1,17 @@
-"""What simulated trials report to their experiments, by the way that the API takes: many together."""
+"""What simulated trials report and how they end, by the way that the API and the activities of trials take."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from pydantic import BaseModel
 from temporalio import activity, workflow
 
+from activities.messenger import Messenger
 from workflows import names
-from workflows.messages import TrialReport
+from workflows.messages import AllocationNotice, TrialEnded, TrialReport
 from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
@@ -20,11 +23,25 @@ class ReportOrder(BaseModel):
     report: TrialReport
 
 
+class EndOrder(BaseModel):
+    """The end of a trial, and the allocation that was asked for in its name."""
+
+    experiment_id: int
+    pool: str
+    allocation_id: str | None
+    ended: TrialEnded
+
+
 class ReportActivities:
-    """The activity, of a worker."""
+    """The activities, of a worker."""
 
     def __init__(self) -> None:
         self._reports: TrialReports | None = None
+        self._messenger: Messenger | None = None
+
+    def all(self) -> list[Callable[..., Any]]:
+        """For a worker."""
+        return [self.report, self.end]
 
     @activity.defn
     async def report(self, order: ReportOrder) -> None:
@@ -33,6 +50,20 @@ class ReportActivities:
             client = activity.client()
             self._reports = TrialReports(client, Updates(client))
         await self._reports.send(names.experiment_workflow(order.experiment_id), order.report)
+
+    @activity.defn
+    async def end(self, order: EndOrder) -> None:
+        """Returns when pool and experiment have it."""
+        messenger = self._messenger = self._messenger or Messenger(activity.client())
+        if order.allocation_id is not None:
+            notice = AllocationNotice(allocation_id=order.allocation_id)
+            await messenger._releases.send(names.pool_workflow(order.pool), notice)
+        await messenger._signal(names.experiment_workflow(order.experiment_id), "trial_ended", order.ended)
+
+
+async def send_end(order: EndOrder) -> None:
+    """Give slots back and tell the experiment, from a workflow."""
+    await workflow.execute_activity_method(ReportActivities.end, order, start_to_close_timeout=timedelta(seconds=30))
 
 
 async def send_report(experiment_id: int, report: TrialReport) -> None:

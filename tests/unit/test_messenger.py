@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,15 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messenger import Messenger
-from workflows.messages import SlotGrants, TrialOrders, TrialStart, TrialStarts, TrialTemplate
+from workflows.messages import (
+    AllocationNotice,
+    AllocationNotices,
+    SlotGrants,
+    TrialOrders,
+    TrialStart,
+    TrialStarts,
+    TrialTemplate,
+)
 from workflows.updates import Updates
 
 _DENIED = RPCError("who are you", RPCStatusCode.PERMISSION_DENIED, b"")
@@ -53,3 +62,24 @@ async def test_record_is_written_again_when_the_pool_can_not_be_asked() -> None:
     with pytest.raises(RPCError):
         await _start(temporal)
     assert temporal.started == 0
+
+
+async def test_slots_that_come_back_together_go_together_and_one_alone_as_a_signal() -> None:
+    sent: list[tuple[str, Any]] = []
+
+    class Pool:
+        def get_workflow_handle(self, _: str) -> Pool:
+            return self
+
+        async def signal(self, name: str, notice: AllocationNotice, **_: Any) -> None:
+            sent.append((name, notice.allocation_id))
+
+        async def send(self, _: str, name: str, notices: AllocationNotices, **__: Any) -> None:
+            sent.append((name, [notice.allocation_id for notice in notices.notices]))
+
+    messenger = Messenger(cast("Client", Pool()))
+    messenger._releases._updates = cast("Updates", Pool())
+    await asyncio.to_thread(messenger.release("p", "a.1"))
+    for waiting in [messenger.release("p", id_) for id_ in ("b.1", "c.1")]:
+        await asyncio.to_thread(waiting)
+    assert sent == [("release", "a.1"), ("take_back", ["b.1", "c.1"])]

@@ -1,0 +1,89 @@
+"""Messages to workflows that many send: one at a time to each, and together what came meanwhile.
+
+A signal that comes while a workflow continues as new makes that fail, and the whole history is replayed. An update does
+not: it waits for the next run. So a workflow that is sent much gets updates of all that waits; a quiet one gets a
+signal, which is one event of its history and no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError, RPCStatusCode
+
+from workflows.together import Together
+from workflows.updates import Updates
+
+Message = TypeVar("Message")
+
+#: After so long without a message a workflow is quiet.
+_QUIET_S = 0.5
+#: Without an orchestrator nothing takes an update, but Temporal takes signals.
+_TAKEN_WITHIN = timedelta(seconds=3)
+
+
+class Bursts(Generic[Message]):
+    """Sends messages of one kind, in one event loop.
+
+    Args:
+        updates: Over the connection to use.
+        update: The name of the update.
+        together: What an update says for several messages.
+        signal: Sends a workflow a single one as a signal. Raises: RPCError.
+    """
+
+    def __init__(
+        self,
+        updates: Updates,
+        update: str,
+        together: Callable[[list[Message]], Any],
+        signal: Callable[[str, Message], Awaitable[object]],
+    ) -> None:
+        self._updates = updates
+        self._name = update
+        self._as_one = together
+        self._signal = signal
+        self._together = Together(self._sent)
+        self._sent_at: dict[str, float] = {}
+
+    async def send(self, workflow_id: str, message: Message) -> None:
+        """Returns when a workflow has it in its history, or is closed. It may arrive twice.
+
+        Raises: RPCError.
+        """
+        await self._together.send(workflow_id, message)
+
+    async def _sent(self, workflow_id: str, messages: list[Message]) -> Sequence[None]:
+        try:
+            await self._send(workflow_id, messages)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # it is closed
+                raise
+        return [None] * len(messages)
+
+    async def _send(self, workflow_id: str, messages: list[Message]) -> None:
+        now = time.monotonic()
+        is_quiet = now - self._sent_at.get(workflow_id, -_QUIET_S) >= _QUIET_S
+        if is_quiet:  # so others are, perhaps for good
+            self._sent_at = {key: at for key, at in self._sent_at.items() if now - at < _QUIET_S}
+        self._sent_at[workflow_id] = now
+        if not (is_quiet and len(messages) == 1) and await self._update(workflow_id, messages):
+            return
+        for message in messages:
+            await self._signal(workflow_id, message)
+
+    async def _update(self, workflow_id: str, messages: list[Message]) -> bool:
+        """False: no worker takes it now, or the one of an earlier release that the workflow stays with."""
+        try:
+            await self._updates.send(workflow_id, self._name, self._as_one(messages), within=_TAKEN_WITHIN)
+        except (WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            return False
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return True
