@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from temporalio import activity, workflow
 
-from activities.messenger import Messenger
 from workflows import names
 from workflows.messages import AllocationNotice, TrialEnded, TrialReport
 from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
+
+if TYPE_CHECKING:
+    from activities.messenger import Messenger
 
 
 class ReportOrder(BaseModel):
@@ -54,6 +56,8 @@ class ReportActivities:
     @activity.defn
     async def end(self, order: EndOrder) -> None:
         """Returns when pool and experiment have it."""
+        from activities.messenger import Messenger  # which no workflow's sandbox takes
+
         messenger = self._messenger = self._messenger or Messenger(activity.client())
         if order.allocation_id is not None:
             notice = AllocationNotice(allocation_id=order.allocation_id)

@@ -2,7 +2,7 @@
 
 What a GPU has comes through a few small buffers of pinned memory: it writes into one while threads empty the others.
 A plain `.to("cpu")` is slower: 1.2 GB/s beside an H100, where four threads had 9. To pin a copy as a whole would be
-faster still, and would take as much of the host's memory from everybody else.
+faster still, and would take as much of the host's memory from every other process.
 """
 
 from __future__ import annotations
