@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError
 from workflows import calls, names
 from workflows.lifecycle.allocation import backoff_s
 from workflows.messages import AgentService, AutoscalerRun, Presence, ProviderCall, ProviderChange, ProviderOutcome
-from workflows.options import record_once, tell
+from workflows.options import is_old, record_once, tell
 from workflows.scheduling.autoscaler import Demand, Node, NodeState, desired_agents, is_busy_again, next_look, seen
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
@@ -52,8 +52,8 @@ class Autoscaler:
             if self._run.is_retiring and not self._run.nodes and not self._is_dirty:
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 return
-            if self._is_old() and not self._calls and not self._is_dirty:
-                workflow.continue_as_new(self._run)
+            if is_old() and not self._calls:
+                workflow.continue_as_new(self._run)  # which begins by looking at what came meanwhile
             self._say()
             await self._wait()
 
@@ -185,15 +185,10 @@ class Autoscaler:
             ahead.append(5.0)  # the pool's workflow does not run yet
         timeout = timedelta(seconds=min(ahead)) if ahead else None
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: self._is_dirty or (self._is_old() and not self._calls), timeout=timeout
-            )
+            await workflow.wait_condition(lambda: self._is_dirty or (is_old() and not self._calls), timeout=timeout)
 
     def _now(self) -> float:
         return workflow.now().timestamp()
-
-    def _is_old(self) -> bool:
-        return workflow.info().is_continue_as_new_suggested()
 
     def _say(self) -> None:
         run = self._run

@@ -52,7 +52,7 @@ from workflows.messages import (
     ValidationReport,
 )
 from workflows.new_trials import new_trial, note_trials, start_options, trial_run
-from workflows.options import record_once, suggest, tell
+from workflows.options import is_old, record_once, suggest, tell
 from workflows.searchers import (
     Amended,
     Ask,
@@ -91,9 +91,6 @@ _ORDERS = 200
 _SHOWN = 10
 #: Trials that one run of the workflow starts: Temporal allows 2,000 open children to a run.
 _STARTS_PER_RUN = 1000
-#: Events after which a run continues as new. Temporal suggests it at 4,096, but a message that comes in just then has
-#: the whole run replayed, as a worker's death has; that takes a millisecond an event.
-_EVENTS_PER_RUN = 1000
 
 _OVER = "the search is over: `det experiment fork` goes on from here"
 
@@ -885,8 +882,7 @@ class Experiment:
         )
 
     def _is_old(self) -> bool:
-        info = workflow.info()
-        if info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN:
+        if is_old():
             return True
         return self._started >= _STARTS_PER_RUN and bool(self._to_start) and not self._is_by_records
 

@@ -1,4 +1,4 @@
-"""How workflows call activities: time-outs and retries, spelled once."""
+"""How workflows call activities and continue as new: time-outs, retries and sizes, spelled once."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ RECORD_RETRY = RetryPolicy(
 
 #: An orchestrator that dies while it writes a record is noticed so soon; it beats by `activities.heartbeats`.
 _NOTICED_WITHIN = timedelta(seconds=3)
+
+#: Events after which a run continues as new. Temporal suggests it at 4,096, but a message that comes in just then has
+#: the whole run replayed, as a worker's death has; that takes a millisecond an event.
+_EVENTS_PER_RUN = 1000
+
+
+def is_old() -> bool:
+    """Whether this run has so many events that the next one is to begin."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN
 
 
 async def record_once(call: Callable[[In], Out], order: In) -> Out:

@@ -29,7 +29,7 @@ from workflows.messages import (
     SlotGrants,
     SlotRequests,
 )
-from workflows.options import record, tell
+from workflows.options import is_old, record, tell
 from workflows.scheduling.autoscaler import Demand, demand_of
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, Request
@@ -43,9 +43,6 @@ _MOST_LOST = 100
 #: For so long a holder that was asked for by `ask` may be about to be started, and is sent again what did not reach it.
 _EARLY = timedelta(seconds=60)
 _AGAIN = timedelta(seconds=1)
-#: So many are replayed in a second or less. A busy pool has them within a minute, and is never without a message that
-#: waits: it continues as new whatever waits.
-_EVENTS_PER_RUN = 1000
 #: Messages that are on their way at a time. Temporal lets a workflow have 2,000.
 _AT_ONCE = 500
 #: A signal, the holder that gets it, and what it says.
@@ -82,7 +79,7 @@ class ResourcePool:
         while True:
             self._say_who_waits()
             try:
-                await workflow.wait_condition(lambda: self._dirty or self._is_old(), timeout=self._next_look())
+                await workflow.wait_condition(lambda: self._dirty or is_old(), timeout=self._next_look())
             except TimeoutError:
                 self._end_graces()
             self._dirty = False
@@ -111,8 +108,9 @@ class ResourcePool:
             provider = self._run.settings.provider or self._run.former_provider
             if provider is not None:
                 await self._tell_demand(provider)
-            if self._is_old():
-                # who asks is answered as soon as this waits; or has come just now, and is to be decided about first
+            if is_old():
+                # A busy pool is never without something that waits. Who asks is answered as soon as this waits; or has
+                # come just now, and is to be decided about first.
                 await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._dirty)
                 if self._is_all_told() and workflow.all_handlers_finished():
                     workflow.continue_as_new(self._run)  # which begins with a decision about what came meanwhile
@@ -396,10 +394,6 @@ class ResourcePool:
             self._dirty = True
             for silent in list(self._run.silent):
                 self._give_up(silent)  # it may have been the last one there
-
-    def _is_old(self) -> bool:
-        info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN
 
     def _is_all_told(self) -> bool:
         """Whether nothing waits to be sent that the next run would not know."""
