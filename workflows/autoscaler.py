@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError
 from workflows import calls, names
 from workflows.lifecycle.allocation import backoff_s
 from workflows.messages import AgentService, AutoscalerRun, Presence, ProviderCall, ProviderChange, ProviderOutcome
-from workflows.options import is_old, record_once, tell
+from workflows.options import is_old, record_once, short_task, tell
 from workflows.scheduling.autoscaler import Demand, Node, NodeState, desired_agents, is_busy_again, next_look, seen
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
@@ -53,7 +53,9 @@ class Autoscaler:
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 return
             if is_old() and not self._calls:
-                workflow.continue_as_new(self._run)  # which begins by looking at what came meanwhile
+                await short_task()
+                if not self._calls and not self._is_dirty:
+                    workflow.continue_as_new(self._run)
             self._say()
             await self._wait()
 

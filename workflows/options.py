@@ -31,12 +31,22 @@ _NOTICED_WITHIN = timedelta(seconds=3)
 #: Events after which a run continues as new. Temporal suggests it at 4,096, but a message that comes in just then has
 #: the whole run replayed, as a worker's death has; that takes a millisecond an event.
 _EVENTS_PER_RUN = 1000
+_MOMENT = timedelta(milliseconds=1)
 
 
 def is_old() -> bool:
     """Whether this run has so many events that the next one is to begin."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN
+
+
+async def short_task() -> None:
+    """Begin a workflow task of its own, which takes milliseconds: the one to continue as new in, if no signal came.
+
+    A signal that comes before that task is over makes it fail. What is done again then replays the whole history, so
+    long that another signal comes: it must not try once more itself.
+    """
+    await workflow.sleep(_MOMENT)
 
 
 async def record_once(call: Callable[[In], Out], order: In) -> Out:

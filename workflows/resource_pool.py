@@ -29,7 +29,7 @@ from workflows.messages import (
     SlotGrants,
     SlotRequests,
 )
-from workflows.options import is_old, record, tell
+from workflows.options import is_old, record, short_task, tell
 from workflows.scheduling.autoscaler import Demand, demand_of
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, Request
@@ -72,10 +72,12 @@ class ResourcePool:
         self._asking: set[str] = set()  # allocations that an `ask` is being answered about
         self._again: list[str] = []  # allocations whose holder asks for what it was granted
         self._round = 0  # counts decisions
+        self._signals = 0  # counts those that came
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
         """Decide whenever something changed: any number of messages, one decision."""
+        calm = -1  # signals that had come before the short task in which this is
         while True:
             self._say_who_waits()
             try:
@@ -108,9 +110,14 @@ class ResourcePool:
             provider = self._run.settings.provider or self._run.former_provider
             if provider is not None:
                 await self._tell_demand(provider)
-            if is_old():
+            if is_old() and self._signals != calm:
+                calm = self._signals
+                await short_task()
+                self._dirty = True  # who asked meanwhile is decided about in that task
+            elif is_old():
                 # A busy pool is never without something that waits. Who asks is answered as soon as this waits; or has
                 # come just now, and is to be decided about first.
+                calm = -1
                 await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._dirty)
                 if self._is_all_told() and workflow.all_handlers_finished():
                     workflow.continue_as_new(self._run)  # which begins with a decision about what came meanwhile
@@ -120,6 +127,7 @@ class ResourcePool:
     @workflow.signal
     def request(self, request: Request) -> None:
         """Queue a request. Keyed by its allocation: asking twice is asking once."""
+        self._signals += 1
         self._asking.discard(request.allocation_id)  # a holder that asks itself has missed the answer of `ask`
         if self._queue(request):
             self._dirty = True
@@ -151,6 +159,7 @@ class ResourcePool:
     @workflow.signal
     def release(self, notice: AllocationNotice) -> None:
         """The allocation is over, or no longer wanted."""
+        self._signals += 1
         self._give_back(notice.allocation_id)
 
     @workflow.update
@@ -164,6 +173,7 @@ class ResourcePool:
     @workflow.signal
     def agent_joined(self, seen: AgentSeen) -> None:
         """An agent offers its slots, for the first time or again."""
+        self._signals += 1
         agent = seen.slots.model_copy(update={"is_available": True})
         self._pool.put_agent(self._in_service(agent))
         self._run.lost.pop(seen.agent_id, None)
@@ -177,6 +187,7 @@ class ResourcePool:
     @workflow.signal
     def agent_away(self, seen: AgentSeen) -> None:
         """An agent is out of reach: what runs there goes on, nothing new is sent there."""
+        self._signals += 1
         agent = self._pool.snapshot.agents.get(seen.agent_id)
         if agent is not None:
             self._pool.put_agent(agent.model_copy(update={"is_available": False}))
@@ -189,6 +200,7 @@ class ResourcePool:
         A holder that could not keeps its slots: to give it up would gain nothing, and the agent may be a machine that
         only stood still. It is notified that its host is silent, in case its end is requested.
         """
+        self._signals += 1
         if seen.agent_id not in self._run.silent and seen.agent_id in self._pool.snapshot.agents:
             self._run.silent.append(seen.agent_id)
             self._notify_held(seen.agent_id, "agent_silent")
@@ -200,6 +212,7 @@ class ResourcePool:
     @workflow.signal
     def agent_service(self, service: AgentService) -> None:
         """An operator takes an agent or slots of it out of service, or puts them back; or a device of it is in error.
+        self._signals += 1
 
         Unless they are to be drained, who runs there is asked to leave at the next checkpoint.
         """
@@ -221,11 +234,13 @@ class ResourcePool:
     @workflow.signal
     def job_claim(self, change: JobClaim) -> None:
         """A job's claim has changed. What it holds already it keeps, unless the policy says otherwise."""
+        self._signals += 1
         self._claim(change.job_id, change.claim)
 
     @workflow.signal
     def configure(self, settings: PoolSettings) -> None:
         """An operator changes how this pool shares its slots."""
+        self._signals += 1
         self._run.former_provider = self._run.settings.provider or self._run.former_provider
         self._run.settings = settings
         self._pool.configure(settings)
@@ -234,6 +249,7 @@ class ResourcePool:
     @workflow.signal
     def demand_wanted(self) -> None:
         """The Autoscaler workflow of this pool has just begun, and knows nothing of the pool."""
+        self._signals += 1
         self._demand = None
         self._dirty = True
 
