@@ -35,7 +35,7 @@ _MOMENT = timedelta(milliseconds=1)
 
 
 def is_old() -> bool:
-    """Whether this run has so many events that the next one is to begin."""
+    """Whether this run has enough events for the next one to begin."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS_PER_RUN
 
