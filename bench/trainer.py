@@ -157,7 +157,7 @@ print("TOLD", json.dumps([[time.perf_counter() - began]]))
 def figures() -> Iterator[Figure]:
     """The Trainer's figures; goals of issue 19."""
     yield from _of_a_batch("cpu")
-    yield _of_a_stall("cpu", 1600, "200 MiB", goal=10)
+    yield _of_a_stall("cpu", 1600, "200 MiB")
     plain_peaks, peaks = _peaks(_MODEL, "plain"), _peaks(_MODEL + _OURS, "trained")
     yield Figure("peak memory of a process that trains it in plain PyTorch (for comparison)", plain_peaks, "MiB")
     beyond = [after - before for before, after in zip(plain_peaks, peaks, strict=True)]
@@ -169,7 +169,7 @@ def figures() -> Iterator[Figure]:
 def figures_on_a_gpu() -> Iterator[Figure]:
     """The same on this machine's first GPU, and a larger checkpoint."""
     yield from _of_a_batch("cuda")
-    yield _of_a_stall("cuda", 3600, "1 GiB", goal=10)
+    yield _of_a_stall("cuda", 3600, "1 GiB")
 
 
 def _of_a_batch(device: str) -> Iterator[Figure]:
@@ -184,14 +184,14 @@ def _of_a_batch(device: str) -> Iterator[Figure]:
     yield Figure(f"what Lightning's Trainer adds to it{on}, paired (for comparison)", added, "µs")
 
 
-def _of_a_stall(device: str, width: int, size: str, goal: float) -> Figure:
+def _of_a_stall(device: str, width: int, size: str) -> Figure:
     """How long a checkpoint of 20 layers holds up the training."""
     stalls = _told(sys.executable, _MODEL + _OURS + _STALL, device, width)
     share = [100 * stalled / whole for stalled, whole in stalls]
     middle, whole = (sorted(each[part] for each in stalls)[len(stalls) // 2] for part in (0, 1))
     on = "" if device == "cpu" else " from a GPU"
     what = f"stall of a checkpoint of {size}{on}, of the time until it is stored"
-    return Figure(what, share, "%", goal=goal, note=f"{middle:.2g} of {whole:.2f} s")
+    return Figure(what, share, "%", goal=10, note=f"{middle:.2g} of {whole:.2f} s")
 
 
 def _peaks(program: str, train: str) -> list[float]:

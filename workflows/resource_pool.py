@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
@@ -48,6 +49,21 @@ _AT_ONCE = 500
 #: A signal, the holder that gets it, and what it says.
 _Message = tuple[str, str, AllocationNotice | Assignment]
 
+Said = ParamSpec("Said")
+
+
+def _counted(
+    handler: Callable[Concatenate[ResourcePool, Said], None],
+) -> Callable[Concatenate[ResourcePool, Said], None]:
+    """A handler of a signal: how many came decides when the pool may continue as new."""
+
+    @functools.wraps(handler)
+    def counted(pool: ResourcePool, *said: Said.args, **named: Said.kwargs) -> None:
+        pool.signals += 1
+        handler(pool, *said, **named)
+
+    return counted
+
 
 @workflow.defn(name="ResourcePool", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class ResourcePool:
@@ -72,7 +88,7 @@ class ResourcePool:
         self._asking: set[str] = set()  # allocations that an `ask` is being answered about
         self._again: list[str] = []  # allocations whose holder asks for what it was granted
         self._round = 0  # counts decisions
-        self._signals = 0  # counts those that came
+        self.signals = 0  # counts those that came
 
     @workflow.run
     async def run(self, run: PoolRun) -> None:
@@ -110,8 +126,8 @@ class ResourcePool:
             provider = self._run.settings.provider or self._run.former_provider
             if provider is not None:
                 await self._tell_demand(provider)
-            if is_old() and self._signals != calm:
-                calm = self._signals
+            if is_old() and self.signals != calm:
+                calm = self.signals
                 await short_task()
                 self._dirty = True  # who asked meanwhile is decided about in that task
             elif is_old():
@@ -125,9 +141,9 @@ class ResourcePool:
     # -- from holders --------------------------------------------------------------------------------------------------
 
     @workflow.signal
+    @_counted
     def request(self, request: Request) -> None:
         """Queue a request. Keyed by its allocation: asking twice is asking once."""
-        self._signals += 1
         self._asking.discard(request.allocation_id)  # a holder that asks itself has missed the answer of `ask`
         if self._queue(request):
             self._dirty = True
@@ -157,9 +173,9 @@ class ResourcePool:
         return self._pool.ask(request.model_copy(update={"claim": claim}))
 
     @workflow.signal
+    @_counted
     def release(self, notice: AllocationNotice) -> None:
         """The allocation is over, or no longer wanted."""
-        self._signals += 1
         self._give_back(notice.allocation_id)
 
     @workflow.update
@@ -171,9 +187,9 @@ class ResourcePool:
     # -- from agents ---------------------------------------------------------------------------------------------------
 
     @workflow.signal
+    @_counted
     def agent_joined(self, seen: AgentSeen) -> None:
         """An agent offers its slots, for the first time or again."""
-        self._signals += 1
         agent = seen.slots.model_copy(update={"is_available": True})
         self._pool.put_agent(self._in_service(agent))
         self._run.lost.pop(seen.agent_id, None)
@@ -185,22 +201,22 @@ class ResourcePool:
         self._dirty = True
 
     @workflow.signal
+    @_counted
     def agent_away(self, seen: AgentSeen) -> None:
         """An agent is out of reach: what runs there goes on, nothing new is sent there."""
-        self._signals += 1
         agent = self._pool.snapshot.agents.get(seen.agent_id)
         if agent is not None:
             self._pool.put_agent(agent.model_copy(update={"is_available": False}))
             self._dirty = True
 
     @workflow.signal
+    @_counted
     def agent_lost(self, seen: AgentSeen) -> None:
         """An agent did not come back. A holder there that could run elsewhere is notified, and asks again.
 
         A holder that could not keeps its slots: to give it up would gain nothing, and the agent may be a machine that
         only stood still. It is notified that its host is silent, in case its end is requested.
         """
-        self._signals += 1
         if seen.agent_id not in self._run.silent and seen.agent_id in self._pool.snapshot.agents:
             self._run.silent.append(seen.agent_id)
             self._notify_held(seen.agent_id, "agent_silent")
@@ -210,9 +226,9 @@ class ResourcePool:
     # -- from operators and users --------------------------------------------------------------------------------------
 
     @workflow.signal
+    @_counted
     def agent_service(self, service: AgentService) -> None:
         """An operator takes an agent or slots of it out of service, or puts them back; or a device of it is in error.
-        self._signals += 1
 
         Unless they are to be drained, who runs there is asked to leave at the next checkpoint.
         """
@@ -232,24 +248,24 @@ class ResourcePool:
             self._ask_to_leave(broken, f"slot {slots} of agent {service.agent_id} is in error")
 
     @workflow.signal
+    @_counted
     def job_claim(self, change: JobClaim) -> None:
         """A job's claim has changed. What it holds already it keeps, unless the policy says otherwise."""
-        self._signals += 1
         self._claim(change.job_id, change.claim)
 
     @workflow.signal
+    @_counted
     def configure(self, settings: PoolSettings) -> None:
         """An operator changes how this pool shares its slots."""
-        self._signals += 1
         self._run.former_provider = self._run.settings.provider or self._run.former_provider
         self._run.settings = settings
         self._pool.configure(settings)
         self._dirty = True
 
     @workflow.signal
+    @_counted
     def demand_wanted(self) -> None:
         """The Autoscaler workflow of this pool has just begun, and knows nothing of the pool."""
-        self._signals += 1
         self._demand = None
         self._dirty = True
 
