@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.kit.embedded import Embedded, with_torch
-from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_pytorch"
@@ -37,46 +35,18 @@ class Runs:
     def create(self, config: str, example: Path = EXAMPLE, epochs: int | None = EPOCHS) -> int:
         """Submit one of an example's configurations, longer than it is unless None; returns the experiment's id."""
         longer = ["--config", f"searcher.max_length.epochs={epochs}"] if epochs else []
-        done = self.cluster.det("experiment", "create", str(example / config), str(example), *longer)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
-
-    def steps(self, experiment: int) -> int:
-        """How far its trial reported."""
-        rows = self.cluster.rows(f"SELECT total_batches FROM trials WHERE experiment_id = {experiment}")
-        return rows[0][0] if rows else 0
-
-    def until_trained(self, experiment: int, steps: int) -> None:
-        """Until its trial reported so many batches."""
-        self.cluster.until(
-            lambda: self.steps(experiment) >= steps, 90, f"experiment {experiment} trained {steps} batches"
-        )
-
-    def until_state(self, experiment: int, state: str) -> None:
-        """Until it is in a state; a trial that failed is shown with its log."""
-        deadline = time.monotonic() + 120 * PATIENCE
-        query = f"SELECT state FROM experiments WHERE id = {experiment}"
-        while self.cluster.rows(query) != [(state,)]:
-            ((now,),) = self.cluster.rows(query)
-            assert now != "ERROR", self.log(experiment)
-            assert time.monotonic() < deadline, f"{now}\n{self.log(experiment)}"
-            time.sleep(0.1)
+        return self.cluster.submit(example / config, example, *longer)
 
     def pause(self, experiment: int) -> None:
         """Until its trial has left."""
         assert self.cluster.det("experiment", "pause", str(experiment)).returncode == 0
-        self.until_state(experiment, "PAUSED")
+        self.cluster.until_state(experiment, "PAUSED")
         self.cluster.until(lambda: not self.cluster.training(), 30, "the trial left")
 
     def finish(self, experiment: int) -> None:
         """Activate it again, until it is completed."""
         assert self.cluster.det("experiment", "activate", str(experiment)).returncode == 0
-        self.until_state(experiment, "COMPLETED")
-
-    def log(self, experiment: int) -> str:
-        """The log of its trial."""
-        ((trial,),) = self.cluster.rows(f"SELECT id FROM trials WHERE experiment_id = {experiment}")
-        return self.cluster.det("trial", "logs", str(trial)).stdout
+        self.cluster.until_state(experiment, "COMPLETED")
 
     def final_state(self, experiment: int) -> str:
         """SHA-256 of what its last checkpoint holds: weights, optimizer, random numbers, place in the data."""
@@ -114,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 @pytest.fixture(scope="module")
 def undisturbed(runs: Runs) -> str:
     experiment = runs.create("const.yaml")
-    runs.until_state(experiment, "COMPLETED")
+    runs.cluster.until_state(experiment, "COMPLETED")
     assert runs.runs(experiment) == (1, 0)
     query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
     ((accuracy,),) = runs.cluster.rows(query)
@@ -126,29 +96,29 @@ def test_killed_trial_ends_with_the_same_bits(runs: Runs, undisturbed: str) -> N
     """Seed 003: steps after the last checkpoint are trained again, with the very same data and random numbers."""
     experiment = runs.create("const.yaml")
     for steps in (60, 200):  # checkpoints are at multiples of 40
-        runs.until_trained(experiment, steps)
+        runs.cluster.until_trained(experiment, steps)
         (pid,) = runs.cluster.training().values()
         os.kill(pid, signal.SIGKILL)
-    runs.until_state(experiment, "COMPLETED")
+    runs.cluster.until_state(experiment, "COMPLETED")
     assert runs.runs(experiment) == (3, 2)
-    assert runs.log(experiment).count("resumed after") == 2
+    assert runs.cluster.log(experiment).count("resumed after") == 2
     assert runs.final_state(experiment) == undisturbed
 
 
 def test_preempted_trial_ends_with_the_same_bits(runs: Runs, undisturbed: str) -> None:
     experiment = runs.create("const.yaml")
-    runs.until_trained(experiment, 60)
+    runs.cluster.until_trained(experiment, 60)
     runs.pause(experiment)
     runs.finish(experiment)
     assert runs.runs(experiment) == (2, 0), "a preemption costs no restart"
-    assert "resumed after" in runs.log(experiment)
+    assert "resumed after" in runs.cluster.log(experiment)
     assert runs.final_state(experiment) == undisturbed
 
 
 def test_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, undisturbed: str) -> None:
     """Paused, damaged by a disk, activated: the trial goes on from the checkpoint before, to the same end."""
     experiment = runs.create("const.yaml")
-    runs.until_trained(experiment, 100)
+    runs.cluster.until_trained(experiment, 100)
     runs.pause(experiment)
     query = f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} ORDER BY steps_completed DESC LIMIT 2"
     (latest,), (before,) = runs.cluster.rows(query)
@@ -157,15 +127,15 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, undisturbed:
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     runs.finish(experiment)
-    assert f"going on from the one before it instead: {before}" in runs.log(experiment)
+    assert f"going on from the one before it instead: {before}" in runs.cluster.log(experiment)
     assert runs.final_state(experiment) == undisturbed
 
 
 def test_two_workers_train_one_network(runs: Runs) -> None:
     experiment = runs.create("distributed.yaml")
-    runs.until_trained(experiment, 100)
-    os.kill(_worker(runs, 1), signal.SIGKILL)
-    runs.until_state(experiment, "COMPLETED")
+    runs.cluster.until_trained(experiment, 100)
+    os.kill(runs.cluster.trainers(experiment, "train.py")[1], signal.SIGKILL)
+    runs.cluster.until_state(experiment, "COMPLETED")
     assert runs.runs(experiment) == (2, 1)
     query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
     ((accuracy,),) = runs.cluster.rows(query)
@@ -176,13 +146,13 @@ def test_sharded_network_ends_with_the_same_bits_on_two_workers(runs: Runs) -> N
     """FSDP2: both workers write their shards into one checkpoint, and one of them is killed."""
     fsdp2 = EXAMPLE.with_name("digits_fsdp2")
     undisturbed = runs.create("const.yaml", fsdp2)
-    runs.until_state(undisturbed, "COMPLETED")
+    runs.cluster.until_state(undisturbed, "COMPLETED")
     disturbed = runs.create("const.yaml", fsdp2)
-    runs.until_trained(disturbed, 60)
-    os.kill(_worker(runs, 1), signal.SIGKILL)
-    runs.until_state(disturbed, "COMPLETED")
+    runs.cluster.until_trained(disturbed, 60)
+    os.kill(runs.cluster.trainers(disturbed, "train.py")[1], signal.SIGKILL)
+    runs.cluster.until_state(disturbed, "COMPLETED")
     assert (runs.runs(undisturbed), runs.runs(disturbed)) == ((1, 0), (2, 1))
-    assert runs.log(disturbed).count("resumed after") == 2, "each worker says so"
+    assert runs.cluster.log(disturbed).count("resumed after") == 2, "each worker says so"
     assert runs.sharded_weights(disturbed) == runs.sharded_weights(undisturbed)
 
 
@@ -196,9 +166,9 @@ def libraries(runs: Runs) -> dict[str, int]:
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_example_goes_on_after_a_pause(runs: Runs, library: str) -> None:
     experiment = runs.create("const.yaml", EXAMPLE.with_name(f"digits_{library}"), 20)
-    runs.until_trained(experiment, 60)
+    runs.cluster.until_trained(experiment, 60)
     assert runs.cluster.det("experiment", "pause", str(experiment)).returncode == 0
-    runs.until_state(experiment, "PAUSED")
+    runs.cluster.until_state(experiment, "PAUSED")
     query = f"SELECT max(steps_completed) FROM checkpoints WHERE experiment_id = {experiment}"
     ((steps,),) = runs.cluster.rows(query)
     runs.finish(experiment)
@@ -212,7 +182,7 @@ def test_example_with_a_library_learns(
     runs: Runs, libraries: dict[str, int], library: str, steps: int, wanted: float
 ) -> None:
     experiment = libraries[library]
-    runs.until_state(experiment, "COMPLETED")
+    runs.cluster.until_state(experiment, "COMPLETED")
     query = f"SELECT searcher_metric, total_batches FROM trials WHERE experiment_id = {experiment}"
     ((accuracy, trained),) = runs.cluster.rows(query)
     assert (accuracy > wanted, trained) == (True, steps)
@@ -223,31 +193,12 @@ def test_example_with_a_library_learns(
 @pytest.mark.long  # harness/tests/test_keras_trial.py kills such a trial, and the others here are paused
 def test_keras_trial_goes_on_after_a_pause(runs: Runs) -> None:
     experiment = runs.create("trial.yaml", EXAMPLE.with_name("digits_keras"), 20)
-    runs.until_trained(experiment, 60)
+    runs.cluster.until_trained(experiment, 60)
     assert runs.cluster.det("experiment", "pause", str(experiment)).returncode == 0
-    runs.until_state(experiment, "PAUSED")
+    runs.cluster.until_state(experiment, "PAUSED")
     runs.finish(experiment)
     assert runs.runs(experiment) == (2, 0)
-    assert "resuming after" in runs.log(experiment)
+    assert "resuming after" in runs.cluster.log(experiment)
     query = f"SELECT searcher_metric, total_batches FROM trials WHERE experiment_id = {experiment}"
     ((accuracy, trained),) = runs.cluster.rows(query)
     assert (accuracy > 0.9, trained) == (True, 20 * 45)
-
-
-def _worker(runs: Runs, rank: int) -> int:
-    """The process of a rank of the trial that trains."""
-    workers = [
-        int(entry.name)
-        for entry in Path("/proc").glob("[0-9]*")
-        if b"train.py" in _read(entry / "cmdline")
-        and f"\0RANK={rank}\0".encode() in b"\0" + _read(entry / "environ")
-        and str(runs.cluster.folder).encode() in _read(entry / "environ")
-    ]
-    return workers[0]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

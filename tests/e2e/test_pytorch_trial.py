@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ import torch
 import torch.utils._pytree
 
 from tests.kit.embedded import PARTS, Embedded, with_torch
-from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_trial"
@@ -36,33 +34,12 @@ class Trials:
 
     def create(self, config: str, *options: str, folder: Path = EXAMPLE) -> int:
         """Submit one of the example's configurations; returns the experiment's id."""
-        done = self.cluster.det("experiment", "create", str(folder / config), str(folder), *options)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
+        return self.cluster.submit(folder / config, folder, *options)
 
     def one(self, query: str) -> tuple[object, ...]:
         """The only row."""
         (row,) = self.cluster.rows(query)
         return row
-
-    def until_trained(self, experiment: int, steps: int) -> None:
-        """Until its trial has reported so many batches."""
-        query = f"SELECT coalesce(max(total_batches), 0) FROM trials WHERE experiment_id = {experiment}"
-        self.cluster.until(lambda: self.cluster.rows(query)[0][0] >= steps, 90, f"trained {steps} batches")
-
-    def until_state(self, experiment: int, state: str) -> None:
-        """Until it is in a state; a trial that failed is shown with its log."""
-        deadline = time.monotonic() + 240 * PATIENCE
-        query = f"SELECT state FROM experiments WHERE id = {experiment}"
-        while (now := self.one(query)[0]) != state:
-            assert now != "ERROR", self.log(experiment)
-            assert time.monotonic() < deadline, f"{now}\n{self.log(experiment)}"
-            time.sleep(0.1)
-
-    def log(self, experiment: int) -> str:
-        """The log of its first trial."""
-        (trial,) = self.one(f"SELECT min(id) FROM trials WHERE experiment_id = {experiment}")
-        return self.cluster.det("trial", "logs", str(trial)).stdout
 
     def weights(self, experiment: int) -> str:
         """SHA-256 of the weights in its last checkpoint."""
@@ -100,23 +77,23 @@ def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(
 ) -> None:
     longer = ("--config", f"searcher.max_length.epochs={EPOCHS}")
     undisturbed, disturbed = trials.create(config, *longer), trials.create(config, *longer)
-    trials.until_trained(disturbed, 60)  # checkpoints are at multiples of 40
-    for pid in _trainers(trials.cluster, disturbed)[-1:]:
+    trials.cluster.until_trained(disturbed, 60)  # checkpoints are at multiples of 40
+    for pid in trials.cluster.trainers(disturbed)[-1:]:
         os.kill(pid, signal.SIGKILL)
     if is_paused:
-        trials.until_trained(disturbed, 140)
+        trials.cluster.until_trained(disturbed, 140)
         assert trials.cluster.det("experiment", "pause", str(disturbed)).returncode == 0
-        trials.until_state(disturbed, "PAUSED")
+        trials.cluster.until_state(disturbed, "PAUSED")
         assert trials.cluster.det("experiment", "activate", str(disturbed)).returncode == 0
     for experiment in (undisturbed, disturbed):
-        trials.until_state(experiment, "COMPLETED")
+        trials.cluster.until_state(experiment, "COMPLETED")
     query = "SELECT restarts, searcher_metric FROM trials WHERE experiment_id = "
     assert trials.one(f"{query}{undisturbed}")[0] == 0
     restarts, accuracy = trials.one(f"{query}{disturbed}")
     assert restarts == 1
     assert isinstance(accuracy, float)
     assert accuracy > 0.9
-    assert trials.log(disturbed).count("resuming after") == 1 + is_paused
+    assert trials.cluster.log(disturbed).count("resuming after") == 1 + is_paused
     assert trials.weights(disturbed) == trials.weights(undisturbed)
 
 
@@ -129,14 +106,14 @@ def test_deepspeed_example_goes_on_after_a_kill_as_if_nothing_had_happened(
     example = EXAMPLE.with_name("digits_deepspeed")
     options = ("--config", "searcher.max_length.epochs=3")
     undisturbed, disturbed = (trials.create(config, *options, folder=example) for _ in range(2))
-    trials.until_trained(disturbed, 60)
-    os.kill(_trainers(trials.cluster, disturbed)[-1], signal.SIGKILL)
+    trials.cluster.until_trained(disturbed, 60)
+    os.kill(trials.cluster.trainers(disturbed)[-1], signal.SIGKILL)
     for experiment in (undisturbed, disturbed):
-        trials.until_state(experiment, "COMPLETED")
+        trials.cluster.until_state(experiment, "COMPLETED")
     query = "SELECT restarts, searcher_metric > 0.9, total_batches FROM trials WHERE experiment_id = "
-    assert trials.one(f"{query}{undisturbed}") == (0, True, batches), trials.log(undisturbed)
-    assert trials.one(f"{query}{disturbed}") == (1, True, batches), trials.log(disturbed)
-    assert "resuming after" in trials.log(disturbed)
+    assert trials.one(f"{query}{undisturbed}") == (0, True, batches), trials.cluster.log(undisturbed)
+    assert trials.one(f"{query}{disturbed}") == (1, True, batches), trials.cluster.log(disturbed)
+    assert "resuming after" in trials.cluster.log(disturbed)
     assert trials.tensors(disturbed) == trials.tensors(undisturbed)
 
 
@@ -146,31 +123,31 @@ def test_trial_whose_cluster_is_killed_during_its_back_off_ends_with_the_same_we
         trials = Trials(cluster)
         longer = ("--config", f"searcher.max_length.epochs={EPOCHS}")
         undisturbed, disturbed = trials.create("const.yaml", *longer), trials.create("const.yaml", *longer)
-        trials.until_trained(disturbed, 60)
-        (trainer,) = _trainers(cluster, disturbed)
+        trials.cluster.until_trained(disturbed, 60)
+        (trainer,) = cluster.trainers(disturbed)
         os.kill(trainer, signal.SIGKILL)
         progress = f"SELECT restarts, run_id FROM trials WHERE experiment_id = {disturbed}"
         cluster.until(lambda: trials.one(progress) == (1, 1), 30, "the trial waits for its second run")
         for part in PARTS:
             os.kill(cluster.pid(part), signal.SIGKILL)
         assert trials.one(progress) == (1, 1)
-        assert not _trainers(cluster, disturbed)
+        assert not cluster.trainers(disturbed)
         cluster.up()
         for experiment in (undisturbed, disturbed):
-            trials.until_state(experiment, "COMPLETED")
+            trials.cluster.until_state(experiment, "COMPLETED")
         assert trials.one(progress) == (1, 2)
-        assert trials.log(disturbed).count("resuming after") == 1
+        assert trials.cluster.log(disturbed).count("resuming after") == 1
         assert trials.weights(disturbed) == trials.weights(undisturbed)
 
 
 def test_script_trains_as_far_as_it_says_and_a_search_as_far_as_it_decides(trials: Trials) -> None:
     smaller = ("--config", "searcher.max_trials=4", "--config", "searcher.max_length.epochs=4")
     script, search = trials.create("script.yaml"), trials.create("adaptive.yaml", *smaller)
-    trials.until_state(script, "COMPLETED")
+    trials.cluster.until_state(script, "COMPLETED")
     assert trials.one(f"SELECT total_batches, restarts FROM trials WHERE experiment_id = {script}") == (3 * 45, 0)
     progress = f"SELECT progress FROM experiments WHERE id = {script}"
     assert trials.one(progress)[0] == 1
-    trials.until_state(search, "COMPLETED")
+    trials.cluster.until_state(search, "COMPLETED")
     states = trials.cluster.rows(f"SELECT state, total_batches FROM trials WHERE experiment_id = {search}")
     assert len(states) == 4
     assert {state for state, _ in states} == {"COMPLETED"}
@@ -184,23 +161,6 @@ def test_class_that_can_not_be_trained_is_one_sentence_with_its_place(trials: Tr
     experiment = trials.create("const.yaml", "--config", "max_restarts=0", folder=tmp_path)
     query = f"SELECT state FROM experiments WHERE id = {experiment}"
     trials.cluster.until(lambda: trials.one(query)[0] == "ERROR", 120, "it failed")
-    log = trials.log(experiment)
+    log = trials.cluster.log(experiment)
     assert re.search(r"model_def.py:\d+: train_batch\(.*\) must take batch, epoch_idx, batch_idx", log), log
     assert "Traceback" not in log
-
-
-def _trainers(cluster: Embedded, experiment: int) -> list[int]:
-    """The processes that train for an experiment; the last is of the last rank."""
-    found: list[tuple[str, int]] = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            pairs = (pair.partition(b"=") for pair in (entry / "environ").read_bytes().split(b"\0"))
-            values = {name: value for name, _, value in pairs}
-        except OSError:
-            continue
-        is_trainer = arguments[1:3] == [b"-m", b"determined.exec.harness"]
-        is_ours = str(cluster.folder).encode() in values.get(b"DET_RUN_DIR", b"")
-        if is_trainer and is_ours and values.get(b"DET_EXPERIMENT_ID") == str(experiment).encode():
-            found.append((values.get(b"RANK", b"0").decode(), int(entry.name)))
-    return [pid for _, pid in sorted(found)]

@@ -56,13 +56,11 @@ max_restarts: 0
 class Cluster(Embedded):
     """Of one slot, which is a GPU."""
 
-    def submit(self, folder: Path, config: str, *options: str) -> int:
+    def of_model(self, folder: Path, config: str) -> int:
         """Create an experiment of the model beside this file; returns its id."""
         path = folder / "config.yaml"
         path.write_text(config)
-        done = self.det("experiment", "create", str(path), str(MODEL), *options)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
+        return self.submit(path, MODEL)
 
     def client(self) -> Determined:
         return Determined(self.environment["DET_MASTER"], "admin", "correct horse")
@@ -78,13 +76,6 @@ class Cluster(Embedded):
     def trial(self, experiment: int) -> int:
         return int(self.rows(f"SELECT id FROM trials WHERE experiment_id = {experiment}")[0][0])
 
-    def log(self, experiment: int) -> str:
-        return self.det("trial", "logs", str(self.trial(experiment))).stdout
-
-    def trained(self, experiment: int, batches: int) -> None:
-        query = f"SELECT coalesce(max(total_batches), 0) FROM trials WHERE experiment_id = {experiment}"
-        self.until(lambda: self.rows(query)[0][0] >= batches, 120, f"trained {batches} batches")
-
     def weights(self, experiment: int) -> str:
         """SHA-256 of the weights in its last checkpoint."""
         query = f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} ORDER BY steps_completed DESC LIMIT 1"
@@ -94,18 +85,6 @@ class Cluster(Embedded):
         assert {value.device.type for value in model.values()} == {"cpu"}
         assert state["scaler_state_dict"]["scale"] > 0
         return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.values())).hexdigest()
-
-    def trainers(self) -> list[int]:
-        """The processes that train."""
-        found: list[int] = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                arguments, values = (entry / "cmdline").read_bytes().split(b"\0"), (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if b"determined.exec.harness" in arguments and str(self.folder).encode() in values:
-                found.append(int(entry.name))
-        return found
 
 
 def uuid_of_gpu() -> str:
@@ -130,14 +109,14 @@ def test_slot_is_the_gpu_that_pytorch_sees(cluster: Cluster) -> None:
 
 def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(cluster: Cluster, tmp_path: Path) -> None:
     config = CONFIG.format(batch=64, rows=0, batches=4000, restarts=2)
-    undisturbed = cluster.submit(tmp_path, config)
+    undisturbed = cluster.of_model(tmp_path, config)
     assert cluster.ended(undisturbed) == "COMPLETED", cluster.log(undisturbed)
-    disturbed = cluster.submit(tmp_path, config)
-    cluster.trained(disturbed, 120)
-    os.kill(cluster.trainers()[-1], signal.SIGKILL)
-    cluster.trained(disturbed, 600)
+    disturbed = cluster.of_model(tmp_path, config)
+    cluster.until_trained(disturbed, 120)
+    os.kill(cluster.trainers(disturbed)[-1], signal.SIGKILL)
+    cluster.until_trained(disturbed, 600)
     assert cluster.det("experiment", "pause", str(disturbed)).returncode == 0
-    cluster.until(lambda: cluster.state(disturbed) == "PAUSED", 60, "it is paused")
+    cluster.until_state(disturbed, "PAUSED")
     assert cluster.det("experiment", "activate", str(disturbed)).returncode == 0
     assert cluster.ended(disturbed) == "COMPLETED", cluster.log(disturbed)
     assert cluster.log(disturbed).count("resuming after") == 2
@@ -211,7 +190,7 @@ def test_trial_that_wants_more_memory_than_there_is_goes_on_with_a_smaller_batch
     whole = torch.cuda.get_device_properties(0).total_memory // 2**20
     policy = "failure_policies: [{failure: out_of_memory, multiply: {global_batch_size: 0.5}}]\n"
     config = CONFIG.format(batch=64, rows=whole // 48, batches=50, restarts=0) + policy
-    experiment = cluster.submit(tmp_path, config)
+    experiment = cluster.of_model(tmp_path, config)
     assert cluster.ended(experiment) == "COMPLETED", cluster.log(experiment)
     log = cluster.log(experiment)
     assert re.search(r"out of memory with 64 records a slot; 32 fit", log), log

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,33 @@ class Embedded:
         (model / "train.py").write_text(script)
         path = self.folder / "config.yaml"
         path.write_text(config)
-        done = self.det("experiment", "create", str(path), str(model))
+        return self.submit(path, model)
+
+    def submit(self, config: Path, folder: Path, *options: str) -> int:
+        """`det experiment create`, of a file and a folder; returns the experiment's id."""
+        done = self.det("experiment", "create", str(config), str(folder), *options)
         assert done.returncode == 0, done.stdout + done.stderr
         return int(next(line for line in done.stdout.splitlines() if "Created experiment" in line).split()[-1])
+
+    def until_trained(self, experiment: int, batches: int) -> None:
+        """Until a trial of an experiment has reported so many batches."""
+        query = f"SELECT coalesce(max(total_batches), 0) FROM trials WHERE experiment_id = {experiment}"
+        what = f"experiment {experiment} trained {batches} batches"
+        self.until(lambda: self.rows(query)[0][0] >= batches, 120, what)
+
+    def until_state(self, experiment: int, state: str) -> None:
+        """Until an experiment is in a state; one that failed is shown with its log."""
+        deadline = time.monotonic() + 240 * PATIENCE
+        query = f"SELECT state FROM experiments WHERE id = {experiment}"
+        while (now := self.rows(query)[0][0]) != state:
+            assert now != "ERROR", self.log(experiment)
+            assert time.monotonic() < deadline, f"{now}\n{self.log(experiment)}"
+            time.sleep(0.1)
+
+    def log(self, experiment: int) -> str:
+        """The log of an experiment's first trial."""
+        ((trial,),) = self.rows(f"SELECT min(id) FROM trials WHERE experiment_id = {experiment}")
+        return self.det("trial", "logs", str(trial)).stdout
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -130,19 +154,27 @@ class Embedded:
         return records.rows(f"sqlite:///file:{self.folder / 'undeterred.db'}?mode=ro&uri=true", query)
 
     def training(self) -> dict[str, int]:
-        """Allocation id to pid of each live training process."""
-        found: dict[str, int] = {}
+        """Allocation id to pid of each live process that runs `train.py`."""
+        return {values["DET_ALLOCATION_ID"]: pid for pid, values in self._processes("train.py")}
+
+    def trainers(self, experiment: int, program: str = "determined.exec.harness") -> list[int]:
+        """The live processes that train for an experiment, by rank."""
+        all_ = self._processes(program)
+        own = [(pid, values) for pid, values in all_ if values.get("DET_EXPERIMENT_ID") == str(experiment)]
+        return [pid for _, pid in sorted((int(values.get("RANK", 0)), pid) for pid, values in own)]
+
+    def _processes(self, program: str) -> Iterator[tuple[int, dict[str, str]]]:
+        """Pid and environment of each live process of a trial here that runs a program; what started it is none."""
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                if b"train.py" not in (entry / "cmdline").read_bytes():
+                if program.encode() not in (entry / "cmdline").read_bytes().split(b"\0")[1:3]:  # after `-m` or `-u`
                     continue
-                environment = (entry / "environ").read_bytes().split(b"\0")
+                environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            values = dict(pair.split(b"=", 1) for pair in environment if b"=" in pair)
-            if str(self.folder).encode() in values.get(b"DET_RUN_DIR", b""):
-                found[values[b"DET_ALLOCATION_ID"].decode()] = int(entry.name)
-        return found
+            values = dict(pair.split("=", 1) for pair in environment if "=" in pair)
+            if str(self.folder) in values.get("DET_RUN_DIR", ""):
+                yield int(entry.name), values
 
     def until(self, condition: Callable[[], Any], timeout_s: float, what: str, *, every_s: float = 0.05) -> None:
         """Wait for a condition, with a limit."""
