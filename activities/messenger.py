@@ -38,10 +38,12 @@ from workflows.messages import (
     SlotRequests,
     TrialEnded,
     TrialOrder,
+    TrialReport,
     TrialRun,
     TrialStarts,
 )
 from workflows.new_trials import slot_request, start_options, trial_run, wants_slots
+from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
 log = structlog.get_logger()
@@ -71,6 +73,7 @@ class Messenger:
         self._releases: Bursts[AllocationNotice] = Bursts(
             self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release
         )
+        self._reports = TrialReports(client, self._updates)
 
     def release(self, pool: str, allocation_id: str) -> Callable[[], None]:
         """Give the slots of an allocation back to its pool; what this returns waits until the pool has them.
@@ -81,8 +84,9 @@ class Messenger:
         return self._soon(self._releases.send(names.pool_workflow(pool), notice))
 
     def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
-        """Tell an experiment that a trial is over; returns when it is sent. Raises: RPCError, TimeoutError."""
-        self._soon(self._signal(names.experiment_workflow(experiment_id), "trial_ended", ended))()
+        """Tell an experiment that a trial is over; returns when it has heard. Raises: RPCError, TimeoutError."""
+        report = TrialReport(trial_ended=ended)
+        self._soon(self._reports.send(names.experiment_workflow(experiment_id), report))()
 
     def orders(self, orders: Sequence[TrialOrder]) -> None:
         """Tell trials what is wanted of them; returns when all is sent. Raises: RPCError, TimeoutError."""

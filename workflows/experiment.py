@@ -123,7 +123,7 @@ class Experiment:
 
     Messages: `command`, `complete_operations`, `amend`, `steer` and `post_operations` (updates) from the API;
     `validation_reported`, `progress_reported`, `move`, `budget`, `hold` and `gate_decided` (signals) from the API;
-    `trial_ended` (signal) from its trials. What several trials report comes as one update, `take_reports`.
+    `trial_ended` (signal) from its trials. What several trials say comes as one update, `take_reports`.
     """
 
     @workflow.init
@@ -356,6 +356,8 @@ class Experiment:
                 self.validation_reported(report.validation_reported)
             if report.progress_reported is not None:
                 self.progress_reported(report.progress_reported)
+            if report.trial_ended is not None:
+                self.trial_ended(report.trial_ended)
 
     def _is_too_soon(self, request_id: str, take: Callable[[], None]) -> bool:
         """Hold a message of a trial until its number is known here: the activity that writes its record starts it."""

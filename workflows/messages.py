@@ -233,11 +233,21 @@ class ProgressReport(BaseModel):
     progress: float
 
 
+class TrialEnded(BaseModel):
+    """A trial tells its experiment that it ended, and the reason when the searcher did not close it itself."""
+
+    request_id: str
+    trial_id: int
+    state: TrialState
+    exit_reason: str | None = None
+
+
 class TrialReport(BaseModel):
-    """What a trial reports to its experiment: one of the two."""
+    """What a trial reports to its experiment: one of these."""
 
     validation_reported: ValidationReport | None = None
     progress_reported: ProgressReport | None = None
+    trial_ended: TrialEnded | None = None
 
 
 class TrialReportBatch(BaseModel):
@@ -276,15 +286,6 @@ class OperationAnswers(BaseModel):
 
     refusals: list[str | None]
     lengths: list[int | None] = Field(default_factory=list[int | None])
-
-
-class TrialEnded(BaseModel):
-    """A trial tells its experiment that it ended, and the reason when the searcher did not close it itself."""
-
-    request_id: str
-    trial_id: int
-    state: TrialState
-    exit_reason: str | None = None
 
 
 class CommandResult(BaseModel):

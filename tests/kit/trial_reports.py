@@ -62,7 +62,8 @@ class ReportActivities:
         if order.allocation_id is not None:
             notice = AllocationNotice(allocation_id=order.allocation_id)
             await messenger._releases.send(names.pool_workflow(order.pool), notice)
-        await messenger._signal(names.experiment_workflow(order.experiment_id), "trial_ended", order.ended)
+        report = TrialReport(trial_ended=order.ended)
+        await messenger._reports.send(names.experiment_workflow(order.experiment_id), report)
 
 
 async def send_end(order: EndOrder) -> None:

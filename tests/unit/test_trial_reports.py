@@ -10,7 +10,8 @@ import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows.messages import ProgressReport, TrialReport, ValidationReport
+from workflows.lifecycle.trial import TrialState
+from workflows.messages import ProgressReport, TrialEnded, TrialReport, TrialReportBatch, ValidationReport
 from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
@@ -65,6 +66,15 @@ async def test_messages_that_come_together_go_in_order_and_a_hundred_at_most() -
     sent = [each["progress_reported"]["request_id"] for batch in temporal.updates for each in batch]
     assert sent == [f"r{number}" for number in range(250)]
     assert temporal.signals == []
+
+
+async def test_end_of_a_trial_goes_as_its_reports_do() -> None:
+    temporal = _Temporal()
+    sender, ended = _sender(temporal), TrialEnded(request_id="r", trial_id=1, state=TrialState.COMPLETED)
+    for _ in range(2):
+        await sender.send("experiment-1", TrialReport(trial_ended=ended))
+    assert [(name, TrialEnded(**said)) for name, said in temporal.signals] == [("trial_ended", ended)]
+    assert [TrialReportBatch(reports=each).reports for each in temporal.updates] == [[TrialReport(trial_ended=ended)]]
 
 
 async def test_experiment_that_is_not_quiet_gets_no_signal() -> None:
