@@ -15,7 +15,7 @@ from workflows import calls, names
 from workflows.attributes import note_pool, note_state
 from workflows.cleanup import start_gc
 from workflows.experiment_budget import BudgetWatch
-from workflows.large import restore, shorten
+from workflows.large import restore, shorten, step_limit
 from workflows.lifecycle.budget import Meter
 from workflows.lifecycle.experiment import (
     FINAL_STATE,
@@ -180,7 +180,7 @@ class Experiment:
             if self._can_continue_as_new():
                 state.is_ordered = True
                 shorten(state)
-                workflow.continue_as_new(state)
+                workflow.continue_as_new(state, task_timeout=step_limit(state))
             await self._work_off()
             if self._can_end():
                 break

@@ -19,7 +19,7 @@ from api.temporal.completions import Completions
 from api.temporal.connection import Connection
 from workflows import names
 from workflows.attributes import FIRST, ORDINARY, STEP_LIMIT, search_attributes, task_attributes
-from workflows.large import shorten
+from workflows.large import shorten, step_limit
 from workflows.lifecycle.experiment import Command
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import (
@@ -133,7 +133,7 @@ class Commands:
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 static_summary=f"experiment {run.experiment_id} “{run.name}” of {run.owner}"[:200],
                 priority=FIRST,
-                task_timeout=STEP_LIMIT,
+                task_timeout=step_limit(run),
                 search_attributes=search_attributes(
                     run.experiment_id, run.template.pool, run.owner, state=run.state.value
                 ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
 from tests.kit.simulated import IdleTrial, Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
+from workflows.attributes import STEP_LIMIT
+from workflows.large import step_limit
 from workflows.messages import ExperimentRun, TrialOrders, TrialRun
 from workflows.searchers.replay import parse_lines, replay
 from workflows.trial import Trial
@@ -47,7 +50,8 @@ async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
             each = await runs(running.temporal, f"experiment-{experiment_id}")
             assert len(each) > 1, "the history was cut"
             assert max(run.size_bytes for run in each) < 10 * 2**20
-            last = await _started_with(running.temporal, experiment_id, each[-1])
+            last, limit = await _started_with(running.temporal, experiment_id, each[-1])
+            assert limit == step_limit(last) > STEP_LIMIT
             assert last.retired > 100, "what is over is not carried on"
             assert last.retired + len(last.trials) <= TRIALS
             ids = [trial["id"] for trial in await running.trials(experiment_id)]
@@ -56,13 +60,13 @@ async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
             assert [each for each in heard if any(one == next_ for one, next_ in pairwise(each))] == []
 
 
-async def _started_with(client: Client, experiment_id: int, run: Run) -> ExperimentRun:
-    """What a run of an experiment's workflow was started with."""
+async def _started_with(client: Client, experiment_id: int, run: Run) -> tuple[ExperimentRun, timedelta]:
+    """What a run of an experiment's workflow was started with, and how long each of its tasks may take."""
     handle = client.get_workflow_handle(f"experiment-{experiment_id}", run_id=run.run_id)
     async for first in handle.fetch_history_events():
-        given = first.workflow_execution_started_event_attributes.input.payloads
-        [found] = await client.data_converter.decode(given, [ExperimentRun])
-        return found
+        started = first.workflow_execution_started_event_attributes
+        [found] = await client.data_converter.decode(started.input.payloads, [ExperimentRun])
+        return found, started.workflow_task_timeout.ToTimedelta()
     raise AssertionError("it has no history")
 
 
