@@ -1,4 +1,4 @@
-"""Messages of activities to workflows, sent as soon as the record that they go with is written.
+"""Messages of activities to workflows, sent as soon as the record that they go with is written, from the event loop.
 
 A workflow that sends them itself pays with five events of its history for each: the command, its result, and the task
 in which it sees that. Here they cost none. An activity may be done twice, and so may its messages arrive twice:
@@ -8,9 +8,9 @@ receivers ignore repeats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from temporalio.client import (
@@ -48,17 +48,13 @@ from workflows.updates import Updates
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
-
 #: A pool that does not answer so soon does not hold the decisions of a search up: its trials ask it themselves.
 _POOL_ANSWERS = timedelta(seconds=3)
 _DEADLINE = timedelta(seconds=10)
-#: What is sent is there by then, or has failed. A worker that leaves has no event loop any more that would say so.
-_SENT_WITHIN_S = 15.0
 
 
 class Messenger:
-    """Sends from the threads in which activities write records. Made in the event loop of the worker.
+    """Sends over the connection of a worker.
 
     Args:
         client: Of the worker.
@@ -69,43 +65,24 @@ class Messenger:
         self._client = client
         self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
-        self._loop = asyncio.get_running_loop()
         self._releases: Bursts[AllocationNotice] = Bursts(
             self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release
         )
         self._reports = TrialReports(client, self._updates)
 
-    def release(self, pool: str, allocation_id: str) -> Callable[[], None]:
-        """Give the slots of an allocation back to its pool; what this returns waits until the pool has them.
+    async def release(self, pool: str, allocation_id: str) -> None:
+        """Give the slots of an allocation back to its pool; returns when the pool has them. Raises: RPCError."""
+        await self._releases.send(names.pool_workflow(pool), AllocationNotice(allocation_id=allocation_id))
 
-        That raises: RPCError, TimeoutError.
-        """
-        notice = AllocationNotice(allocation_id=allocation_id)
-        return self._soon(self._releases.send(names.pool_workflow(pool), notice))
+    async def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
+        """Tell an experiment that a trial is over; returns when it has heard. Raises: RPCError."""
+        await self._reports.send(names.experiment_workflow(experiment_id), TrialReport(trial_ended=ended))
 
-    def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
-        """Tell an experiment that a trial is over; returns when it has heard. Raises: RPCError, TimeoutError."""
-        report = TrialReport(trial_ended=ended)
-        self._soon(self._reports.send(names.experiment_workflow(experiment_id), report))()
-
-    def orders(self, orders: Sequence[TrialOrder]) -> None:
-        """Tell trials what is wanted of them; returns when all is sent. Raises: RPCError, TimeoutError."""
-        self._soon(self._order(orders))()
-
-    def start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
-        """Ask the pool for slots, and start the workflows of trials; returns when they are started.
-
-        Args:
-            starts: The trials.
-            ids: Of those that were just created, by request id.
-
-        Raises: RPCError, TimeoutError.
-        """
-        self._soon(self._start_trials(starts, ids))()
-
-    def _soon(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        sending = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return lambda: sending.result(_SENT_WITHIN_S)
+    async def orders(self, orders: Sequence[TrialOrder]) -> None:
+        """Tell trials what is wanted of them; returns when all is sent. Raises: RPCError."""
+        await asyncio.gather(
+            *[self._signal(names.trial_workflow(each.trial_id), "orders", each.orders) for each in orders]
+        )
 
     async def _release(self, pool: str, notice: AllocationNotice) -> None:
         await self._signal(pool, "release", notice)
@@ -120,12 +97,15 @@ class Messenger:
             return False
         return True
 
-    async def _order(self, orders: Sequence[TrialOrder]) -> None:
-        await asyncio.gather(
-            *[self._signal(names.trial_workflow(each.trial_id), "orders", each.orders) for each in orders]
-        )
+    async def start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
+        """Ask the pool for slots, and start the workflows of trials; returns when they are started.
 
-    async def _start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
+        Args:
+            starts: The trials.
+            ids: Of those that were just created, by request id.
+
+        Raises: RPCError.
+        """
         runs = [
             trial_run(
                 starts, each.model_copy(update={"trial_id": each.trial_id or ids[each.request_id]}), by_records=True

@@ -10,7 +10,6 @@ from sqlalchemy import CursorResult, Exists, Result, bindparam, delete, func, se
 from sqlalchemy.orm import Session
 from temporalio import activity
 
-from activities.messenger import Messenger
 from database import budgets, campaigns, gates, webhooks
 from database.log_facts import actions_of_log_policies, failure_of, note_bad_gpu
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
@@ -75,30 +74,16 @@ _STANDING = (
 
 
 class Records:
-    """Local activities of the orchestrator. Time-outs and retries: `workflows/options.py`."""
+    """Activities of the orchestrator, and what those of `AnnouncedRecords` write.
 
-    def __init__(self, database: Database, messenger: Messenger | None = None) -> None:
-        """`messenger`: sends what goes with records; None: nothing does."""
+    Time-outs and retries: `workflows/options.py`.
+    """
+
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._messenger = messenger
 
-    @activity.defn
     def record_experiment(self, record: RecordExperiment) -> CreatedTrials:
-        """Write an experiment's state, decisions, new trials and standings; then start trials, and send orders."""
-        created = self._write_experiment(record)
-        if record.starts is not None:
-            ids = dict(zip((trial.request_id for trial in record.trials), created.trial_ids, strict=True))
-            self._post.start_trials(record.starts, ids)
-        if record.orders:
-            self._post.orders(record.orders)
-        return created
-
-    @property
-    def _post(self) -> Messenger:
-        assert self._messenger is not None, "this worker sends no messages"
-        return self._messenger
-
-    def _write_experiment(self, record: RecordExperiment) -> CreatedTrials:
+        """Write an experiment's state, decisions, new trials and standings."""
         with self._database.write() as session:
             ids = create_trials(session, record.experiment_id, record.trials)
             statement = select(Experiment.state).where(Experiment.id == record.experiment_id).with_for_update()
@@ -121,14 +106,8 @@ class Records:
                 ids.has_checkpoints = bool(session.scalar(select(_has_checkpoints(record.experiment_id))))
         return ids
 
-    @activity.defn
     def record_trial(self, record: RecordTrial) -> None:
-        """Write a trial's state, and how its latest allocation ended; then tell its experiment if that was its end."""
-        self._write_trial(record)
-        if record.ended is not None:
-            self._post.trial_ended(record.experiment_id, record.ended)
-
-    def _write_trial(self, record: RecordTrial) -> None:
+        """Write a trial's state, and how its latest allocation ended."""
         now = utc_now()
         with self._database.write() as session:
             values: dict[str, Any] = {
@@ -259,20 +238,11 @@ class Records:
                 preemption_acked=allocation.preempt_acked_at is not None, is_ready=allocation.ready_at is not None
             )
 
-    @activity.defn
     def close_allocation(self, order: CloseAllocation) -> AllocationFacts:
         """Record the end of an allocation; its token is dead from here on. Answers what harness and log said.
 
         What it reported to the search goes before its end: that is waited for, as long as the API may take to send it.
-        Its slots don't wait for that.
         """
-        released = self._post.release(order.releases_to, order.allocation_id) if order.releases_to else None
-        facts = self._close_allocation(order)
-        if released is not None:
-            released()
-        return facts
-
-    def _close_allocation(self, order: CloseAllocation) -> AllocationFacts:
         self._await_reports(order.allocation_id)
         with self._database.write() as session:
             closed = session.execute(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +14,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from activities.announced import AnnouncedRecords
 from activities.autoscaler import NodePrograms
 from activities.campaigns import Campaigns
 from activities.cleanup import Cleanup
@@ -72,21 +73,23 @@ def record_activities(
     roots: Sequence[str] = (),
     outgoing: Outgoing | None = None,
     provider_folder: Path | None = None,
-    messenger: Messenger | None = None,
+    threads: Executor,
+    messenger: Messenger,
 ) -> list[object]:
     """The activities that write records, tell webhooks or run providers' programs, bound to a database."""
-    records, cleanup, importing = Records(database, messenger), Cleanup(database, roots), ImportActivities(database)
+    records, cleanup, importing = Records(database), Cleanup(database, roots), ImportActivities(database)
+    announced = AnnouncedRecords(records, messenger, threads)
     campaigns = Campaigns(database)
     return [
         Sampling().suggest,
-        records.record_experiment,
-        records.record_trial,
+        announced.record_experiment,
+        announced.record_trial,
         records.record_task,
         records.task_use,
         records.note_task,
         records.open_allocation,
         records.request_preemption,
-        records.close_allocation,
+        announced.close_allocation,
         records.ended_jobs,
         records.record_agent,
         records.forget_agent,
@@ -146,7 +149,12 @@ def new_worker(
         workflows=workflows,
         activities=[
             *record_activities(  # pyright: ignore[reportArgumentType]
-                database, roots=roots, outgoing=outgoing, provider_folder=provider_folder, messenger=messenger
+                database,
+                roots=roots,
+                outgoing=outgoing,
+                provider_folder=provider_folder,
+                threads=threads,
+                messenger=messenger,
             ),
             *further,
         ],

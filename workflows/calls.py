@@ -57,7 +57,7 @@ from workflows.searchers.study import Suggestion, SuggestOrder
 
 
 @activity.defn
-def record_experiment(record: RecordExperiment) -> CreatedTrials:
+async def record_experiment(record: RecordExperiment) -> CreatedTrials:
     """Write an experiment's state, decisions, new trials and the standings of the others."""
     raise NotImplementedError
 
@@ -69,7 +69,7 @@ def suggest(order: SuggestOrder) -> Suggestion:
 
 
 @activity.defn
-def record_trial(record: RecordTrial) -> None:
+async def record_trial(record: RecordTrial) -> None:
     """Write a trial's state."""
     raise NotImplementedError
 
@@ -105,7 +105,7 @@ def request_preemption(ref: AllocationRef) -> AllocationFacts:
 
 
 @activity.defn
-def close_allocation(order: CloseAllocation) -> AllocationFacts:
+async def close_allocation(order: CloseAllocation) -> AllocationFacts:
     """Record the end of an allocation; answers what the harness said while it lived."""
     raise NotImplementedError
 

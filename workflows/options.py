@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
 from temporalio import workflow
@@ -19,6 +19,8 @@ from workflows.searchers.study import Suggestion, SuggestOrder
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+#: An activity, which waits for something in its event loop or runs in a thread.
+Call = Callable[[In], Awaitable[Out]] | Callable[[In], Out]
 
 #: Records are written until they are written: a database that is away delays decisions, it does not lose them.
 RECORD_RETRY = RetryPolicy(
@@ -49,14 +51,14 @@ async def short_task() -> None:
     await workflow.sleep(_MOMENT)
 
 
-async def record_once(call: Callable[[In], Out], order: In) -> Out:
+async def record_once(call: Call[In, Out], order: In) -> Out:
     """Write a record that holds changes only: by an ordinary activity, whose order is in the history before it is done.
 
     A local activity would be done again, perhaps with other contents under the same revision, when its workflow task is
     done again with messages that came meanwhile.
     """
     return await workflow.execute_activity(
-        call,
+        cast("Callable[[In], Awaitable[Out]]", call),
         order,
         task_queue=ORCHESTRATOR_QUEUE,
         start_to_close_timeout=timedelta(seconds=30),
@@ -66,10 +68,10 @@ async def record_once(call: Callable[[In], Out], order: In) -> Out:
     )
 
 
-async def record(call: Callable[[In], Out], order: In) -> Out:
+async def record(call: Call[In, Out], order: In) -> Out:
     """Write a record of a whole state by a local activity: about 2 ms instead of 10, repeated if the worker dies."""
     return await workflow.execute_local_activity(
-        call,
+        cast("Callable[[In], Awaitable[Out]]", call),
         order,
         start_to_close_timeout=timedelta(seconds=30),
         retry_policy=RECORD_RETRY,

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from temporalio import activity, workflow
 
 from workflows import names
-from workflows.messages import AllocationNotice, TrialEnded, TrialReport
+from workflows.messages import TrialEnded, TrialReport
 from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
@@ -60,10 +60,8 @@ class ReportActivities:
 
         messenger = self._messenger = self._messenger or Messenger(activity.client())
         if order.allocation_id is not None:
-            notice = AllocationNotice(allocation_id=order.allocation_id)
-            await messenger._releases.send(names.pool_workflow(order.pool), notice)
-        report = TrialReport(trial_ended=order.ended)
-        await messenger._reports.send(names.experiment_workflow(order.experiment_id), report)
+            await messenger.release(order.pool, order.allocation_id)
+        await messenger.trial_ended(order.experiment_id, order.ended)
 
 
 async def send_end(order: EndOrder) -> None:

@@ -6,15 +6,18 @@ import inspect
 import typing
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from temporalio import activity
+from temporalio.client import Client
 
 from activities.containers import AgentPresence, Containers
 from activities.launchers.kubernetes.namespaces import Namespaces
 from activities.launchers.kubernetes.nodes import Nodes
+from activities.messenger import Messenger
 from activities.storage import Storage
 from database.session import Database
 from workers.orchestrator import record_activities
@@ -48,7 +51,9 @@ def registered(tmp_path: Path) -> list[Any]:
     database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
     agents = [*activities_of(Containers), *activities_of(AgentPresence), *activities_of(Storage)]
     agents += [*activities_of(Nodes), *activities_of(Namespaces)]
-    found = [*record_activities(database), *agents]
+    messenger = Messenger(cast("Client", None))
+    with ThreadPoolExecutor(1) as threads:
+        found = [*record_activities(database, threads=threads, messenger=messenger), *agents]
     database.close()
     return found
 

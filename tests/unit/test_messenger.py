@@ -47,7 +47,7 @@ async def _start(temporal: _Temporal) -> None:
     starts = TrialStarts(experiment_id=1, name="e", owner="o", job_id="j", template=template, trials=[trial])
     messenger = Messenger(cast("Client", temporal))
     messenger._updates = cast("Updates", temporal)
-    await messenger._start_trials(starts, {})
+    await messenger.start_trials(starts, {})
 
 
 @pytest.mark.parametrize("answer", [SlotGrants(granted=[]), _UNKNOWN])
@@ -79,7 +79,6 @@ async def test_slots_that_come_back_together_go_together_and_one_alone_as_a_sign
 
     messenger = Messenger(cast("Client", Pool()))
     messenger._releases._updates = cast("Updates", Pool())
-    await asyncio.to_thread(messenger.release("p", "a.1"))
-    for waiting in [messenger.release("p", id_) for id_ in ("b.1", "c.1")]:
-        await asyncio.to_thread(waiting)
+    await messenger.release("p", "a.1")
+    await asyncio.gather(*[messenger.release("p", id_) for id_ in ("b.1", "c.1")])
     assert sent == [("release", "a.1"), ("take_back", ["b.1", "c.1"])]
