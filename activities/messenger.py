@@ -51,6 +51,8 @@ log = structlog.get_logger()
 #: A pool that does not answer so soon does not hold the decisions of a search up: its trials ask it themselves.
 _POOL_ANSWERS = timedelta(seconds=3)
 _DEADLINE = timedelta(seconds=10)
+#: So many local activities wait for a pool's next task, and as many for an experiment's: half of a worker's tasks.
+_WAITING = 4
 
 
 class Messenger:
@@ -66,9 +68,9 @@ class Messenger:
         self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
         self._releases: Bursts[AllocationNotice] = Bursts(
-            self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release
+            self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release, _WAITING
         )
-        self._reports = TrialReports(client, self._updates)
+        self._reports = TrialReports(client, self._updates, _WAITING)
 
     async def release(self, pool: str, allocation_id: str) -> None:
         """Give the slots of an allocation back to its pool; returns when the pool has them. Raises: RPCError."""

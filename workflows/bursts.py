@@ -3,6 +3,9 @@
 A signal that comes while a workflow continues as new makes that fail, and the whole history is replayed. An update does
 not: it waits for the next run. So a workflow that is sent much gets updates of all that waits; a quiet one gets a
 signal, which is one event of its history and no more.
+
+Who sends an update waits for a task of that workflow. A local activity keeps one of the worker's tasks meanwhile: if
+all of these waited, none would be left for the one that they wait for. So few do, and others send signals.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class Bursts(Generic[Message]):
         update: The name of the update.
         together: What an update says for several messages.
         signal: Sends a workflow a single one as a signal. Raises: RPCError.
+        most: So many messages wait for updates at a time; None: any number.
     """
 
     def __init__(
@@ -42,11 +46,14 @@ class Bursts(Generic[Message]):
         update: str,
         together: Callable[[list[Message]], Any],
         signal: Callable[[str, Message], Awaitable[object]],
+        most: int | None = None,
     ) -> None:
         self._updates = updates
         self._name = update
         self._as_one = together
         self._signal = signal
+        self._most = most
+        self._waiting = 0
         self._together = Together(self._sent)
         self._sent_at: dict[str, float] = {}
 
@@ -55,14 +62,17 @@ class Bursts(Generic[Message]):
 
         Raises: RPCError.
         """
-        await self._together.send(workflow_id, message)
+        if self._most is not None and self._waiting >= self._most:
+            await _unless_closed(self._signal(workflow_id, message))
+            return
+        self._waiting += 1
+        try:
+            await self._together.send(workflow_id, message)
+        finally:
+            self._waiting -= 1
 
     async def _sent(self, workflow_id: str, messages: list[Message]) -> Sequence[None]:
-        try:
-            await self._send(workflow_id, messages)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:  # it is closed
-                raise
+        await _unless_closed(self._send(workflow_id, messages))
         return [None] * len(messages)
 
     async def _send(self, workflow_id: str, messages: list[Message]) -> None:
@@ -87,3 +97,12 @@ class Bursts(Generic[Message]):
                 raise
             return False
         return True
+
+
+async def _unless_closed(sending: Awaitable[object]) -> None:
+    """Have something sent; a workflow that is closed need not hear it. Raises: RPCError."""
+    try:
+        await sending
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise

@@ -22,11 +22,12 @@ class TrialReports:
     Args:
         client: A connected one.
         updates: Over the same connection.
+        most: See `Bursts`.
     """
 
-    def __init__(self, client: Client, updates: Updates) -> None:
+    def __init__(self, client: Client, updates: Updates, most: int | None = None) -> None:
         self._client = client
-        self._bursts = Bursts(updates, "take_reports", _together, self._signal)
+        self._bursts = Bursts(updates, "take_reports", _together, self._signal, most)
 
     async def send(self, workflow_id: str, message: TrialReport) -> None:
         """Returns when an experiment's workflow has it in its history, or is closed. It may arrive twice.

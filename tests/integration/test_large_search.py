@@ -6,6 +6,7 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner
@@ -14,6 +15,7 @@ from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
 from tests.kit.simulated import IdleTrial, Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
+from workflows import bursts
 from workflows.attributes import STEP_LIMIT
 from workflows.large import step_limit
 from workflows.messages import ExperimentRun, TrialOrders, TrialRun
@@ -86,8 +88,13 @@ async def _orders_of(client: Client, trial_id: int) -> list[TrialOrders]:
     return [heard[sequence].model_copy(update={"sequence": 0}) for sequence in sorted(heard)]
 
 
-async def test_all_of_many_trials_hear_of_a_command(tmp_path: Path) -> None:
-    """Temporal takes 2,000 signals on their way from a workflow: activities send them, a part at a time."""
+async def test_all_of_many_trials_hear_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporal takes 2,000 signals on their way from a workflow: activities send them, a part at a time.
+
+    And all end at once. Each keeps one of the worker's tasks until pool and experiment have heard of it, which need one
+    as well: if none is left to them, this takes as long as the patience that is set here.
+    """
+    monkeypatch.setattr(bursts, "_TAKEN_WITHIN", timedelta(seconds=100))
     idle = [IdleTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
     with temporal_server(tmp_path) as address:
         async with platform(

@@ -65,8 +65,9 @@ class ReportActivities:
 
 
 async def send_end(order: EndOrder) -> None:
-    """Give slots back and tell the experiment, from a workflow."""
-    await workflow.execute_activity_method(ReportActivities.end, order, start_to_close_timeout=timedelta(seconds=30))
+    """Give slots back and tell the experiment, from a workflow, as a trial does: by a local activity."""
+    limit = timedelta(seconds=30)
+    await workflow.execute_local_activity_method(ReportActivities.end, order, start_to_close_timeout=limit)
 
 
 async def send_report(experiment_id: int, report: TrialReport) -> None:
