@@ -51,8 +51,6 @@ log = structlog.get_logger()
 #: A pool that does not answer so soon does not hold the decisions of a search up: its trials ask it themselves.
 _POOL_ANSWERS = timedelta(seconds=3)
 _DEADLINE = timedelta(seconds=10)
-#: So many local activities wait for a pool's next task, and as many for an experiment's: half of a worker's tasks.
-_WAITING = 4
 
 
 class Messenger:
@@ -61,16 +59,17 @@ class Messenger:
     Args:
         client: Of the worker.
         pinned: The version that decides for what is started here; None: the current one.
+        waiting: How many local activities may wait for a pool's next task, and how many for an experiment's.
     """
 
-    def __init__(self, client: Client, pinned: WorkerDeploymentVersion | None = None) -> None:
+    def __init__(self, client: Client, pinned: WorkerDeploymentVersion | None = None, waiting: int = 0) -> None:
         self._client = client
         self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
         self._releases: Bursts[AllocationNotice] = Bursts(
-            self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release, _WAITING
+            self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release, waiting
         )
-        self._reports = TrialReports(client, self._updates, _WAITING)
+        self._reports = TrialReports(client, self._updates, waiting)
 
     async def release(self, pool: str, allocation_id: str) -> None:
         """Give the slots of an allocation back to its pool; returns when the pool has them. Raises: RPCError."""

@@ -50,6 +50,9 @@ from workflows.webhooks import WebhookDelivery
 
 log = structlog.get_logger()
 
+#: Tasks of workflows at a time. One interpreter works on them: more would keep those that go first from being first.
+_TASKS = 16
+
 WORKFLOWS = [
     Experiment,
     Trial,
@@ -133,16 +136,18 @@ def new_worker(
     outgoing: Outgoing | None = None,
     provider_folder: Path | None = None,
     runner: WorkflowRunner = RUNNER,
-    further: Sequence[Callable[..., Any]] = (),
+    further: Callable[[Messenger], Sequence[Callable[..., Any]]] = lambda _: (),
 ) -> Worker:
     """The worker that an orchestrator is.
 
     `threads` write its records; `roots`: folders that the operator named for checkpoints; `takes_over`: see
     `workers/versioning.py`; `build`: the version, if it is not this code's; `runner`: how workflow code is kept from
-    what would not be the same again; `further`: activities of other workflows.
+    what would not be the same again; `further`: activities of other workflows, by what sends its messages.
     """
     versions = deployment(build or build_id(), takes_over=takes_over)
-    messenger = Messenger(client, pinned=None if takes_over else versions.version)
+    # half of the tasks are left to those that are waited for; and without a cache there is one at a time
+    waiting = min(_TASKS, max_cached_workflows) // 4
+    messenger = Messenger(client, pinned=None if takes_over else versions.version, waiting=waiting)
     return Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
@@ -156,13 +161,12 @@ def new_worker(
                 threads=threads,
                 messenger=messenger,
             ),
-            *further,
+            *further(messenger),
         ],
         activity_executor=threads,
         workflow_runner=runner,
         max_cached_workflows=max_cached_workflows,
-        # one interpreter works on them: more at a time would only keep those that go first from being first
-        max_concurrent_workflow_tasks=16,
+        max_concurrent_workflow_tasks=_TASKS,
         graceful_shutdown_timeout=timedelta(seconds=5),
         interceptors=[Heartbeats()],
         max_heartbeat_throttle_interval=timedelta(seconds=1),

@@ -13,7 +13,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 
 from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
-from tests.kit.simulated import IdleTrial, Run, SimulatedTrial, runs
+from tests.kit.simulated import EndingTrial, Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
 from workflows import bursts
 from workflows.attributes import STEP_LIMIT
@@ -95,7 +95,7 @@ async def test_all_of_many_trials_hear_of_a_command(tmp_path: Path, monkeypatch:
     as well: if none is left to them, this takes as long as the patience that is set here.
     """
     monkeypatch.setattr(bursts, "_TAKEN_WITHIN", timedelta(seconds=100))
-    idle = [IdleTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
+    idle = [EndingTrial if workflow is Trial else workflow for workflow in WORKFLOWS]
     with temporal_server(tmp_path) as address:
         async with platform(
             temporal_address=address, database_url=f"sqlite:///{tmp_path}/db", folder=tmp_path, pool="default",

@@ -293,7 +293,7 @@ async def platform(
                 outgoing=Outgoing.of("127.0.0.0/8"),
                 provider_folder=provider_folder,
                 runner=runner,
-                further=ReportActivities().all(),
+                further=lambda messenger: ReportActivities(messenger).all(),
             )
             await stack.enter_async_context(worker)
             await take_over(client, build_id(), asyncio.Event())

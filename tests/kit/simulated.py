@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from temporalio import workflow
 from temporalio.client import Client
 
-from tests.kit.trial_reports import EndOrder, send_end, send_report
+from tests.kit.trial_reports import EndOrder, send_end, send_end_locally, send_report
 from workflows import names
 from workflows.lifecycle.trial import TrialState
 from workflows.messages import TrialEnded, TrialOrders, TrialReport, TrialRun, ValidationReport
 
 
-async def _end(run: TrialRun) -> TrialState:
+async def _end(run: TrialRun, send: Callable[[EndOrder], Awaitable[None]] = send_end) -> TrialState:
     """Give back the slots that were asked for in its name, and tell its experiment."""
     order = EndOrder(
         experiment_id=run.experiment_id,
@@ -21,7 +22,7 @@ async def _end(run: TrialRun) -> TrialState:
         allocation_id=names.allocation_id(run.task_id, run.run_id + 1) if run.is_asked else None,
         ended=TrialEnded(request_id=run.request_id, trial_id=run.trial_id, state=TrialState.COMPLETED),
     )
-    await send_end(order)
+    await send(order)
     return TrialState.COMPLETED
 
 
@@ -78,6 +79,27 @@ class IdleTrial:
     def leave(self) -> None:
         """As if its container had left, and the record had said that the search wants nothing more of it."""
         self._has_left = True
+
+    @workflow.signal
+    def orders(self, orders: TrialOrders) -> None:
+        """The latest orders count."""
+        if orders.sequence >= self._orders.sequence:
+            self._orders = orders
+
+
+@workflow.defn(name="Trial")
+class EndingTrial:
+    """Takes the place of the Trial workflow: does nothing until it is to stop, and ends then as a real one does."""
+
+    @workflow.init
+    def __init__(self, run: TrialRun) -> None:
+        self._orders = run.orders
+
+    @workflow.run
+    async def run(self, run: TrialRun) -> TrialState:
+        """Wait."""
+        await workflow.wait_condition(lambda: self._orders.state.is_stopping)
+        return await _end(run, send_end_locally)
 
     @workflow.signal
     def orders(self, orders: TrialOrders) -> None:

@@ -14,5 +14,7 @@ from workflows.trial import Trial
 
 if __name__ == "__main__":
     orchestrator.WORKFLOWS[:] = [LiveTrial if workflow is Trial else workflow for workflow in orchestrator.WORKFLOWS]
-    orchestrator.new_worker = partial(orchestrator.new_worker, further=ReportActivities().all())
+    orchestrator.new_worker = partial(
+        orchestrator.new_worker, further=lambda messenger: ReportActivities(messenger).all()
+    )
     orchestrator.run()

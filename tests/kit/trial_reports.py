@@ -35,11 +35,11 @@ class EndOrder(BaseModel):
 
 
 class ReportActivities:
-    """The activities, of a worker."""
+    """The activities, of a worker with that messenger."""
 
-    def __init__(self) -> None:
+    def __init__(self, messenger: Messenger) -> None:
         self._reports: TrialReports | None = None
-        self._messenger: Messenger | None = None
+        self._messenger = messenger
 
     def all(self) -> list[Callable[..., Any]]:
         """For a worker."""
@@ -56,16 +56,18 @@ class ReportActivities:
     @activity.defn
     async def end(self, order: EndOrder) -> None:
         """Returns when pool and experiment have it."""
-        from activities.messenger import Messenger  # which no workflow's sandbox takes
-
-        messenger = self._messenger = self._messenger or Messenger(activity.client())
         if order.allocation_id is not None:
-            await messenger.release(order.pool, order.allocation_id)
-        await messenger.trial_ended(order.experiment_id, order.ended)
+            await self._messenger.release(order.pool, order.allocation_id)
+        await self._messenger.trial_ended(order.experiment_id, order.ended)
 
 
 async def send_end(order: EndOrder) -> None:
-    """Give slots back and tell the experiment, from a workflow, as a trial does: by a local activity."""
+    """Give slots back and tell the experiment, from a workflow."""
+    await workflow.execute_activity_method(ReportActivities.end, order, start_to_close_timeout=timedelta(seconds=30))
+
+
+async def send_end_locally(order: EndOrder) -> None:
+    """The same as a trial does it: by a local activity, which keeps one of the worker's tasks meanwhile."""
     limit = timedelta(seconds=30)
     await workflow.execute_local_activity_method(ReportActivities.end, order, start_to_close_timeout=limit)
 

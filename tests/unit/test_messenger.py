@@ -77,8 +77,33 @@ async def test_slots_that_come_back_together_go_together_and_one_alone_as_a_sign
         async def send(self, _: str, name: str, notices: AllocationNotices, **__: Any) -> None:
             sent.append((name, [notice.allocation_id for notice in notices.notices]))
 
-    messenger = Messenger(cast("Client", Pool()))
+    messenger = Messenger(cast("Client", Pool()), waiting=3)
     messenger._releases._updates = cast("Updates", Pool())
     await messenger.release("p", "a.1")
     await asyncio.gather(*[messenger.release("p", id_) for id_ in ("b.1", "c.1")])
     assert sent == [("release", "a.1"), ("take_back", ["b.1", "c.1"])]
+
+
+async def test_slots_come_back_as_signals_while_enough_wait_for_the_pool() -> None:
+    sent: list[tuple[str, Any]] = []
+    taken = asyncio.Event()
+
+    class Pool:
+        def get_workflow_handle(self, _: str) -> Pool:
+            return self
+
+        async def signal(self, name: str, notice: AllocationNotice, **_: Any) -> None:
+            sent.append((name, notice.allocation_id))
+
+        async def send(self, *_: Any, **__: Any) -> None:
+            await taken.wait()
+
+    messenger = Messenger(cast("Client", Pool()), waiting=2)
+    messenger._releases._updates = cast("Updates", Pool())
+    await messenger.release("p", "a.1")  # now the pool is not quiet
+    waiting = [asyncio.create_task(messenger.release("p", id_)) for id_ in ("b.1", "c.1")]
+    await asyncio.sleep(0)
+    await messenger.release("p", "d.1")
+    assert sent == [("release", "a.1"), ("release", "d.1")]
+    taken.set()
+    await asyncio.gather(*waiting)
