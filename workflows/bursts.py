@@ -37,7 +37,7 @@ class Bursts(Generic[Message]):
         update: The name of the update.
         together: What an update says for several messages.
         signal: Sends a workflow a single one as a signal. Raises: RPCError.
-        most: So many messages wait for updates at a time; None: any number.
+        most: At most this many messages wait for updates at a time; None: any number.
     """
 
     def __init__(
