@@ -52,6 +52,9 @@ log = structlog.get_logger()
 
 #: Tasks of workflows at a time. One interpreter works on them: more would keep those that go first from being first.
 _TASKS = 16
+#: The SDK takes a workflow that computes for 2 s for a deadlock, and fails its task, each time anew. Reading the state
+#: of 97,000 trials took that long on a busy machine. What limits a step is Temporal: `workflows.large.step_limit`.
+_STANDS_STILL_S = 30
 
 WORKFLOWS = [
     Experiment,
@@ -148,7 +151,7 @@ def new_worker(
     # half of the tasks are left to those that are waited for; and without a cache there is one at a time
     waiting = min(_TASKS, max_cached_workflows) // 4
     messenger = Messenger(client, pinned=None if takes_over else versions.version, waiting=waiting)
-    return Worker(
+    worker = Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,
         workflows=workflows,
@@ -174,6 +177,9 @@ def new_worker(
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
         deployment_config=versions,
     )
+    # a private name, as there is no setting: a test notices when it is another one
+    worker._workflow_worker._deadlock_timeout_seconds = _STANDS_STILL_S  # pyright: ignore[reportOptionalMemberAccess, reportPrivateUsage]
+    return worker
 
 
 async def main(settings: OrchestratorSettings, stop: asyncio.Event) -> None:

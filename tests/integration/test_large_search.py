@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner
@@ -15,7 +18,7 @@ from tests.kit.platform import platform
 from tests.kit.servers import temporal_server
 from tests.kit.simulated import EndingTrial, Run, SimulatedTrial, runs
 from workers.orchestrator import WORKFLOWS
-from workflows import bursts
+from workflows import bursts, names
 from workflows.attributes import STEP_LIMIT
 from workflows.large import step_limit
 from workflows.messages import ExperimentRun, TrialOrders, TrialRun
@@ -60,6 +63,28 @@ async def test_search_continues_as_new_unseen(tmp_path: Path) -> None:
             heard = [await _orders_of(running.temporal, trial_id) for trial_id in ids]
             assert any(len(orders) > 1 for orders in heard), "some were stopped"
             assert [each for each in heard if any(one == next_ for one, next_ in pairwise(each))] == []
+
+
+@workflow.defn
+class Computing:
+    """Computes longer than the SDK lets a workflow do, as a search that reads a large state on a busy machine."""
+
+    @workflow.run
+    async def run(self) -> None:
+        """Compute."""
+        time.sleep(2.5)  # noqa: ASYNC251
+
+
+async def test_step_that_takes_seconds_is_no_deadlock(tmp_path: Path) -> None:
+    with temporal_server(tmp_path) as address:
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{tmp_path}/db", folder=tmp_path, pool="default",
+            workflows=[*WORKFLOWS, Computing], runner=UnsandboxedWorkflowRunner(),
+        ) as running:  # fmt: skip
+            handle = await running.temporal.start_workflow("Computing", id="c", task_queue=names.ORCHESTRATOR_QUEUE)
+            await asyncio.wait_for(handle.result(), 30)
+            failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+            assert not [event async for event in handle.fetch_history_events() if event.event_type == failed]
 
 
 async def _started_with(client: Client, experiment_id: int, run: Run) -> tuple[ExperimentRun, timedelta]:
