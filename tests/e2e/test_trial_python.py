@@ -52,9 +52,7 @@ def wheel(folder: Path, version: str) -> Path:
 
 def created(cluster: Embedded, folder: Path) -> int:
     (folder / "config.yaml").write_text(CONFIG)
-    done = cluster.det("experiment", "create", str(folder / "config.yaml"), str(folder))
-    assert done.returncode == 0, done.stderr
-    return int(re.findall(r"Created experiment (\d+)", done.stdout)[0])
+    return cluster.submit(folder / "config.yaml", folder)
 
 
 def logs(cluster: Embedded, experiment: int) -> list[str]:

@@ -26,17 +26,27 @@ async def _end(run: TrialRun, send: Callable[[EndOrder], Awaitable[None]] = send
     return TrialState.COMPLETED
 
 
+class _Told:
+    """What takes the place of the Trial workflow hears its orders."""
+
+    @workflow.init
+    def __init__(self, run: TrialRun) -> None:
+        self._orders = run.orders
+
+    @workflow.signal
+    def orders(self, orders: TrialOrders) -> None:
+        """The latest orders count."""
+        if orders.sequence >= self._orders.sequence:
+            self._orders = orders
+
+
 #: When each trial reports, in the time metric `epoch`.
 TIMES = (1, 3, 9)
 
 
 @workflow.defn(name="Trial")
-class SimulatedTrial:
+class SimulatedTrial(_Told):
     """Takes the place of the Trial workflow: reports `loss` and `epoch` a few times, without any container."""
-
-    @workflow.init
-    def __init__(self, run: TrialRun) -> None:
-        self._orders = run.orders
 
     @workflow.run
     async def run(self, run: TrialRun) -> TrialState:
@@ -51,20 +61,14 @@ class SimulatedTrial:
             await send_report(run.experiment_id, TrialReport(validation_reported=report))
         return await _end(run)
 
-    @workflow.signal
-    def orders(self, orders: TrialOrders) -> None:
-        """The latest orders count."""
-        if orders.sequence >= self._orders.sequence:
-            self._orders = orders
-
 
 @workflow.defn(name="Trial")
-class IdleTrial:
+class IdleTrial(_Told):
     """Takes the place of the Trial workflow: does nothing, until the search or the test ends it."""
 
     @workflow.init
     def __init__(self, run: TrialRun) -> None:
-        self._orders = run.orders
+        super().__init__(run)
         self._has_left = False
 
     @workflow.run
@@ -80,20 +84,10 @@ class IdleTrial:
         """As if its container had left, and the record had said that the search wants nothing more of it."""
         self._has_left = True
 
-    @workflow.signal
-    def orders(self, orders: TrialOrders) -> None:
-        """The latest orders count."""
-        if orders.sequence >= self._orders.sequence:
-            self._orders = orders
-
 
 @workflow.defn(name="Trial")
-class EndingTrial:
+class EndingTrial(_Told):
     """Takes the place of the Trial workflow: does nothing until it is to stop, and ends then as a real one does."""
-
-    @workflow.init
-    def __init__(self, run: TrialRun) -> None:
-        self._orders = run.orders
 
     @workflow.run
     async def run(self, run: TrialRun) -> TrialState:
@@ -101,24 +95,14 @@ class EndingTrial:
         await workflow.wait_condition(lambda: self._orders.state.is_stopping)
         return await _end(run, send_end_locally)
 
-    @workflow.signal
-    def orders(self, orders: TrialOrders) -> None:
-        """The latest orders count."""
-        if orders.sequence >= self._orders.sequence:
-            self._orders = orders
-
 
 #: Seconds between two reports of a LiveTrial.
 PERIOD_S = 10.0
 
 
 @workflow.defn(name="Trial")
-class LiveTrial:
+class LiveTrial(_Told):
     """Takes the place of the Trial workflow: reports every few seconds, at moments of its own, until it is stopped."""
-
-    @workflow.init
-    def __init__(self, run: TrialRun) -> None:
-        self._orders = run.orders
 
     @workflow.run
     async def run(self, run: TrialRun) -> TrialState:
@@ -136,12 +120,6 @@ class LiveTrial:
             report = ValidationReport(request_id=run.request_id, steps_completed=step, metrics=metrics)
             await send_report(run.experiment_id, TrialReport(validation_reported=report))
         return await _end(run)
-
-    @workflow.signal
-    def orders(self, orders: TrialOrders) -> None:
-        """The latest orders count."""
-        if orders.sequence >= self._orders.sequence:
-            self._orders = orders
 
 
 @dataclass(frozen=True)

@@ -64,46 +64,45 @@ async def test_record_is_written_again_when_the_pool_can_not_be_asked() -> None:
     assert temporal.started == 0
 
 
+class _Pool:
+    """Notes what it is sent: as client, as handle and as `Updates`. Takes updates once it is `taking`."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        self.taking = asyncio.Event()
+
+    def get_workflow_handle(self, _: str) -> _Pool:
+        return self
+
+    async def signal(self, name: str, notice: AllocationNotice, **_: Any) -> None:
+        self.sent.append((name, notice.allocation_id))
+
+    async def send(self, _: str, name: str, notices: AllocationNotices, **__: Any) -> None:
+        await self.taking.wait()
+        self.sent.append((name, [notice.allocation_id for notice in notices.notices]))
+
+    def messenger(self, waiting: int) -> Messenger:
+        messenger = Messenger(cast("Client", self), waiting=waiting)
+        messenger._releases._updates = cast("Updates", self)
+        return messenger
+
+
 async def test_slots_that_come_back_together_go_together_and_one_alone_as_a_signal() -> None:
-    sent: list[tuple[str, Any]] = []
-
-    class Pool:
-        def get_workflow_handle(self, _: str) -> Pool:
-            return self
-
-        async def signal(self, name: str, notice: AllocationNotice, **_: Any) -> None:
-            sent.append((name, notice.allocation_id))
-
-        async def send(self, _: str, name: str, notices: AllocationNotices, **__: Any) -> None:
-            sent.append((name, [notice.allocation_id for notice in notices.notices]))
-
-    messenger = Messenger(cast("Client", Pool()), waiting=3)
-    messenger._releases._updates = cast("Updates", Pool())
+    pool = _Pool()
+    pool.taking.set()
+    messenger = pool.messenger(waiting=3)
     await messenger.release("p", "a.1")
     await asyncio.gather(*[messenger.release("p", id_) for id_ in ("b.1", "c.1")])
-    assert sent == [("release", "a.1"), ("take_back", ["b.1", "c.1"])]
+    assert pool.sent == [("release", "a.1"), ("take_back", ["b.1", "c.1"])]
 
 
 async def test_slots_come_back_as_signals_while_enough_wait_for_the_pool() -> None:
-    sent: list[tuple[str, Any]] = []
-    taken = asyncio.Event()
-
-    class Pool:
-        def get_workflow_handle(self, _: str) -> Pool:
-            return self
-
-        async def signal(self, name: str, notice: AllocationNotice, **_: Any) -> None:
-            sent.append((name, notice.allocation_id))
-
-        async def send(self, *_: Any, **__: Any) -> None:
-            await taken.wait()
-
-    messenger = Messenger(cast("Client", Pool()), waiting=2)
-    messenger._releases._updates = cast("Updates", Pool())
+    pool = _Pool()
+    messenger = pool.messenger(waiting=2)
     await messenger.release("p", "a.1")  # now the pool is not quiet
     waiting = [asyncio.create_task(messenger.release("p", id_)) for id_ in ("b.1", "c.1")]
     await asyncio.sleep(0)
     await messenger.release("p", "d.1")
-    assert sent == [("release", "a.1"), ("release", "d.1")]
-    taken.set()
+    assert pool.sent == [("release", "a.1"), ("release", "d.1")]
+    pool.taking.set()
     await asyncio.gather(*waiting)
