@@ -95,10 +95,15 @@ class Hosts:
         await self.platform.until(is_there, 60, what=f"agent {agent_id} is connected")
 
     def die(self, agent_id: str) -> None:
-        """The host's power is gone: nothing that ran there runs any more."""
-        for pid in _ip("netns", "pids", self.of[agent_id]).split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        """The host's power is gone: nothing that ran there runs any more.
+
+        All stand still before the first is killed: ids of processes begin anew now and then, and a trial's killed before
+        what watches it would be one that failed.
+        """
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in _ip("netns", "pids", self.of[agent_id]).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), number)
         self.agents.pop(agent_id).wait(30)
 
     def cut(self, number: int) -> None:
