@@ -37,8 +37,11 @@ T = TypeVar("T")
 class LaunchOrders(Protocol):
     """Where an agent learns what to launch, and says what became of it: the API."""
 
-    def launch_order(self, order: RunContainer) -> Coroutine[Any, Any, Mapping[str, Any]]:
-        """Everything about the container but what only this host knows. Issues a new token at each call."""
+    def launch_order(self, order: RunContainer, attempted_at: datetime) -> Coroutine[Any, Any, Mapping[str, Any]]:
+        """Everything about the container but what only this host knows. Issues a new token at each call.
+
+        `attempted_at`: when Temporal scheduled this attempt, so that one that arrives late changes no token.
+        """
         ...
 
     async def report(
@@ -93,6 +96,14 @@ class SpoolDrain(Protocol):
         ...
 
 
+class _Launch:
+    """A launch on its way, and how many attempts of its activity wait for it."""
+
+    task: asyncio.Task[bool]
+    preparation: asyncio.Task[None] | None = None
+    attempts: int = 0
+
+
 class Containers:
     """Activities on the queue `agent-<id>`. A container outlives the agent; a retry attaches to it."""
 
@@ -115,7 +126,7 @@ class Containers:
         self._attempts = attempts
         self._broken = broken
         self._unwanted: set[str] = set()
-        self._preparations: dict[str, asyncio.Task[None]] = {}
+        self._launches: dict[str, _Launch] = {}  # that are on their way, by container
 
     @activity.defn
     async def run_container(self, order: RunContainer) -> ContainerEnd:
@@ -206,8 +217,8 @@ class Containers:
         what its threads are doing.
         """
         self._unwanted.add(order.container_id)
-        if preparation := self._preparations.get(order.container_id):
-            preparation.cancel()
+        if (launch := self._launches.get(order.container_id)) and launch.preparation:
+            launch.preparation.cancel()
         if not self._launcher.runs_here:
             # a pod can't tell a kill from an eviction, upon which it saves: the API answers it which of them it is
             await self._orders.killed(order.container_id)
@@ -216,8 +227,31 @@ class Containers:
         await self._launcher.kill(order.container_id, order.grace_s)
 
     async def _launched(self, order: RunContainer, beat_s: float) -> bool:
-        """Fetch the order, prepare and start. False: it was killed before it was started."""
-        spec = self._build(order, await _beating(self._orders.launch_order(order), beat_s))
+        """Launch it, or join an earlier attempt that is at it. False: it was killed before it was started.
+
+        A host out of the network's reach misses heartbeats, so that a second attempt may come while the first still
+        waits for its order: of two tokens only one is valid, and the container could be started with the other.
+        """
+        key = order.container_id
+        launch = self._launches.get(key)
+        if launch is None:
+            launch = self._launches[key] = _Launch()
+            attempted_at = activity.info().current_attempt_scheduled_time
+            launch.task = asyncio.create_task(self._launch(order, launch, attempted_at))
+            launch.task.add_done_callback(lambda _: self._launches.pop(key))
+        launch.attempts += 1
+        try:
+            while not (await asyncio.wait({launch.task}, timeout=beat_s))[0]:
+                activity.heartbeat()
+            return launch.task.result()
+        finally:
+            launch.attempts -= 1
+            if not launch.attempts:
+                launch.task.cancel()
+
+    async def _launch(self, order: RunContainer, launch: _Launch, attempted_at: datetime) -> bool:
+        """Fetch the order, prepare and start."""
+        spec = self._build(order, await self._orders.launch_order(order, attempted_at))
         telling: list[asyncio.Task[bool]] = []
 
         def say(text: str) -> None:
@@ -225,22 +259,19 @@ class Containers:
             if not telling:
                 telling.append(asyncio.create_task(self._orders.report(order, AllocationState.PULLING)))
 
-        preparation = asyncio.create_task(self._launcher.prepare(spec, say))
-        self._preparations[order.container_id] = preparation
+        preparation = launch.preparation = asyncio.create_task(self._launcher.prepare(spec, say))
         try:
-            while not (await asyncio.wait({preparation}, timeout=beat_s))[0]:
-                activity.heartbeat()
+            await asyncio.wait({preparation})
             if preparation.cancelled():
                 return False
             preparation.result()
             if telling:
                 telling.append(asyncio.create_task(self._orders.report(order, AllocationState.STARTING)))
-            await _beating(self._launcher.start(spec), beat_s)
+            await self._launcher.start(spec)
         finally:
             preparation.cancel()
-            del self._preparations[order.container_id]
             if telling:
-                await asyncio.wait(telling, timeout=beat_s)
+                await asyncio.wait(telling, timeout=_TOLD_AGAIN_S)
         return True
 
     async def _program_runs(self, order: RunContainer, beat_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -139,10 +140,10 @@ class ApiClient:
             raise Refused(message_of(response))
         return response.raise_for_status()
 
-    async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
+    async def launch_order(self, order: RunContainer, attempted_at: datetime) -> Mapping[str, Any]:
         """Everything about a container but what only this host knows."""
         path = f"/api/v1/undeterred/allocations/{order.allocation_id}/containers/{order.rank}/launch"
-        response = await self._http.post(path)
+        response = await self._http.post(path, params={"attemptedAt": attempted_at.isoformat()})
         if response.status_code in (400, 404):  # the allocation ended meanwhile: trying again is pointless
             raise LaunchError("start_failed", message_of(response))
         response.raise_for_status()

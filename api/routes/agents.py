@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +16,7 @@ from api.deps import AgentDep, PartsDep
 from api.errors import NotFound
 from api.routing import Route
 from api.schemas import agents as wire
-from api.schemas.base import answer
+from api.schemas.base import Instant, answer
 from api.schemas.parameters import AgentId, AllocationId
 from api.services import enrollment
 from api.services.checkpoint_files import removal_order
@@ -58,8 +58,14 @@ async def present(agent_id: AgentId, parts: PartsDep, agent: AgentDep, report: w
 
 
 @router.post("/api/v1/undeterred/allocations/{allocation_id}/containers/{rank}/launch")
-async def launch(allocation_id: AllocationId, rank: int, parts: PartsDep, agent: AgentDep) -> Response:
-    """The launch order of a container, with a fresh token."""
+async def launch(
+    allocation_id: AllocationId,
+    rank: int,
+    parts: PartsDep,
+    agent: AgentDep,
+    attempted_at: Annotated[Instant | None, Query(alias="attemptedAt")] = None,
+) -> Response:
+    """The launch order of a container, with a fresh token; 409 for an attempt that a later one overtook."""
 
     def order() -> dict[str, object]:
         with parts.database.write() as session:
@@ -71,6 +77,7 @@ async def launch(allocation_id: AllocationId, rank: int, parts: PartsDep, agent:
                 rank,
                 default_image=settings.trial_image,
                 roots=settings.roots,
+                attempted_at=attempted_at,
             )
 
     return answer(await run_in_threadpool(order))

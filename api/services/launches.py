@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, cast
 
 import orjson
@@ -16,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import config_secrets, task_secrets
 from api.auth.authentication import new_token, token_hash
-from api.errors import FailedPrecondition, NotFound
+from api.errors import Conflict, FailedPrecondition, NotFound
 from api.schemas.base import plain
 from api.services import rendezvous, tensorboards
 from database.checkpoints import newest_checkpoint
@@ -36,6 +37,7 @@ from database.models import (
     User,
     Workspace,
 )
+from database.types import utc_now
 from database.upsert import insert
 from workflows import names
 from workflows.config.tasks import TaskConfig
@@ -47,7 +49,13 @@ from workflows.scheduling.model import Placement
 
 
 def launch_order(
-    session: Session, allocation_id: str, rank: int, *, default_image: str, roots: Sequence[str]
+    session: Session,
+    allocation_id: str,
+    rank: int,
+    *,
+    default_image: str,
+    roots: Sequence[str],
+    attempted_at: datetime | None = None,
 ) -> dict[str, Any]:
     """The order for one container of an allocation, with a new token and the login of its image's registry.
 
@@ -57,8 +65,9 @@ def launch_order(
         rank: Of the container in it.
         default_image: What a configuration without an image gets.
         roots: The folders that the operator named for checkpoints.
+        attempted_at: Of the attempt to start it that asks; None: now.
 
-    Raises: NotFound, FailedPrecondition.
+    Raises: NotFound, FailedPrecondition; Conflict, if a later attempt has asked.
     """
     allocation = session.get(Allocation, allocation_id)
     if allocation is None:
@@ -68,7 +77,7 @@ def launch_order(
     cluster = session.get_one(Cluster, 1)
     task = session.get_one(Task, allocation.task_id)
     owner = session.get_one(User, task.owner_id)
-    token = _new_token(session, allocation, rank)
+    token = _new_token(session, allocation, rank, attempted_at or utc_now())
     of_kind = WORK.get(TaskKind(task.kind))
     if of_kind is None:
         raise FailedPrecondition(f"task {task.id} is a {task.kind}: this release launches none of these")
@@ -225,24 +234,29 @@ WORK: dict[TaskKind, Callable[[Session, Task, Allocation, int], Work]] = {
 }
 
 
-def _new_token(session: Session, allocation: Allocation, rank: int) -> str:
+def _new_token(session: Session, allocation: Allocation, rank: int, attempted_at: datetime) -> str:
     """A token for a container, and for all of them the secret by which they know each other."""
     token = new_token()
-    session.execute(
-        insert(session, AllocationContainer)
-        .values(allocation_id=allocation.id, rank=rank, token_hash=token_hash(token))
-        .on_conflict_do_update(
+    launched = insert(session, AllocationContainer).values(
+        allocation_id=allocation.id, rank=rank, token_hash=token_hash(token), attempted_at=attempted_at
+    )
+    container = session.scalar(
+        launched.on_conflict_do_update(
             index_elements=["allocation_id", "rank"],
             set_={
                 "token_hash": token_hash(token),
+                "attempted_at": attempted_at,
                 "arrived_at": None,
                 "node": "",
                 "address": "",
                 "waits_for": "",
                 "killed_at": None,
             },
-        )
+            where=AllocationContainer.attempted_at <= attempted_at,
+        ).returning(AllocationContainer.rank)
     )
+    if container is None:  # its request was long on its way: what runs has the token of a later one
+        raise Conflict(f"a later attempt has asked how to start container {rank} of allocation {allocation.id}")
     has_none = Allocation.id == allocation.id, Allocation.shared_secret == ""
     session.execute(update(Allocation).where(*has_none).values(shared_secret=new_token()))
     session.refresh(allocation)

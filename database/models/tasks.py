@@ -134,6 +134,8 @@ class AllocationContainer(Base):
     allocation_id: Mapped[str] = mapped_column(ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True)
     rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    #: For which attempt to start it the token is: an earlier one's request may come later.
+    attempted_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     arrived_at: Mapped[datetime | None] = mapped_column(UtcTime)  # when it first asked where the others are
     # of a cluster's
     node: Mapped[str] = mapped_column(String(255), default="")  # where it runs

@@ -61,7 +61,7 @@ class Host:
     async def find(self, container_id: str) -> ContainerStatus | None:
         return ContainerStatus("c1", False, {SLOTS: "0,2"}) if self.known else None
 
-    async def launch_order(self, order: RunContainer) -> Mapping[str, Any]:
+    async def launch_order(self, order: RunContainer, attempted_at: datetime) -> Mapping[str, Any]:
         self.launches += 1
         await self._do("order")
         return {}
@@ -207,6 +207,34 @@ async def test_it_is_heard_of_when_the_start_takes_its_time(slow: str) -> None:
     assert host.beats[:before] == [()] * before, "a retry must not think that it was started"
 
 
+@pytest.mark.parametrize("slow", ["order", "pull", "start"])
+async def test_another_attempt_joins_the_start_that_is_on_its_way(slow: str) -> None:
+    """As when the host was cut off and its heartbeats did not arrive: the first attempt has not noticed that."""
+    host = Host(slow)
+    containers = host.containers()
+    first = asyncio.create_task(host.activity.run(containers.run_container, ORDER))
+    await asyncio.sleep(BEAT_S)
+    second = asyncio.create_task(Host().activity.run(containers.run_container, ORDER))
+    await asyncio.sleep(BEAT_S)
+    host.activity.cancel()
+    with pytest.raises(ApplicationError):
+        await first
+    assert (await second).result.cause == "exited"
+    assert (host.launches, host.said.count("start")) == (1, 1)
+
+
+async def test_start_that_nobody_waits_for_goes_no_further() -> None:
+    host = Host("order")
+    containers = host.containers()
+    running = asyncio.create_task(host.activity.run(containers.run_container, ORDER))
+    await asyncio.sleep(BEAT_S)
+    host.activity.cancel()
+    with pytest.raises(ApplicationError):
+        await running
+    assert (await Host().activity.run(containers.run_container, ORDER)).result.cause == "exited"
+    assert (host.launches, host.said.count("start")) == (2, 1)
+
+
 async def test_it_is_heard_of_when_reports_wait_for_the_api() -> None:
     host = Host("reports", known=True)
     await host.run()
@@ -231,7 +259,7 @@ async def test_pull_is_told_while_it_lasts() -> None:
     host = Host("pull")
     await host.run()
     assert host.said == [
-        "order", "pulling image a", "pulling", "pulled image a", "starting", "start", "follow", "running", "reports",
+        "order", "pulling image a", "pulling", "pulled image a", "start", "starting", "follow", "running", "reports",
         "drained",
     ]  # fmt: skip
 

@@ -1112,6 +1112,7 @@ def upgrade() -> None:
     sa.Column('allocation_id', sa.String(length=100), nullable=False),
     sa.Column('rank', sa.Integer(), autoincrement=False, nullable=False),
     sa.Column('token_hash', sa.String(length=64), nullable=False),
+    sa.Column('attempted_at', UtcTime(), nullable=False),
     sa.Column('arrived_at', UtcTime(), nullable=True),
     sa.Column('node', sa.String(length=255), nullable=False),
     sa.Column('address', sa.String(length=255), nullable=False),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import select, update
@@ -247,6 +248,19 @@ async def test_container_token_is_dead_when_its_allocation_ended_or_was_launched
     await is_dead(again)
     path = f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch"
     assert "has ended" in await api.agent.refused(400, "POST", path)
+
+
+async def test_late_request_of_an_earlier_attempt_leaves_the_containers_token(api: Served) -> None:
+    """A host that was cut off sends what it had to say before when it is back; that may overtake what it says then."""
+    run = await api.trial(api.user())
+    path = f"/api/v1/undeterred/allocations/{run.allocation_id}/containers/0/launch?attemptedAt="
+    now = utc_now()
+    earlier, later = [quote((now + timedelta(hours=hours)).isoformat()) for hours in (-1, 1)]
+    assert "a later attempt" in await api.agent.refused(409, "POST", f"{path}{earlier}")
+    await run.container.get("/api/v1/me")
+    await api.agent.post(f"{path}{later}")
+    await is_dead(run.container)
+    assert "attemptedAt" in await api.agent.refused(400, "POST", f"{path}noon")
 
 
 # -- users -------------------------------------------------------------------------------------------------------------
