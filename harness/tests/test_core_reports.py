@@ -369,6 +369,7 @@ def test_many_curves_are_several_requests(trial: Trial) -> None:
         (([1, 2], {"loss": [1.0]}), "'loss' has 1 values, but there are 2 steps"),
         (([1], {"loss": 1.0}), "metric 'loss' is a float, but must be a sequence of numbers"),
         (([1], {"loss": [object()]}), r"metric 'loss'\[0\] is a builtins.object, which can't be sent"),
+        (([1, 2], {"loss": [1.0, 10**400]}), r"metric 'loss'\[1\] has 1329 bits, and is too large a number"),
     ],
 )
 def test_what_is_no_curve_is_refused(trial: Trial, sent: tuple[Any, Any], refused: str) -> None:

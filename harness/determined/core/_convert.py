@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from determined.errors import InvalidDataTypeException
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_DEPTH = 32
+#: Of numbers: what reads them has doubles.
+_LARGEST = sys.float_info.max
 
 
 def to_json_value(value: Any, name: str, _depth: int = 0) -> Any:
@@ -26,7 +29,11 @@ def to_json_value(value: Any, name: str, _depth: int = 0) -> Any:
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is float:
         return value if math.isfinite(value) else _name_of(value)
-    if value is None or kind is int or kind is str or kind is bool:
+    if value is None or kind is str or kind is bool:
+        return value
+    if kind is int:
+        if not -_LARGEST <= value <= _LARGEST:
+            raise InvalidDataTypeException(f"{name} has {value.bit_length()} bits, and is too large a number")
         return value
     if _depth > _MAX_DEPTH:
         raise InvalidDataTypeException(f"{name} is nested more than {_MAX_DEPTH} levels deep, or contains itself")
@@ -40,7 +47,7 @@ def to_json_value(value: Any, name: str, _depth: int = 0) -> Any:
     if isinstance(value, float):  # numpy.float64 is one
         return to_json_value(float(value), name, _depth)
     if isinstance(value, (bool, int, str)):
-        return int(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return to_json_value(int(value), name, _depth) if isinstance(value, int) else str(value)
     detach: Any = getattr(value, "detach", None)  # torch tensors that still have a graph
     if callable(detach):
         value = detach()

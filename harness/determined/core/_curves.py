@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 
@@ -62,6 +63,7 @@ def _plain(values: Any, name: str) -> list[Any]:
     if not isinstance(found, Iterable) or isinstance(found, (str, bytes, Mapping)):
         raise InvalidDataTypeException(f"{name} is a {type(values).__name__}, but must be a sequence of numbers")
     numbers: list[Any] = list(found)  # pyright: ignore[reportUnknownArgumentType]
-    if set(map(type, numbers)) <= {float, int} and math.isfinite(sum(numbers)):
-        return numbers
+    with contextlib.suppress(OverflowError):  # some integer is too large
+        if set(map(type, numbers)) <= {float, int} and math.isfinite(sum(numbers)):
+            return numbers
     return [to_json_value(value, f"{name}[{place}]") for place, value in enumerate(numbers)]
