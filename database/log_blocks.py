@@ -20,6 +20,7 @@ import orjson
 from sqlalchemy import Row, Table, bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
 from database.models import LogBlock, LogBlockContainer, TaskLog
 from database.numbers import take_on_sqlite
 
@@ -276,7 +277,7 @@ def lock(session: Session, task_id: str, *, alone: bool) -> bool:
         task_id: Whose lines.
         alone: To write blocks. It never waits, and is False if another one writes. Rows are written beside others.
     """
-    if session.get_bind().dialect.name != "postgresql":
+    if not on_postgresql(session):
         return True
     held = session.connection().execute(_LOCK[alone], {"task": task_id}).scalar_one()
     return not alone or bool(held)
@@ -311,7 +312,7 @@ def claim(session: Session, task_id: str, count: int) -> Sequence[int] | None:
     Returns:
         Ids, ascending, behind all that there are; None if another one writes, for whom it never waits.
     """
-    if session.get_bind().dialect.name == "postgresql":
+    if on_postgresql(session):
         asked = {"task": task_id, "count": count}
         first, last, each = session.connection().execute(_CLAIM, asked).one().tuple()
         return None if first is None else each or range(first, last + 1)

@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, or_, select, text
 from sqlalchemy.orm import Session
 
 from database import log_blocks
+from database.engines import on_postgresql
 from database.log_blocks import COLUMNS, Line, Lines
 from database.models import TaskLog
 from database.types import utc_now
@@ -90,7 +91,7 @@ def _insert_blocks(session: Session, task_id: str, ids: Sequence[int], lines: Li
 
 def _insert_rows(session: Session, lines: Lines) -> None:
     rows = lines.rows()
-    if session.get_bind().dialect.name == "postgresql":
+    if on_postgresql(session):
         session.execute(_AT_ONCE, {"lines": orjson.dumps(rows).decode()})
     else:
         session.execute(insert(session, TaskLog).on_conflict_do_nothing(), rows)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
 from database.models import Base, Cluster, Project, ResourcePool, User, Workspace
 from database.session import Database
 
@@ -168,7 +169,7 @@ def schema_differences(database: Database) -> list[str]:
 
 def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None, pools: list[str]) -> bool:
     """Create the rows that every cluster has; the first pool is its default. True if this was the first start."""
-    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+    if on_postgresql(session):  # SQLite has one writer at a time anyway
         session.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
     is_first = session.scalar(select(Cluster.id)) is None
     if is_first:
@@ -184,7 +185,7 @@ def seed(session: Session, *, cluster_name: str, admin_password_hash: str | None
         session.add(Workspace(id=1, name="Uncategorized", owner_id=admin.id, is_immutable=True, everyone="contributor"))
         session.flush()
         session.add(Project(id=1, workspace_id=1, name="Uncategorized", owner_id=admin.id, is_immutable=True))
-        if session.get_bind().dialect.name == "postgresql":
+        if on_postgresql(session):
             session.flush()
             for table in ("workspaces", "projects"):  # a given id does not move the sequence
                 session.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), 1)"))

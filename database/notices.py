@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
 from database.session import Database
 from database.types import utc_now
 
@@ -44,7 +45,7 @@ def notify(session: Session, allocation_id: str) -> None:
 
     SQLite needs none sent: who listens looks after each change of the file.
     """
-    if session.get_bind().dialect.name == "postgresql":
+    if on_postgresql(session):
         session.execute(select(func.pg_notify(_CHANNEL, allocation_id)))
 
 

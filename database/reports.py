@@ -18,6 +18,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, insert, select, union, update
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
 from database.models import Metric, MetricBlock, MetricColumn
 from database.number_columns import Integers, unpack_integers
 from database.report_blocks import Block, Report, ids_in, unpack
@@ -128,7 +129,7 @@ def _merged(session: Session, trial_id: int, group: str | None) -> Iterator[Repo
     groups = union(*known).subquery()
     names = [group] if group else list(session.scalars(select(groups.c.group_name).order_by(groups.c.group_name)))
     # where those without a step are among the others
-    edge = -1.0 if session.get_bind().dialect.name == "sqlite" else float("inf")
+    edge = float("inf") if on_postgresql(session) else -1.0
     for name in names:
         rows = select(*_ROW).where(Metric.trial_id == trial_id, Metric.group_name == name, ~Metric.archived)
         ordered = rows.order_by(Metric.total_batches, Metric.id).execution_options(yield_per=500)

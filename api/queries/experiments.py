@@ -22,6 +22,7 @@ from api.queries.paging import chosen, few
 from api.schemas import experiments as wire
 from api.schemas.base import as_object, plain, sender_of
 from api.schemas.bulk import BulkFilters
+from database.engines import on_postgresql
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
 from database.types import utc_now
 from workflows.lifecycle.experiment import ExperimentState
@@ -320,8 +321,7 @@ def _base(*, is_summary: bool, most_trials: int, is_sqlite: bool) -> Select[*tup
 
 
 def _load(session: Session, ids: Sequence[int], *, most_trials: int, is_summary: bool = False) -> list[dict[str, Any]]:
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    base = _base(is_summary=is_summary, most_trials=most_trials, is_sqlite=is_sqlite)
+    base = _base(is_summary=is_summary, most_trials=most_trials, is_sqlite=not on_postgresql(session))
     found = session.execute(base.where(among(session, Experiment.id, ids)))
     names = list(found.keys())
     # a row itself finds each of forty values by its name again

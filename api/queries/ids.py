@@ -8,9 +8,11 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, ColumnElement, bindparam, func
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
+
 
 def among(session: Session, column: Any, ids: Sequence[int]) -> ColumnElement[bool]:
     """Whether a column is one of these. On PostgreSQL one parameter, however many: the statement stays the same one."""
-    if session.get_bind().dialect.name == "postgresql":
+    if on_postgresql(session):
         return column == func.any(bindparam(None, list(ids), type_=ARRAY(BigInteger)))
     return column.in_(ids)

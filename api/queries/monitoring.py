@@ -13,6 +13,7 @@ from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
 from api.queries.waiting import POOL, SINCE, SLOTS, waiting
+from database.engines import on_postgresql
 from database.models import Agent, Allocation, Experiment, Outbox, ResourcePool, Task, Trial
 from database.types import utc_now
 from workflows.lifecycle.trial import TrialState
@@ -61,7 +62,7 @@ class New:
 
 def limit_time(session: Session, seconds: int) -> None:
     """Have the engine give up statements of this transaction that take longer; SQLite has no such limit."""
-    if session.get_bind().dialect.name == "postgresql":
+    if on_postgresql(session):
         session.execute(text(f"SET LOCAL statement_timeout = {seconds * 1000}"))
 
 

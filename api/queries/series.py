@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, aliased
 from api.queries.ids import among
 from api.queries.outlines import BLOCK, LONG, TILE
 from api.schemas.base import number
+from database.engines import on_postgresql
 from database.models import Metric, MetricBlock, MetricColumn
 from database.number_columns import Floats, Integers, unpack_floats, unpack_integers
 
@@ -228,8 +229,7 @@ class _Reading:
             behind.append(among(self.session, Metric.trial_id, short))
         time = Metric.reported_at if self.wanted.with_times else null().label("reported_at")
         # one statement; but SQLite would go through all trials for an OR, and a statement costs little there
-        is_sqlite = self.session.get_bind().dialect.name == "sqlite"
-        for whose in behind if is_sqlite else [or_(*behind)]:
+        for whose in [or_(*behind)] if on_postgresql(self.session) else behind:
             reports = (
                 select(Metric.trial_id, Metric.total_batches, Metric.metrics, time)
                 .where(whose, Metric.group_name == self.wanted.group, ~Metric.archived)

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Float, Text, case, cast, func, literal, null, select, true
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
 from database.models import Allocation, Metric
 
 #: Reports that are looked at, and points of all series together.
@@ -87,7 +88,7 @@ def _series(rows: Sequence[Any]) -> Iterator[Series]:
 
 def _columns(session: Session, shown: Sequence[ColumnElement[bool]], low_s: float, width_s: float) -> Sequence[Any]:
     """Labels, first and last time, smallest and largest value of each column; a row too many tells of more."""
-    is_postgres = session.get_bind().dialect.name == "postgresql"
+    is_postgres = on_postgresql(session)
     statement, (group, agent, device, name, time, value) = (_postgres if is_postgres else _sqlite)(shown)
     labels = (group, agent, device, name)
     column = cast(func.floor((time - low_s) / width_s), BigInteger)

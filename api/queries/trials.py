@@ -40,6 +40,7 @@ from api.queries.spans import elapsed_s
 from api.schemas import trials as wire
 from api.schemas.base import Pagination, Wire, as_object, rfc3339, sender_of
 from api.schemas.metrics import Metrics
+from database.engines import on_postgresql
 from database.models import Allocation, Checkpoint, Experiment, LogPolicyMatch, Metric, Trial
 from database.report_blocks import Report
 from database.reports import by_id, has_packed, of_trials, packed_of, packed_steps
@@ -412,7 +413,7 @@ def _with_packed(
 
 def _packed_points(session: Session, trial_id: int, groups: Collection[str], metric: str) -> Select[*tuple[Any, ...]]:
     """The points that are in packed blocks, with the columns of those that are rows."""
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    is_sqlite = not on_postgresql(session)
     points = [
         [report.group_name, str(report.id), report.total_batches, _PLACES.get(report.group_name, 2),
          sortable(report.metrics.get(metric), is_sqlite=is_sqlite)]

@@ -24,6 +24,7 @@ from api.services.pools import post_service, run_of
 from api.temporal import outbox
 from database import budgets
 from database import campaigns as campaign_records
+from database.engines import on_postgresql
 from database.log_lines import FURTHER, note_line
 from database.models import (
     Agent,
@@ -194,7 +195,7 @@ def _close_allocations(session: Session, because: str) -> None:
 
 def _skip_numbers(session: Session) -> None:
     for table in (Experiment.__tablename__, Trial.__tablename__):
-        if session.get_bind().dialect.name == "postgresql":
+        if on_postgresql(session):
             sequence = f"pg_get_serial_sequence('{table}', 'id')"
             session.execute(text(f"SELECT setval({sequence}, nextval({sequence}) + {SKIPPED})"))
         else:

@@ -23,6 +23,7 @@ from api.ingest.summary import add_report, is_better
 from api.queries.outlines import BLOCK, LONG
 from api.schemas.base import number
 from database import report_blocks
+from database.engines import on_postgresql
 from database.models import Experiment, ImportTable, Metric, MetricBlock, MetricColumn, Trial
 from workers.importing.rows import digest
 from workers.importing.source import Source
@@ -336,7 +337,7 @@ def _insert(session: Session, reports: Sequence[Report]) -> None:
         return
     for report, own in zip(reports, report_ids(session.connection(), len(reports)).tolist(), strict=True):
         report.id = own
-    if session.get_bind().dialect.name == "postgresql":
+    if on_postgresql(session):
         _copy(session, reports)
         return
     cursor: Any = session.connection().connection.cursor()

@@ -10,6 +10,7 @@ from sqlalchemy import String, and_, cast, delete, func, insert, select, text, u
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
+from database.engines import on_postgresql
 from database.errors import reason_of
 from database.models import (
     Base,
@@ -464,7 +465,7 @@ def reserve_numbers(session: Session, source: Source, shifts: Mapping[str, int])
     for kind, model in NUMBERED.items():
         there = int(source.one(_HIGHEST[kind])["n"] or 0) + shifts.get(kind, 0) + HEADROOM
         name = model.__tablename__
-        if session.get_bind().dialect.name == "postgresql":
+        if on_postgresql(session):
             sequence = f"pg_get_serial_sequence('{name}', 'id')"
             session.execute(text(f"SELECT setval({sequence}, :n) WHERE nextval({sequence}) < :n"), {"n": there})
         elif kind in (Kind.EXPERIMENTS, Kind.TRIALS):  # the others' numbers follow from their rows

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
+from database.engines import on_postgresql
 from database.models import Allocation, AuditEntry, AuditSubject, Experiment
 from database.types import utc_now
 from tests.integration.api.served import Caller, Served
@@ -119,7 +120,7 @@ async def test_it_is_read_by_index_among_very_many_entries(api: Served) -> None:
         f" WHERE audit_subjects.experiment_id = {experiment_id} ORDER BY audit_entries.at DESC LIMIT 51"
     )
     with api.database.write() as session:
-        if session.get_bind().dialect.name == "postgresql":
+        if on_postgresql(session):
             session.execute(text("SET LOCAL enable_seqscan = off"))
             plan = str(session.execute(text(f"EXPLAIN {query}")).all())
         else:

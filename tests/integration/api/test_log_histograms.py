@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import insert, text
 
 from api.queries import log_histograms
+from database.engines import on_postgresql
 from database.models import TaskLog
 from database.models.trials import SEVERE
 from database.types import utc_now
@@ -96,7 +97,7 @@ async def test_severe_lines_are_found_by_an_index_of_their_own(api: Served) -> N
     run = await api.trial(user)
     query = f"SELECT level FROM task_logs WHERE task_id = '{run.task_id}' AND {SEVERE} ORDER BY id DESC LIMIT 10"
     with api.database.write() as session:
-        if session.get_bind().dialect.name == "postgresql":
+        if on_postgresql(session):
             session.execute(text("SET LOCAL enable_seqscan = off"))
             session.execute(text("SET LOCAL enable_sort = off"))
             plan = session.execute(text(f"EXPLAIN {query}")).all()

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import insert, text
 
 from api.queries import system_metrics
+from database.engines import on_postgresql
 from database.models import Metric
 from database.types import utc_now
 from tests.integration.api.served import Caller, Run, Served
@@ -109,7 +110,7 @@ async def test_they_are_read_by_index(api: Served) -> None:
         " AND reported_at >= '2026-01-01'"
     )
     with api.database.write() as session:
-        if session.get_bind().dialect.name == "postgresql":
+        if on_postgresql(session):
             session.execute(text("SET LOCAL enable_seqscan = off"))
             plan = session.execute(text(f"EXPLAIN {query}")).all()
         else:
