@@ -74,7 +74,7 @@ class Cursor:
         try:
             time, source, id_ = _CURSOR.fullmatch(text).groups()  # pyright: ignore[reportOptionalMemberAccess]
             return cls(as_utc(datetime.fromisoformat(time)), int(source), id_)
-        except (AttributeError, OverflowError, ValueError):  # of another form, or no such day
+        except (AttributeError, ValueError):  # of another form, or no such day
             raise BadRequest(f"before: {text[:80]!r}: expected `next` of a response") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from api.deps import AdminDep, PartsDep
 from api.queries.paging import WindowDep, rows_of
 from api.routing import Route
-from api.schemas.base import answer, as_utc, rfc3339
+from api.schemas.base import Instant, answer, rfc3339
 from database.audit import verify
 from database.models import AuditEntry
 
@@ -25,8 +24,8 @@ def audit_log(
     admin: AdminDep,
     window: WindowDep,
     actor: str = "",
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
     route: str = "",
     target: str = "",
     verified: Annotated[bool, Query(alias="verify")] = False,
@@ -36,9 +35,9 @@ def audit_log(
     if actor:
         statement = statement.where(AuditEntry.actor == actor)
     if since is not None:
-        statement = statement.where(AuditEntry.at >= as_utc(since))
+        statement = statement.where(AuditEntry.at >= since)
     if until is not None:
-        statement = statement.where(AuditEntry.at < as_utc(until))
+        statement = statement.where(AuditEntry.at < until)
     if route:
         statement = statement.where(AuditEntry.route == route)
     if target:

@@ -61,8 +61,16 @@ def rfc3339(value: datetime) -> str:
 
 
 def as_utc(value: datetime) -> datetime:
-    """`value` with a time zone: a time without one is UTC."""
-    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    """`value` in UTC, which is also the zone of one without.
+
+    Raises: ValueError, if it is too early or too late for that: no database has years before 1 or after 9999.
+    """
+    if value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("expected a time of the years 1 to 9999 in UTC") from None
 
 
 def null_as_empty(value: Any) -> Any:

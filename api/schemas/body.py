@@ -36,5 +36,7 @@ def told_of(problems: Sequence[Mapping[str, Any]]) -> str:
     told: list[str] = []
     for problem in problems[:20]:
         where = ".".join(str(part)[:80] for part in problem["loc"]) or "the body"
-        told.append(f"{where}: {problem['msg']}, got {_shorter.repr(problem.get('input'))[:80]}")
+        told.append(
+            f"{where}: {problem['msg'].removeprefix('Value error, ')}, got {_shorter.repr(problem.get('input'))[:80]}"
+        )
     return "; ".join(told)

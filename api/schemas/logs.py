@@ -48,7 +48,8 @@ _FIELDS = {
     for name, field in LogEntry.model_fields.items()
 }
 _OTHER_NAMES = frozenset(name for name, (alias, _) in _FIELDS.items() if name != alias)
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
+#: Of the first and the last day some are of another year in UTC, which is checked elsewhere.
+_TIME = re.compile(r"(?!0001-01-01|9999-12-31)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
 
 
 class SentLines(Lines):

@@ -9,6 +9,7 @@ of it, and bad base64 (tests/unit/api/test_context).
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gzip
 import io
@@ -95,6 +96,12 @@ _NEEDED = {
     "group": "validation",
     "batchesProcessed": "1",
 }
+_SPAN = {
+    "timestampAfter": "2026-01-01T00:00:00Z",
+    "timestampBefore": "2026-01-02T00:00:00Z",
+    "timestamp_after": "2026-01-01T00:00:00Z",
+    "timestamp_before": "2026-01-02T00:00:00Z",
+}
 
 
 async def test_value_is_refused_with_those_that_there_are_when_it_is_none_of_them(api: Served) -> None:
@@ -109,6 +116,33 @@ async def test_value_is_refused_with_those_that_there_are_when_it_is_none_of_the
                 assert "expected one of" in told, f"{path} {parameter['name']}: {told}"
                 tried += 1
     assert tried > 40
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+async def test_time_is_refused_when_it_is_of_no_year_in_utc(api: Served, time: str) -> None:
+    """Stored, it could not be read again, and with it neither could the list that it is in."""
+    admin = api.user(is_admin=True)
+    run = await api.trial(admin)
+    refused = "expected a time of the years 1 to 9999 in UTC"
+    tried = 0
+    async with no_bug(api):
+        for path, methods in (await page(api)).items():
+            parameters = {each["name"]: each for each in methods.get("get", {}).get("parameters", ())}
+            for name, parameter in parameters.items():
+                if "date-time" in json.dumps(parameter):
+                    others = {key: value for key, value in (_NEEDED | _SPAN).items() if key in parameters}
+                    wanted = others | {name: time}
+                    assert refused in await admin.refused(400, "GET", filled(path, run), params=wanted)
+                    tried += 1
+        assert tried > 10
+        line = {"taskId": run.task_id, "timestamp": time, "log": "x"}
+        assert refused in await run.container.refused(400, "POST", "/api/v1/task/logs", {"logs": [line]})
+        report = {"trialRunId": 1, "stepsCompleted": 1, "reportTime": time, "metrics": {"avgMetrics": {"loss": 1.0}}}
+        path = f"/api/v1/trials/{run.trial_id}/metrics"
+        assert refused in await run.container.refused(400, "POST", path, {"group": "training", "metrics": report})
+        assert refused in await admin.refused(400, "PATCH", f"/api/v1/trials/{run.trial_id}", {"startTime": time})
+        token = base64.urlsafe_b64encode(f"{time} 7".encode()).decode()
+        assert "pageToken" in await admin.refused(400, "GET", "/api/v1/submissions", params={"pageToken": token})
 
 
 @pytest.mark.parametrize("offset", [0, -(10**9), 10**9, 2**31, -(2**63), 10**30])
