@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sqlite3
 import time
@@ -162,6 +163,9 @@ class Database:
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
+    # Times come in a connection's zone. In another than UTC the first and the last hours of what UTC has are of no year
+    # that Python knows: a row with one could not be read. The library has no other setting that poolers pass on.
+    os.environ["PGTZ"] = "UTC"
     engine = create_engine(
         url, pool_size=pool_size, max_overflow=10, pool_timeout=10,
         json_deserializer=orjson.loads, connect_args=_postgres_options(make_url(url)),

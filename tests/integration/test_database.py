@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import delete, func, insert, inspect, select, text, update
+from sqlalchemy import create_engine, delete, func, insert, inspect, literal, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from activities.records import Records
@@ -35,7 +35,7 @@ from database.models import (
     Workspace,
 )
 from database.session import Database
-from database.types import utc_now
+from database.types import UtcTime, utc_now
 from workflows.lifecycle.allocation import AllocationEnd, EndCause, ExitKind
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
@@ -54,6 +54,21 @@ from workflows.messages import (
 from workflows.scheduling.model import AgentSlots, Placement
 
 Model = TypeVar("Model", bound=Base)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_any_time_of_utc_can_be_read_whatever_the_zone_of_the_server(postgres_database: str, zone: str) -> None:
+    admin = create_engine(postgres_database, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        name = make_url(postgres_database).database
+        connection.execute(text(f"ALTER DATABASE {name} SET timezone = '{zone}'"))
+    admin.dispose()
+    database = Database(postgres_database)
+    times = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)]
+    with database.read() as session:
+        found = session.execute(select(*[literal(time, UtcTime) for time in times])).one()
+    database.close()
+    assert list(found) == times
 
 
 @pytest.fixture
