@@ -25,6 +25,7 @@ from database.campaigns import live_run
 from database.models import Experiment, Model, PoolBinding, Project, Task, User, Workspace
 from database.organization import erase_contents
 from workflows.config import CheckpointStorage
+from workflows.config.rules import storage_findings
 
 _KEY = re.compile(r"[A-Z0-9]{1,5}")
 _STORAGE: TypeAdapter[Any] = TypeAdapter(CheckpointStorage)
@@ -91,6 +92,10 @@ def _checked_storage(config: dict[str, Any]) -> dict[str, Any]:
             for problem in error.errors(include_url=False)
         )
         raise BadRequest(f"checkpointStorageConfig: {told}") from None
+    for problem in storage_findings(config):
+        where = ".".join(map(str, ("checkpointStorageConfig", *problem.path[1:])))
+        found = "" if problem.value is None else f"{str(problem.value)[:80]!r}: "
+        raise BadRequest(f"{where}: {found}{problem.message}")
     return config
 
 

@@ -55,7 +55,7 @@ def check_rules(config: JsonMap, *, managed: bool, known_bad: list[Path]) -> lis
         *_searcher(config),
         *_hyperparameters(config, known_bad),
         *container_rules(config),
-        *_storage(_map(config.get("checkpoint_storage"))),
+        *storage_findings(_map(config.get("checkpoint_storage"))),
         *_log_policies(config.get("log_policies")),
         *_profiling(_map(config.get("profiling"))),
         *_budget(config.get("budget")),
@@ -261,8 +261,13 @@ def _camel(key: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def _storage(storage: JsonMap) -> Iterator[Finding]:
+def storage_findings(storage: JsonMap) -> Iterator[Finding]:
+    """What is wrong with a `checkpoint_storage` section whose fields are of the right types."""
     kind = storage.get("type")
+    if name := {"shared_fs": "host_path", "directory": "container_path"}.get(str(kind)):
+        folder = storage.get(name)
+        if isinstance(folder, str) and folder and not folder.startswith("/"):
+            yield Finding(("checkpoint_storage", name), f"{name} must be an absolute path", folder)
     if kind == "shared_fs":
         host, below = storage.get("host_path"), storage.get("storage_path")
         if isinstance(host, str) and isinstance(below, str) and not _is_inside(host, below):

@@ -198,10 +198,12 @@ async def test_storage_of_the_workspace_is_used_when_the_config_has_none(api: Se
     body["config"] = yaml.safe_dump(api.config())
     found = (await owner.post("/api/v1/experiments", body))["config"]["checkpoint_storage"]
     assert found["host_path"] == str(api.folder), "what the config says ranks above"
-    told = await owner.refused(
-        400, "PATCH", f"{WORKSPACES}/{made['id']}", {"checkpointStorageConfig": {"type": "tape"}}
-    )
+    path = f"{WORKSPACES}/{made['id']}"
+    told = await owner.refused(400, "PATCH", path, {"checkpointStorageConfig": {"type": "tape"}})
     assert "checkpointStorageConfig" in told
+    relative = {"checkpointStorageConfig": {"type": "shared_fs", "host_path": "ours"}}
+    told = await owner.refused(400, "PATCH", path, relative)
+    assert told == "checkpointStorageConfig.host_path: 'ours': host_path must be an absolute path"
     cleared = await owner.patch(f"{WORKSPACES}/{made['id']}", {"checkpointStorageConfig": {}})
     assert cleared["workspace"]["checkpointStorageConfig"] is None
 

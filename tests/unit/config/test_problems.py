@@ -254,6 +254,14 @@ OTHERS = [
         "<config>.checkpoint_storage.storage_path: storage_path must either be a relative directory or a subdirectory"
         " of host_path",
     ),
+    (
+        storage(type="shared_fs", host_path="a"),
+        "<config>.checkpoint_storage.host_path: host_path must be an absolute path",
+    ),
+    (
+        storage(type="directory", container_path="a"),
+        "<config>.checkpoint_storage.container_path: container_path must be an absolute path",
+    ),
     (storage(type="s3", bucket="b", prefix="a/../b"), "<config>.checkpoint_storage.prefix: prefix cannot contain /../"),
     (
         storage(type="azure", container="c"),
