@@ -66,6 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if _is_left_out(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not _is_left_out(item)]
+    least: float = config.getoption("timeout", None) or 0.0
+    for item in items:  # a mark gives a test more time than others have, and never less than the command line does
+        mark = item.get_closest_marker("timeout")
+        if mark is not None and mark.args and mark.args[0] < least:
+            item.add_marker(pytest.mark.timeout(least), append=False)
     late = config.stash[_late] = late_of([item.nodeid for item in items])
     items.sort(key=lambda item: (item.nodeid in late, turn_of(item.nodeid)))
 
