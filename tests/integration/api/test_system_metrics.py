@@ -103,14 +103,22 @@ async def test_response_says_when_it_is_not_whole(api: Served, monkeypatch: pyte
 
 
 async def test_they_are_read_by_index(api: Served) -> None:
+    """Among many reports of training, and as far as a database knows how many there are: of few any index will do."""
     user = api.user()
     run = await api.trial(user)
+    training = [
+        {"trial_id": run.trial_id, "run_id": 1, "group_name": "training", "total_batches": step, "metrics": {},
+         "reported_at": utc_now(), "archived": False}
+        for step in range(2000)
+    ]  # fmt: skip
     query = (
         f"SELECT max(reported_at) FROM metrics WHERE trial_id = {run.trial_id} AND total_batches IS NULL"
         " AND reported_at >= '2026-01-01'"
     )
     with api.database.write() as session:
+        session.execute(insert(Metric), training)
         if on_postgresql(session):
+            session.execute(text("ANALYZE metrics"))
             session.execute(text("SET LOCAL enable_seqscan = off"))
             plan = session.execute(text(f"EXPLAIN {query}")).all()
         else:
