@@ -241,9 +241,7 @@ class Containers:
             launch.task.add_done_callback(lambda _: self._launches.pop(key))
         launch.attempts += 1
         try:
-            while not (await asyncio.wait({launch.task}, timeout=beat_s))[0]:
-                activity.heartbeat()
-            return launch.task.result()
+            return await _beating_until(launch.task, beat_s)
         finally:
             launch.attempts -= 1
             if not launch.attempts:
@@ -267,7 +265,7 @@ class Containers:
             preparation.result()
             if telling:
                 telling.append(asyncio.create_task(self._orders.report(order, AllocationState.STARTING)))
-            await self._launcher.start(spec)
+            await asyncio.create_task(self._launcher.start(spec))  # begins after what tells of it
         finally:
             preparation.cancel()
             if telling:
@@ -335,11 +333,16 @@ async def _beating(work: Coroutine[Any, Any, T], beat_s: float, *details: str) -
     """Heartbeat while something takes its time. What was noted with an earlier heartbeat is gone."""
     task = asyncio.create_task(work)
     try:
-        while not (await asyncio.wait({task}, timeout=beat_s))[0]:
-            activity.heartbeat(*details)
-        return task.result()
+        return await _beating_until(task, beat_s, *details)
     finally:
         task.cancel()
+
+
+async def _beating_until(task: asyncio.Task[T], beat_s: float, *details: str) -> T:
+    """The same for a task that goes on without us."""
+    while not (await asyncio.wait({task}, timeout=beat_s))[0]:
+        activity.heartbeat(*details)
+    return task.result()
 
 
 class PresenceReport(Protocol):

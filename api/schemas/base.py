@@ -63,7 +63,7 @@ def rfc3339(value: datetime) -> str:
 def as_utc(value: datetime) -> datetime:
     """`value` in UTC, which is also the zone of one without.
 
-    Raises: ValueError, if it is too early or too late for that: no database has years before 1 or after 9999.
+    Raises: ValueError, if it is too early or too late for that: Python has no years before 1 or after 9999.
     """
     if value.tzinfo is None:
         return value.replace(tzinfo=UTC)

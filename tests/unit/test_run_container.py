@@ -259,7 +259,7 @@ async def test_pull_is_told_while_it_lasts() -> None:
     host = Host("pull")
     await host.run()
     assert host.said == [
-        "order", "pulling image a", "pulling", "pulled image a", "start", "starting", "follow", "running", "reports",
+        "order", "pulling image a", "pulling", "pulled image a", "starting", "start", "follow", "running", "reports",
         "drained",
     ]  # fmt: skip
 
