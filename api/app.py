@@ -15,18 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from api import errors
 from api.auth.authentication import Authenticator, hash_password
 from api.auth.redaction import Redactor
 from api.auth.service_tokens import ServiceTokens
 from api.auth.sign_on import SignOn
-from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response
+from api.errors import DATABASE_ERRORS, ApiError, BadRequest, NotFound, error_response, response_to
 from api.health import Health, of_database
 from api.ingest.log_policies import LogPolicies
 from api.ingest.log_webhooks import LogHooks
 from api.ingest.log_writer import LogWriter
+from api.ingest.metric_reports import MetricReports
 from api.ingest.metrics_writer import MetricsWriter
-from api.ingest.report_lane import MetricReports, ReportLane
+from api.lane import FastLane
 from api.middleware.audit import Audited
 from api.middleware.compact import Compact
 from api.middleware.paths import LenientPaths
@@ -266,7 +266,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         parts.log_ring.remove()
         parts.database.close()
 
-    app = ReportLane(
+    app = FastLane(
         title="Undeterred",
         version=version("undeterred"),
         description="REST API of Undeterred. Paths and messages are those that Determined's clients know.",
@@ -286,14 +286,11 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_middleware(Compact)
     app.add_middleware(Audited)
     app.add_middleware(LenientPaths)  # the outer one: what is noted of a request is its canonical path
-    app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_parameter)
-    for kind in DATABASE_ERRORS:
-        app.add_exception_handler(kind, _on_database_error)
-    app.add_exception_handler(OverflowError, _on_overflow)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_bug)
+    for kind in (ApiError, *DATABASE_ERRORS, OverflowError, Exception):
+        app.add_exception_handler(kind, _on_error)
     return app
 
 
@@ -387,9 +384,8 @@ async def _start_pools(parts: Parts) -> None:
             pause = min(5.0, pause * 1.5)
 
 
-async def _on_api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error_response(error)
+async def _on_error(request: Request, error: Exception) -> Response:
+    return response_to(error, request.url.path)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -407,20 +403,6 @@ async def _on_bad_parameter(request: Request, error: Exception) -> Response:
     return error_response(BadRequest(told_of(problems)))
 
 
-async def _on_database_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, DATABASE_ERRORS)
-    return error_response(errors.of_database(error, request.url.path))
-
-
-async def _on_overflow(request: Request, error: Exception) -> Response:
-    return error_response(BadRequest(f"a number is too large: {error}"))  # SQLite's words for what DataError is above
-
-
 async def _on_disconnect(request: Request, error: Exception) -> Response:
     """The client went away in the middle of its body: nobody reads this, and nothing of ours is wrong."""
     return error_response(BadRequest("the body ended early"))
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    log.error("bug", path=request.url.path, exc_info=error)
-    return error_response(ApiError("internal error: the server's log says more"))

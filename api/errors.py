@@ -166,3 +166,15 @@ def error_response(error: ApiError) -> Response:
     """The HTTP answer to an error."""
     headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
     return Response(orjson.dumps(error_body(error)), error.status, headers, "application/json")
+
+
+def response_to(error: Exception, path: str) -> Response:
+    """The HTTP answer to what a route at `path` raised. What is none of our errors is a bug: the log has it all."""
+    if isinstance(error, ApiError):
+        return error_response(error)
+    if isinstance(error, DATABASE_ERRORS):
+        return error_response(of_database(error, path))
+    if isinstance(error, OverflowError):  # SQLite's words for what DataError is elsewhere
+        return error_response(BadRequest(f"a number is too large: {error}"))
+    log.error("bug", path=path, exc_info=error)
+    return error_response(ApiError("internal error: the server's log says more"))

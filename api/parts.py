@@ -9,8 +9,8 @@ from api.auth.redaction import Redactor
 from api.auth.service_tokens import ServiceTokens
 from api.auth.sign_on import SignOn
 from api.ingest.log_writer import LogWriter
+from api.ingest.metric_reports import MetricReports
 from api.ingest.metrics_writer import MetricsWriter
-from api.ingest.report_lane import MetricReports
 from api.proxy.serve import Proxy
 from api.schemas.streaming import Followers
 from api.services.continuation import Continuer

@@ -15,7 +15,7 @@ from api.auth.reporters import reporter_for
 from api.deps import PartsDep, PrincipalDep
 from api.errors import BadRequest
 from api.parts import Parts
-from api.routing import Route
+from api.routing import Route, hot
 from api.schemas.allocations import Gather, PreemptionResponse, Ready, RunId, StartRunResponse
 from api.schemas.base import answer
 from api.schemas.checkpoints import STORAGE_ID
@@ -50,6 +50,7 @@ async def preemption(
 
 
 @router.post("/api/v1/allocations/{allocation_id}/signals/ack_preemption")
+@hot
 async def ack_preemption(allocation_id: AllocationId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The harness leaves on our wish, or because it is out of operations: its exit is not the end of the trial."""
     own_allocation(caller, allocation_id)

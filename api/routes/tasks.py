@@ -23,7 +23,7 @@ from api.queries.contexts import of_task
 from api.queries.paging import Window
 from api.queries.tasks import of_generic
 from api.routes.task_lists import allocation
-from api.routing import Route
+from api.routing import Route, hot
 from api.schemas import logs as wire
 from api.schemas.base import Instant, answer, encode
 from api.schemas.contexts import TaskContextResponse
@@ -97,6 +97,7 @@ def context_directory(
 
 
 @router.post("/api/v1/task/logs")
+@hot
 async def post_logs(parts: PartsDep, caller: PrincipalDep, batch: wire.LogBatch) -> Response:
     """Lines of one task, from a shipper in its container or from the agent."""
     if not batch.logs:

@@ -20,12 +20,12 @@ from api.auth.containers import fence, own_trial, refuse_ended
 from api.auth.reporters import Reporter, reporter_for
 from api.deps import FencedDep, PartsDep, PrincipalDep, ReaderDep, UserDep
 from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
-from api.ingest.report_lane import of_group
+from api.ingest.metric_reports import of_group
 from api.parts import Parts
 from api.queries import checkpoints, trials
 from api.queries.checkpoint_lists import CheckpointsDep
 from api.queries.paging import WindowDep, chosen
-from api.routing import Route
+from api.routing import Route, hot
 from api.schemas import trials as wire
 from api.schemas.base import answer, encode
 from api.schemas.checkpoints import CheckpointsResponse
@@ -192,18 +192,17 @@ def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, Tr
 # -- what the harness reports ------------------------------------------------------------------------------------------
 
 
-# These five are answered by `api.ingest.report_lane.ReportLane` before they get here; declared for the OpenAPI page.
-
-
 @router.post("/api/v1/trials/{trial_id}/metrics/batch")
-async def report_batch(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: MetricReports) -> Response:
+@hot
+async def report_batch(trial_id: TrialId, parts: PartsDep, caller: FencedDep, sent: MetricReports) -> Response:
     """Ours: several metric reports at once, in order. All are stored, or none."""
     await parts.reports.store(caller, trial_id, sent.reports)
     return answer()
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics/curves")
-async def report_curves(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: Curves) -> Response:
+@hot
+async def report_curves(trial_id: TrialId, parts: PartsDep, caller: FencedDep, sent: Curves) -> Response:
     """Ours: many reports of one group as columns, up to 25,000 steps. All are stored, or none.
 
     Each metric has one number for each step, or null where it has none. A repeat changes nothing.
@@ -213,8 +212,9 @@ async def report_curves(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep
 
 
 @router.post("/api/v1/trials/{trial_id}/metrics")
+@hot
 async def report_metrics(
-    trial_id: TrialId, parts: PartsDep, caller: PrincipalDep, sent: ReportTrialMetricsRequest
+    trial_id: TrialId, parts: PartsDep, caller: FencedDep, sent: ReportTrialMetricsRequest
 ) -> Response:
     """One metric report of any group. The same report again is a repeat and changes nothing."""
     await parts.reports.store(caller, trial_id, [of_group(sent.group, sent.metrics)])
@@ -222,11 +222,12 @@ async def report_metrics(
 
 
 @router.post("/api/v1/trials/{trial_id}/{kind}_metrics")
+@hot
 async def report_metrics_of_kind(
     trial_id: TrialId,
     kind: Literal["training", "validation"],
     parts: PartsDep,
-    caller: PrincipalDep,
+    caller: FencedDep,
     sent: TrialMetrics,
 ) -> Response:
     """One report of training or validation metrics, as older clients send it."""
@@ -310,10 +311,11 @@ async def runner_metadata(trial_id: TrialId, parts: PartsDep, caller: PrincipalD
 
 
 @router.get("/api/v1/trials/{trial_id}/searcher/operation")
+@hot
 def operation(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The open searcher operation, at once; `completed` means that there is none for now."""
     own_trial(caller, trial_id)
-    with parts.database.read() as session:
+    with parts.database.glance() as session:
         trial, has_operations = session.execute(
             select(Trial, Experiment.has_operations)
             .join(Experiment, Experiment.id == Trial.experiment_id)
@@ -334,6 +336,7 @@ def _open_operation(length: int, request_id: str) -> dict[str, Any]:
 
 
 @router.post("/api/v1/trials/{trial_id}/searcher/completed_operation")
+@hot
 async def completed_operation(
     trial_id: TrialId, parts: PartsDep, caller: FencedDep, body: wire.CompleteOperation
 ) -> Response:
@@ -347,7 +350,7 @@ async def completed_operation(
         raise BadRequest(f"op.length: {length!r}: expected the length of the open operation")
 
     def check() -> None:
-        with parts.database.read() as session:
+        with parts.database.glance() as session:
             refuse_ended(session, allocation)
 
     await run_in_threadpool(check)
@@ -363,7 +366,7 @@ async def _is_recorded(parts: Parts, trial_id: int, completed: int) -> None:
     """Wait until the record of a trial no longer has an operation as open. Raises: Unavailable, after a while."""
 
     def is_open() -> bool:
-        with parts.database.read() as session:
+        with parts.database.glance() as session:
             return session.scalar(select(Trial.operation_length).where(Trial.id == trial_id)) == completed
 
     pause, deadline = 0.005, time.monotonic() + _RECORDED_WITHIN_S

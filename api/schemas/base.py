@@ -213,9 +213,21 @@ def encode(value: Any) -> bytes:
     return orjson.dumps(plain(value), default=_default)
 
 
+class _Json(Response):
+    """A 200 with JSON, in as few steps as it takes: what is answered most often is two bytes."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+
+
 def answer(value: Any = None) -> Response:
     """A 200 with JSON: clients of every generation take nothing else for success."""
-    return Response(b"{}" if value is None else encode(value), 200, media_type="application/json")
+    return _Json(b"{}" if value is None else encode(value))
 
 
 def _default(value: Any) -> Any:

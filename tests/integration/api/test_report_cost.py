@@ -1,4 +1,4 @@
-"""What a report of metrics costs the API, counted and not timed, so that a change that makes it dearer is seen in CI.
+"""What reports cost the API, counted and not timed, so that a change that makes them dearer is seen in CI.
 
 Counted are calls of functions, Python's and C's: they are the same on every machine, however busy it is. The bounds are
 a tenth above what there is. Who has a reason to raise one says it in the commit. `python -m bench reports` has the times.
@@ -14,12 +14,14 @@ from typing import Any
 import orjson
 import pytest
 
-from api.ingest.report_lane import MetricReports
+from api.ingest.metric_reports import MetricReports
 from tests.integration.api.served import Run, Served
 
 REPORTS, BATCHES = 10, 5  # of a batch, and how many
 #: Calls of the event loop for a report, from the request to the answer.
 MOST_OF_LOOP = 240
+#: The same for a report that an operation is complete, without the search; for a line of a log; for the open operation.
+MOST_OF_OTHERS = {"completed_operation": 500, "logs": 495, "operation": 395}
 #: Calls of the writer's thread for a report that comes alone, by engine.
 MOST_OF_WRITER = {"sqlite": 130, "postgres": 163}
 #: Calls of it for each of many reports of a trial that come together.
@@ -90,13 +92,48 @@ def _engine(api: Served) -> str:
     return "sqlite" if api.database.is_sqlite else "postgres"
 
 
+async def test_what_containers_report_and_ask_costs_no_more_calls(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await api.trial(api.user())
+
+    async def decide(*_: Any) -> int:
+        return 7
+
+    monkeypatch.setattr(api.app.state.parts.commands, "complete_operation", decide)
+    trial = f"/api/v1/trials/{run.trial_id}"
+    line = {"taskId": run.task_id, "log": "epoch 1", "level": "INFO", "timestamp": "2026-01-31T12:00:00Z"}
+    asked: dict[str, tuple[str, str, Any]] = {
+        "completed_operation": (
+            "POST",
+            f"{trial}/searcher/completed_operation",
+            {"op": {"length": "3"}, "wantsNext": True},
+        ),
+        "logs": ("POST", "/api/v1/task/logs", {"logs": [line]}),
+        "operation": ("GET", f"{trial}/searcher/operation", None),
+    }
+    for what, (method, path, body) in asked.items():
+        await _ask(api, run, method, path, body)  # what is looked up once
+        counts: list[int] = []
+        for _ in range(BATCHES):
+            with Calls() as calls:
+                for _ in range(REPORTS):
+                    await _ask(api, run, method, path, body)
+            counts.append(calls.count)
+        least = min(counts) / REPORTS
+        print(f"{what}: {least:.0f} calls of the loop")
+        assert least <= MOST_OF_OTHERS[what], what
+
+
 async def _send(api: Served, run: Run, step: int) -> None:
-    """A report as uvicorn hands it over: what clients do is not counted."""
     path = f"/api/v1/trials/{run.trial_id}/metrics"
-    body = orjson.dumps(run.message("training", step, {"loss": 1.0 / step}))
+    await _ask(api, run, "POST", path, run.message("training", step, {"loss": 1.0 / step}))
+
+
+async def _ask(api: Served, run: Run, method: str, path: str, sent: Any) -> None:
+    """A request as uvicorn hands it over: what clients do is not counted."""
+    body = b"" if sent is None else orjson.dumps(sent)
     headers = [(name.lower().encode(), value.encode()) for name, value in run.container.headers.items()]
     scope = {
-        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
         "headers": [*headers, (b"content-length", str(len(body)).encode())], "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80), "http_version": "1.1",
     }  # fmt: skip
