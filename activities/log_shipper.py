@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,10 @@ Send = Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]]
 BATCH_CHARS = 512 * 1024
 #: Lines that are sent at once: a block of them, as the API stores them.
 _BATCH_LINES = 2000
+#: From this many on, a container's lines are sent by themselves: the API stores those of one task as a block.
+_ALONE_LINES = 200
+#: Seconds between two looks at all containers, and if one of them has more than was sent.
+_EVERY_S, _SOON_S = 0.1, 0.02
 
 _RANK = re.compile(r"^ ?\[rank=([0-9]{1,9})\] ?")  # no more digits: the API keeps it in 32 bits
 _LEVEL = re.compile(r"^ ?(DEBUG|INFO|WARNING|ERROR|CRITICAL): ?")
@@ -45,8 +49,23 @@ class _Container:
     drained: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What a container wrote since."""
+
+    container_id: str
+    container: _Container
+    lines: Sequence[LogLine]
+    is_more: bool  # or may be
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return sum(len(line.text) for line in self.lines)
+
+
 class LogShipper:
-    """One loop per agent, over all its containers.
+    """One loop per agent, over all its containers. Many that write little share a request.
 
     Args:
         launcher: where the lines are.
@@ -62,6 +81,7 @@ class LogShipper:
         self._notes: list[dict[str, Any]] = []
         self._last_note = 0
         self._delivered = asyncio.Event()
+        self._ends = asyncio.Event()  # a container has ended, and somebody waits for its last lines
         folder.mkdir(parents=True, exist_ok=True)
 
     def follow(self, order: RunContainer) -> None:
@@ -92,6 +112,8 @@ class LogShipper:
         if container is None:
             return True
         container.ended = True
+        if not container.drained.is_set():
+            self._ends.set()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(container.drained.wait(), timeout_s)
         return container.drained.is_set()
@@ -126,33 +148,60 @@ class LogShipper:
 
     async def run(self) -> None:
         """Ship until cancelled."""
-        pause = 0.1
+        back_off_s = 0.0
         while True:
             try:
-                busy = await self._round()
-                pause = 0.02 if busy else 0.1
+                is_more = await self._round(self._containers)
+                await self._rest(_SOON_S if is_more else _EVERY_S)
+                back_off_s = 0.0
             except Exception as error:  # noqa: BLE001 - the API may be away for hours; the lines wait on disk
                 log.info("log delivery waits", error=repr(error))
-                pause = min(5.0, max(0.5, pause * 2))
-            await asyncio.sleep(pause)
+                back_off_s = min(5.0, max(0.5, back_off_s * 2))
+                await asyncio.sleep(back_off_s)
 
-    async def _round(self) -> bool:
-        busy = False
+    async def _rest(self, pause_s: float) -> None:
+        """Wait for the next look at all containers. One that ends meanwhile is looked at: its trial waits for it."""
+        until = asyncio.get_running_loop().time() + pause_s
+        while await _is_set(self._ends, until):
+            self._ends.clear()
+            ended = [name for name, container in self._containers.items() if container.ended]
+            if await self._round(ended):
+                await self._round(ended)  # those were the last lines
+
+    async def _round(self, container_ids: Iterable[str]) -> bool:
+        """Ship what these wrote; whether there may be more of it. Raises: the first failure, if nothing was shipped."""
         failures: list[Exception] = []
+        is_shipped = is_more = False
         try:
-            busy = await self._ship_notes()
+            is_shipped = await self._ship_notes()
         except Exception as error:  # noqa: BLE001 - the containers' own lines may be taken
             failures.append(error)
-        for container_id, container in list(self._containers.items()):
-            if container.drained.is_set():
+        together, count, size = list[_Part](), 0, 0
+        for container_id in list(container_ids):
+            container = self._containers.get(container_id)
+            if container is None or container.drained.is_set():
                 continue
             try:
-                busy |= await self._ship(container_id, container)
+                part = await self._read(container_id, container)
             except Exception as error:  # noqa: BLE001 - what is wrong with one container does not hold the others up
                 failures.append(error)
-        if failures and not busy:
+                continue
+            if part is None:
+                continue
+            is_more |= part.is_more
+            if len(part.lines) >= _ALONE_LINES:
+                is_shipped |= await self._ship([part], failures)
+                continue
+            if count + len(part.lines) > _BATCH_LINES or size + part.size > BATCH_CHARS:
+                is_shipped |= await self._ship(together, failures)
+                together, count, size = [], 0, 0
+            together.append(part)
+            count, size = count + len(part.lines), size + part.size
+        if together:
+            is_shipped |= await self._ship(together, failures)
+        if failures and not is_shipped:
             raise failures[0]
-        return busy
+        return is_more
 
     async def _ship_notes(self) -> bool:
         if not self._notes:
@@ -164,18 +213,31 @@ class LogShipper:
             self._delivered.set()
         return True
 
-    async def _ship(self, container_id: str, container: _Container) -> bool:
-        ended = container.ended  # before reading: lines written after this are read in the next round
-        lines = _batch(await self._launcher.logs(container_id, container.after, _BATCH_LINES))
+    async def _read(self, container_id: str, container: _Container) -> _Part | None:
+        """What a container wrote since; None: nothing. That was all, if it had ended before this look."""
+        ended = container.ended
+        lines = await self._launcher.logs(container_id, container.after, _BATCH_LINES)
         if lines:
-            await self._send([_wire(container_id, container, line) for line in lines])
-            container.after = lines[-1].offset
-            if container_id in self._containers:  # not removed meanwhile
-                self._note(container_id, container)
-            return True
+            batch = _batch(lines)
+            return _Part(container_id, container, batch, ended or len(batch) < len(lines) or len(lines) == _BATCH_LINES)
         if ended:
             container.drained.set()
-        return False
+        return None
+
+    async def _ship(self, parts: Sequence[_Part], failures: list[Exception]) -> bool:
+        """Deliver these, and note how far; whether any of them was. What failed is added to `failures`."""
+        try:
+            await self._send([_wire(part.container_id, part.container, line) for part in parts for line in part.lines])
+        except Exception as error:  # noqa: BLE001 - as above
+            if len(parts) > 1:  # what is wrong with one of them does not hold the others up
+                return any([await self._ship([part], failures) for part in parts])
+            failures.append(error)
+            return False
+        for part in parts:
+            part.container.after = part.lines[-1].offset
+            if part.container_id in self._containers:  # not removed meanwhile
+                self._note(part.container_id, part.container)
+        return True
 
     def _note(self, container_id: str, container: _Container) -> None:
         path = self._path(container_id)
@@ -199,6 +261,14 @@ def _batch(lines: Sequence[LogLine]) -> Sequence[LogLine]:
         if size > BATCH_CHARS and count:
             return lines[:count]
     return lines
+
+
+async def _is_set(event: asyncio.Event, until: float) -> bool:
+    """Wait for an event, until this time of the loop; whether it came."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(until):
+            return await event.wait()
+    return False
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -78,6 +78,8 @@ class ProcessLauncher(Launcher):
         self._log_limit = log_limit_bytes
         self._gpus = gpus
         self._python = python
+        #: By container: the offset of the line that was read last, and the one at which the next line will begin.
+        self._read_up_to: dict[str, tuple[int, int]] = {}
 
     def container_paths(self, container_id: str) -> ContainerPaths:
         """The folders, as absolute paths of this host."""
@@ -145,7 +147,13 @@ class ProcessLauncher(Launcher):
 
     async def logs(self, container_id: str, after: int, limit: int = 1000) -> Sequence[LogLine]:
         """Lines after the byte offset `after` of the log file. See `Launcher.logs`."""
-        return await asyncio.to_thread(_read_log, self._root / container_id / "log", after, limit)
+        path = self._root / container_id / "log"
+        if after >= 0 and self._read_up_to.get(container_id) == (after, _size(path)):
+            return ()  # nothing was written since: most looks, which come ten times a second, are not worth a thread
+        lines, end = await asyncio.to_thread(_read_log, path, after, limit)
+        if lines:
+            self._read_up_to[container_id] = lines[-1].offset, end
+        return lines
 
     async def run_files(self, container_id: str, folder: str) -> RunFiles:
         """The files themselves."""
@@ -171,6 +179,7 @@ class ProcessLauncher(Launcher):
     async def remove(self, container_id: str) -> None:
         """Delete the folder."""
         await self.kill(container_id, 0.0)
+        self._read_up_to.pop(container_id, None)
         await asyncio.to_thread(self._remove, container_id)
 
     def _start(self, spec: ContainerSpec) -> None:
@@ -394,34 +403,43 @@ def _kill_everything(folder: Path, state: dict[str, Any]) -> None:
     supervisor.sweep(str(folder), (state["pid"], state["ticks"]), parent)
 
 
-def _read_log(path: Path, after: int, limit: int) -> list[LogLine]:
+def _size(path: Path) -> int:
+    """Bytes of a file; -1: there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _read_log(path: Path, after: int, limit: int) -> tuple[list[LogLine], int]:
+    """The lines after an offset, and the offset at which the next one will be."""
     lines: list[LogLine] = []
+    at = max(after, 0)
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        return lines
+        return lines, at
     with file:
-        at = max(after, 0)
         file.seek(at)
         skip = after >= 0
         while len(lines) < limit:
             header = file.read(supervisor.HEADER_BYTES)
             if len(header) < supervisor.HEADER_BYTES:
-                return lines
+                return lines, at
             try:
                 stamp, stream, size = int(header[:16], 16), _STREAMS[header[16:17]], int(header[17:21], 16)
             except (KeyError, ValueError):
                 raise ValueError(f"after={after}: expected -1 or the offset of a line that was read before") from None
             text = file.read(size + 1)
             if len(text) <= size:  # being written
-                return lines
+                return lines, at
             if not skip:
                 seconds, rest = divmod(stamp, 1_000_000_000)
                 moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
                 lines.append(LogLine(at, moment, stream, text[:-1].decode("utf-8", "replace")))
             skip = False
             at += len(header) + len(text)
-    return lines
+    return lines, at
 
 
 def _open_files(run_dir: str, folder: str) -> RunFiles:

@@ -39,7 +39,7 @@ READING_POSTS = frozenset(
 #: Noted by web pages with every look at a project.
 _VISITS = "/api/v1/users/activity"
 #: What containers report while they train: the hot path, and no decision of a user.
-_REPORTS = (
+REPORTS = (
     "/api/v1/trials/",
     "/api/v1/allocations/",
     "/api/v1/checkpoints",
@@ -52,7 +52,7 @@ _REPORTS = (
 )
 _SEARCH_REPORTS = "/searcher_operations"
 #: The same of users: a program that trains elsewhere reports with its user's rights.
-_OWN_REPORTS = frozenset(
+OWN_REPORTS = frozenset(
     {
         ("PATCH", "/api/v1/trials/{trial_id}"),
         ("POST", "/api/v1/trials/{trial_id}/progress"),
@@ -74,7 +74,7 @@ _OWN_REPORTS = frozenset(
     }
 )
 #: Users, roles and permissions: if a container changed them, its permissions could outlive it.
-_RIGHTS = ("/api/v1/users", "/users", "/api/v1/tokens", "/api/v1/auth/logout", "/api/v1/groups", "/api/v1/roles")
+RIGHTS = ("/api/v1/users", "/users", "/api/v1/tokens", "/api/v1/auth/logout", "/api/v1/groups", "/api/v1/roles")
 #: What agents ask and report while they work; an enrolment is not among it.
 _AGENT_REPORTS = (
     "/api/v1/undeterred/allocations/",
@@ -106,17 +106,17 @@ def admit(request: Request, principal: Principal) -> None:
         return
     refuse_read_only(principal)
     by_container = isinstance(principal, UserPrincipal) and principal.allocation_id is not None
-    if by_container and route.startswith(_RIGHTS):
+    if by_container and route.startswith(RIGHTS):
         raise Forbidden("a container may not change what its owner or others may do: log in, or use an access token")
     current = asking.get()
-    if current is None or route == _VISITS or (request.method, route) in _OWN_REPORTS:
+    if current is None or route == _VISITS or (request.method, route) in OWN_REPORTS:
         return
     if isinstance(principal, UserPrincipal):
         by = f" by {principal.allocation_id}" if by_container else _program_of(request)
         current.actor, current.actor_id = f"{principal.username}{by}", principal.user_id
         current.token_id = principal.token_id
     elif isinstance(principal, AllocationPrincipal):
-        if route.startswith(_REPORTS) or route.endswith(_SEARCH_REPORTS):
+        if route.startswith(REPORTS) or route.endswith(_SEARCH_REPORTS):
             return
         current.actor = f"{principal.user.username} by {principal.allocation_id}"
         current.actor_id = principal.user.user_id

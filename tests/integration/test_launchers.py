@@ -622,6 +622,31 @@ class TestProcessLauncher(ShowsStacks, LauncherContract):
         assert (world.root / spec.container_id / "log").stat().st_size < 10_200
         assert "limit of 10000 bytes" in lines[-1].text
 
+    async def test_log_is_read_again_only_when_it_has_grown(
+        self, world: ProcessWorld, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate = tmp_path / "gate"
+        text = f"""
+        import os, time
+        print("a")
+        print("b", flush=True)
+        while not os.path.exists({str(gate)!r}): time.sleep(0.02)
+        print("c")
+        """
+        spec = world.code(text)
+        await launcher.start(spec)
+        await line_from(launcher, spec.container_id, "b")
+        a, b = await launcher.logs(spec.container_id, -1)
+        with monkeypatch.context() as patch:
+            patch.setattr("activities.launchers.process._read_log", None)
+            assert await launcher.logs(spec.container_id, b.offset) == ()
+            with pytest.raises(TypeError):
+                await launcher.logs(spec.container_id, a.offset)
+        gate.touch()
+        await end_of(launcher, spec.container_id)
+        assert [line.text for line in await read_all(launcher, spec.container_id, b.offset)] == ["c"]
+        assert [line.text for line in await read_all(launcher, spec.container_id)] == ["a", "b", "c"]
+
     async def test_no_missing_exit_when_many_end_at_once(self, world: ProcessWorld, launcher: Launcher) -> None:
         specs = [world.spec("sh", "-c", f"echo {i}; exit {i}") for i in range(40)]
         await asyncio.gather(*(launcher.start(spec) for spec in specs))

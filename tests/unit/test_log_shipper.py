@@ -272,6 +272,68 @@ async def test_other_containers_are_shipped_when_one_of_them_can_not_be(
     assert api.lines("1.bad.1-0") == ["bad"]
 
 
+async def test_containers_share_a_request_when_they_write_little(lines: Lines, api: Api, tmp_path: Path) -> None:
+    ids = [f"1.{number}.1-0" for number in range(50)]
+    for container_id in ids:
+        lines.write(container_id, "a", "b")
+    async with shipping(lines, api, tmp_path) as shipper:
+        for container_id in ids:
+            shipper.follow(order(container_id))
+        await until(lambda: len(api.kept) == 100)
+        assert api.tries == 1
+        assert all(await asyncio.gather(*(shipper.drained(container_id, 10) for container_id in ids)))
+    assert all(api.lines(container_id) == ["a", "b"] for container_id in ids)
+    assert api.tries == 1
+
+
+async def test_container_has_a_request_of_its_own_when_it_writes_much(lines: Lines, api: Api, tmp_path: Path) -> None:
+    """The API stores many lines of one task as a block."""
+    lines.write("1.a.1-0", "a")
+    lines.write("1.much.1-0", *MANY)
+    lines.write("1.b.1-0", "b")
+    async with shipping(lines, api, tmp_path) as shipper:
+        for container_id in lines.written:
+            shipper.follow(order(container_id))
+        await until(lambda: len(api.kept) == len(MANY) + 2)
+    senders = [entry["containerId"] for entry in api.sent]
+    assert senders == [*["1.much.1-0"] * 2000, "1.a.1-0", "1.b.1-0", *["1.much.1-0"] * 500]
+    assert api.tries == 3
+
+
+async def test_requests_stay_within_their_bounds_when_many_containers_write(
+    lines: Lines, api: Api, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+
+    async def send(batch: Sequence[Mapping[str, Any]]) -> None:
+        sizes.append(sum(len(entry["log"]) for entry in batch))
+        await api.send(batch)
+
+    shipper = LogShipper(cast(Launcher, lines), send, tmp_path)
+    for number in range(30):
+        lines.write(f"1.{number}.1-0", *["x" * 8000] * 10)
+        shipper.follow(order(f"1.{number}.1-0"))
+    running = asyncio.create_task(shipper.run())
+    await until(lambda: len(api.kept) == 300)
+    running.cancel()
+    assert max(sizes) <= BATCH_CHARS
+    assert len(sizes) == -(-30 // (BATCH_CHARS // 80_000))
+
+
+async def test_last_lines_do_not_wait_for_the_next_look_when_a_container_ended(
+    lines: Lines, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.log_shipper._EVERY_S", 3600.0)
+    async with shipping(lines, api, tmp_path) as shipper:
+        shipper.follow(order())
+        await asyncio.sleep(1)  # a hundredth of it: it rests now
+        lines.write(ID, "a", "b")
+        assert await shipper.drained(ID, 10)
+        shipper.follow(order("1.b.1-0"))
+        assert await shipper.drained("1.b.1-0", 10), "it wrote nothing"
+    assert api.lines(ID) == ["a", "b"]
+
+
 # -- how a line is taken apart -----------------------------------------------------------------------------------------
 
 
