@@ -414,8 +414,7 @@ class Authenticator:
 
     def _allocation(self, token: str) -> AllocationPrincipal:
         stored_name = token_hash(token)
-        with self._database.read() as session:
-            row = session.execute(_OF_CONTAINER, {"hash": stored_name}).one_or_none()
+        row = self._database.ask(_OF_CONTAINER, {"hash": stored_name})
         if row is None:
             raise allocation_ended()
         allocation_id, task_id, kind, run_id, rank, user_id, username, is_admin = row[:8]

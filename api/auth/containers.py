@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Select, bindparam, select
+from typing import Any
+
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, Principal, TrialPrincipal, allocation_ended
 from api.errors import Forbidden, NotFound
 from database.models import Allocation, AllocationContainer
+from database.session import Database
 
 
 def of_trial(principal: Principal) -> TrialPrincipal:
@@ -55,15 +58,15 @@ def fence(session: Session, caller: AllocationPrincipal) -> None:
     has been given another token since. On PostgreSQL the allocation can't end before this transaction does; on SQLite
     there is one writer at a time.
     """
-    _ask(session, caller, _LOCKED)
-
-
-def refuse_ended(session: Session, caller: AllocationPrincipal) -> None:
-    """Refuse an orphaned copy of a trial whose request is recorded elsewhere. Raises: Unauthenticated."""
-    _ask(session, caller, _LIVE)
-
-
-def _ask(session: Session, caller: AllocationPrincipal, statement: Select[str]) -> None:
-    asked = {"allocation_id": caller.allocation_id, "rank": caller.rank, "hash": caller.token_hash}
-    if session.scalar(statement, asked) is None:
+    if session.scalar(_LOCKED, _asked(caller)) is None:
         raise allocation_ended()
+
+
+def refuse_ended(database: Database, caller: AllocationPrincipal) -> None:
+    """Refuse an orphaned copy of a trial whose request is recorded elsewhere. Raises: Unauthenticated."""
+    if database.ask(_LIVE, _asked(caller)) is None:
+        raise allocation_ended()
+
+
+def _asked(caller: AllocationPrincipal) -> dict[str, Any]:
+    return {"allocation_id": caller.allocation_id, "rank": caller.rank, "hash": caller.token_hash}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response
 
@@ -310,18 +310,22 @@ async def runner_metadata(trial_id: TrialId, parts: PartsDep, caller: PrincipalD
     return answer()
 
 
+#: Of a trial: its open operation, and what decides whether it has any. Asked by each that starts: made only once.
+_OPERATION = (
+    select(Trial.operation_length, Trial.request_id, Trial.asks_operations, Experiment.has_operations)
+    .join(Experiment, Experiment.id == Trial.experiment_id)
+    .where(Trial.id == bindparam("trial_id"))
+)
+_OPEN_LENGTH = select(Trial.operation_length).where(Trial.id == bindparam("trial_id"))
+
+
 @router.get("/api/v1/trials/{trial_id}/searcher/operation")
 @hot
 def operation(trial_id: TrialId, parts: PartsDep, caller: PrincipalDep) -> Response:
     """The open searcher operation, at once; `completed` means that there is none for now."""
     own_trial(caller, trial_id)
-    with parts.database.glance() as session:
-        trial, has_operations = session.execute(
-            select(Trial, Experiment.has_operations)
-            .join(Experiment, Experiment.id == Trial.experiment_id)
-            .where(Trial.id == trial_id)
-        ).one()
-    if not has_operations:
+    trial = parts.database.ask(_OPERATION, {"trial_id": trial_id})
+    if not trial.has_operations:
         raise FailedPrecondition("this experiment has no searcher operations: its searcher has no max_length")
     if not trial.asks_operations:
         with parts.database.write() as session:
@@ -348,12 +352,7 @@ async def completed_operation(
     length = body.op.get("length")
     if not isinstance(length, int | str) or not re.fullmatch("[0-9]{1,18}", str(length)):
         raise BadRequest(f"op.length: {length!r}: expected the length of the open operation")
-
-    def check() -> None:
-        with parts.database.glance() as session:
-            refuse_ended(session, allocation)
-
-    await run_in_threadpool(check)
+    await run_in_threadpool(refuse_ended, parts.database, allocation)
     report = OperationReport(request_id=allocation.request_id, length=int(length), metric=body.searcher_metric)
     following = await parts.commands.complete_operation(allocation.experiment_id, report)
     if body.wants_next and following is not None:
@@ -366,8 +365,7 @@ async def _is_recorded(parts: Parts, trial_id: int, completed: int) -> None:
     """Wait until the record of a trial no longer has an operation as open. Raises: Unavailable, after a while."""
 
     def is_open() -> bool:
-        with parts.database.glance() as session:
-            return session.scalar(select(Trial.operation_length).where(Trial.id == trial_id)) == completed
+        return parts.database.ask(_OPEN_LENGTH, {"trial_id": trial_id}) == (completed,)
 
     pause, deadline = 0.005, time.monotonic() + _RECORDED_WITHIN_S
     while await run_in_threadpool(is_open):
