@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.auth.authentication import FENCED_S, presented_token
 from api.deps import FencedDep, PartsDep, PrincipalDep
-from api.errors import ApiError, BadRequest, error_response, response_to
+from api.errors import ApiError, error_response, response_to
 from api.health import Health
 from api.middleware import temporal_ui
 from api.middleware.audit import refuse_read_only
@@ -36,7 +36,7 @@ from api.middleware.request_ids import Named, serve_named
 from api.parts import Parts
 from api.proxy.serve import Proxy
 from api.routing import is_hot
-from api.schemas.body import Model, refusal
+from api.schemas.body import parse
 from api.tracing import serve_traced
 
 #: The label of what is passed on to services of tasks.
@@ -132,7 +132,7 @@ class HotRoute:
             name, model = self.body
             sent = await body.whole()
             is_large = len(sent) > LARGE  # others are served meanwhile
-            given[name] = await asyncio.to_thread(_parse, model, sent) if is_large else _parse(model, sent)
+            given[name] = await asyncio.to_thread(parse, model, sent) if is_large else parse(model, sent)
         if self.is_async:
             return await self.endpoint(**given)
         return await run_in_threadpool(self.endpoint, **given)
@@ -145,13 +145,6 @@ def _of_path(kind: Any) -> tuple[str, Callable[[str], Any]]:
     if typing.get_origin(kind) is Literal:
         return "|".join(map(re.escape, typing.get_args(kind))), str
     return _OF_PATH[kind], kind
-
-
-def _parse(model: type[Model], body: bytes) -> Model:
-    try:
-        return model.model_validate_json(body or b"{}")
-    except ValidationError as error:
-        raise BadRequest(refusal(error)) from None
 
 
 class HotRoutes:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,8 +21,8 @@ from starlette.routing import Match, compile_path
 from starlette.types import Scope
 
 from api.deps import get_caller, get_fenced_caller
-from api.errors import BadRequest
 from api.schemas.base import Error
+from api.schemas.body import decode
 from api.services.idempotency import RAW_BODY
 from database.audit import asking
 
@@ -157,10 +156,7 @@ async def _read(request: Request, model: type[BaseModel] | None) -> Any:
     raw = await request.body()
     if not raw:
         return None if model is None else {}
-    try:
-        value: Any = from_json(raw, allow_inf_nan=model is not None)  # fields say whether they may be NaN
-    except ValueError as error:
-        raise BadRequest(f"the body: Invalid JSON: {error}") from None
+    value = decode(raw, allows_nan=model is not None)  # fields say whether they may be NaN
     if model is not None:
         _note_fields(model, value)
     return value

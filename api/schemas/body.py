@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from api.errors import BadRequest
 
@@ -17,6 +18,26 @@ def parse_as(kind: Any, value: Any) -> Any:
     """Plain JSON as `kind`. Raises: BadRequest."""
     try:
         return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise BadRequest(refusal(error)) from None
+
+
+def decode(raw: bytes, *, allows_nan: bool = True) -> Any:
+    """A body as plain JSON; an empty one as an empty message. Raises: BadRequest."""
+    try:
+        return from_json(raw or b"{}", allow_inf_nan=allows_nan)
+    except ValueError as error:
+        raise BadRequest(f"the body: Invalid JSON: {error}") from None
+
+
+def parse(model: type[Model], raw: bytes) -> Model:
+    """A body as a message. Raises: BadRequest.
+
+    In two steps: of a thousand log lines, the model's own reading of JSON takes twice as long.
+    """
+    value = decode(raw)
+    try:
+        return model.model_validate(value)
     except ValidationError as error:
         raise BadRequest(refusal(error)) from None
 
