@@ -46,7 +46,7 @@ _CLOSE = (b"connection", b"close")
 #: Parameters of paths, by their types.
 _OF_PATH = {int: "[0-9]{1,18}", str: "[^/]+"}
 #: For how long the owner of a token is remembered, by how a route depends on the caller.
-_CALLERS = {PrincipalDep: 0.0, FencedDep: FENCED_S}
+_CALLERS = ((PrincipalDep, 0.0), (FencedDep, FENCED_S))
 
 
 def _closing(send: Send) -> Send:
@@ -99,8 +99,8 @@ class HotRoute:
             kind = parameter.annotation
             if kind == PartsDep:
                 found["parts"] = name
-            elif kind in _CALLERS:
-                found |= {"caller": name, "remembered_s": _CALLERS[kind]}
+            elif (remembered_s := next((s for caller, s in _CALLERS if kind == caller), None)) is not None:
+                found |= {"caller": name, "remembered_s": remembered_s}
             elif f"{{{name}}}" in path:
                 of_path[name] = _of_path(kind)
             elif isinstance(kind, type) and issubclass(kind, BaseModel):

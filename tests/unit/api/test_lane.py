@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from fastapi import Query
 from pydantic import BaseModel
 
 from api.app import _MODULES
@@ -81,8 +82,14 @@ def test_endpoint_is_refused_when_it_asks_for_what_the_lane_has_not() -> None:
     async def takes_a_query(parts: PartsDep, caller: PrincipalDep, limit: int = 0) -> None:
         pass
 
-    with pytest.raises(TypeError, match=r"POST /x: limit: .*int.*: expected what the fast lane has"):
-        HotRoute.of("POST", "/x", takes_a_query)
+    async def takes_a_long_one(
+        parts: PartsDep, caller: PrincipalDep, limit: Annotated[list[int] | None, Query()] = None
+    ) -> None:
+        pass
+
+    for endpoint in (takes_a_query, takes_a_long_one):
+        with pytest.raises(TypeError, match=r"POST /x: limit: .*int.*: expected what the fast lane has"):
+            HotRoute.of("POST", "/x", endpoint)
 
 
 def test_endpoint_is_taken_apart_as_its_signature_says() -> None:
