@@ -93,7 +93,7 @@ async def _look_up(request: Request, *, for_s: float = 0.0) -> Principal:
 Caller = Annotated[Principal, Depends(get_caller)]
 
 
-# Which tokens a route takes, for the OpenAPI page: what they say is read by `get_caller`.
+# Which tokens a route takes, for the OpenAPI page: what they say is read by `get_caller`. Requests leave them out.
 
 
 @_read_once
@@ -108,15 +108,19 @@ async def _any_token(
     pass
 
 
+#: What the OpenAPI page alone is made from.
+TOLD = (_bearer, _user_tokens, _any_token)
+
+
 @_read_once
-async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_token)]) -> Principal:
+async def get_principal(principal: Caller, tokens: Annotated[None, Depends(_any_token)] = None) -> Principal:
     """The caller: a user, a container or an agent."""
     return principal
 
 
 @_read_once
 async def get_fenced(
-    principal: Annotated[Principal, Depends(get_fenced_caller)], tokens: Annotated[None, Depends(_any_token)]
+    principal: Annotated[Principal, Depends(get_fenced_caller)], tokens: Annotated[None, Depends(_any_token)] = None
 ) -> Principal:
     """The caller; the route fences containers before it changes anything (`api.auth.containers`)."""
     return principal
@@ -151,7 +155,7 @@ def _as_user(principal: Principal) -> UserPrincipal:
 
 
 @_read_once
-async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_tokens)]) -> UserPrincipal:
+async def get_user(principal: Caller, tokens: Annotated[None, Depends(_user_tokens)] = None) -> UserPrincipal:
     """The calling user. Raises: Forbidden for containers and agents."""
     return _as_user(principal)
 
@@ -169,7 +173,7 @@ def require_admin(user: UserPrincipal) -> None:
         raise Forbidden("this is for administrators only")
 
 
-async def get_agent(principal: Caller, token: Annotated[Any, Security(_bearer)]) -> AgentPrincipal:
+async def get_agent(principal: Caller, token: Annotated[Any, Security(_bearer)] = None) -> AgentPrincipal:
     """The calling agent. Raises: Forbidden."""
     if not isinstance(principal, AgentPrincipal):
         raise Forbidden("this is for agents only")

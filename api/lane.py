@@ -35,7 +35,7 @@ from api.middleware.measured import ROUTE, Requests, note_route
 from api.middleware.request_ids import Named, serve_named
 from api.parts import Parts
 from api.proxy.serve import Proxy
-from api.routing import is_hot
+from api.routing import RouteIndex, is_hot
 from api.schemas.body import parse
 from api.tracing import serve_traced
 
@@ -193,6 +193,7 @@ class FastLane(FastAPI):
     def __init__(self, *, routes: list[Any], **options: Any) -> None:
         super().__init__(routes=routes, **options)
         self.hot = HotRoutes(routes)
+        self.router.middleware_stack = RouteIndex(routes, self.router.middleware_stack)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; of those that may have a body, within its bounds, and for no other site's pages."""

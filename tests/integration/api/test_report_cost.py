@@ -20,8 +20,9 @@ from tests.integration.api.served import Run, Served
 REPORTS, BATCHES = 10, 5  # of a batch, and how many
 #: Calls of the event loop for a report, from the request to the answer.
 MOST_OF_LOOP = 240
-#: The same for a report that an operation is complete, without the search; for a line of a log; for the open operation.
-MOST_OF_OTHERS = {"completed_operation": 500, "logs": 495, "operation": 395}
+#: The same for a report that an operation is complete, without the search; for a line of a log; for the open operation;
+#: and for a small request that takes the usual way.
+MOST_OF_OTHERS = {"completed_operation": 500, "logs": 495, "operation": 395, "me": 1060}
 #: Calls of the writer's thread for a report that comes alone, by engine.
 MOST_OF_WRITER = {"sqlite": 130, "postgres": 163}
 #: Calls of it for each of many reports of a trial that come together.
@@ -109,6 +110,7 @@ async def test_what_containers_report_and_ask_costs_no_more_calls(api: Served, m
         ),
         "logs": ("POST", "/api/v1/task/logs", {"logs": [line]}),
         "operation": ("GET", f"{trial}/searcher/operation", None),
+        "me": ("GET", "/api/v1/me", None),
     }
     for what, (method, path, body) in asked.items():
         await _ask(api, run, method, path, body)  # what is looked up once
