@@ -103,7 +103,7 @@ class Database:
 
         They are no transaction: to begin one and to end it would be two messages more to PostgreSQL.
         """
-        with Session(self._glancer, expire_on_commit=False) as session:
+        with Reading(self._glancer, expire_on_commit=False, autoflush=False) as session:
             yield session
 
     def ask(self, statement: Executable, parameters: Mapping[str, Any]) -> Any:
@@ -118,7 +118,7 @@ class Database:
     def read_list(self) -> Generator[Session]:
         """As `glance`, perhaps on the replica: never from before what was committed when this is called."""
         engine = self._glancer if self._replica is None else self._replica.engine_for(self._glancer)
-        with Session(engine, expire_on_commit=False) as session:
+        with Reading(engine, expire_on_commit=False, autoflush=False) as session:
             yield session
 
     @contextmanager

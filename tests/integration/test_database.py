@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, delete, func, insert, inspect, literal, make_url, select, text, update
+from sqlalchemy import bindparam, create_engine, delete, func, insert, inspect, literal, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from activities.records import Records
@@ -256,19 +256,33 @@ def test_nothing_is_written_when_an_exception_passes(database: Database) -> None
         assert session.get(ResourcePool, "gone") is None
 
 
-def test_nothing_is_written_when_the_session_was_for_reading(database: Database) -> None:
-    with database.read() as session:
+@pytest.mark.parametrize("way", ["read", "glance", "read_list"])
+def test_nothing_is_written_when_the_session_was_for_reading(database: Database, way: str) -> None:
+    reading = getattr(database, way)
+    with reading() as session:
         session.add(ResourcePool(name="gone"))
         session.get_one(ResourcePool, "default").name = "gone"
         with pytest.raises(RuntimeError, match="writes nothing"):
             session.flush()
     for statement in (insert(ResourcePool).values(name="gone"), update(ResourcePool).values(name="gone"),
                       delete(ResourcePool)):  # fmt: skip
-        with pytest.raises(RuntimeError, match="writes nothing"), database.read() as session:
+        with pytest.raises(RuntimeError, match="writes nothing"), reading() as session:
             session.execute(statement)
-    with database.read() as session:
+    with reading() as session:
         assert session.get(ResourcePool, "gone") is None
         assert session.get(ResourcePool, "default") is not None
+
+
+def test_a_glance_sees_what_was_committed_since_it_began(database: Database) -> None:
+    """It is no transaction; `read` is one, and on SQLite sees the moment of its first statement."""
+    name = select(ResourcePool.name).where(ResourcePool.name == bindparam("name"))
+    assert database.ask(name, {"name": "new"}) is None
+    with database.glance() as session:
+        assert session.scalar(name, {"name": "new"}) is None
+        with database.write() as writer:
+            writer.add(ResourcePool(name="new"))
+        assert session.scalar(name, {"name": "new"}) == "new"
+        assert database.ask(name, {"name": "new"}) == ("new",)
 
 
 async def test_every_increment_counts_when_writers_read_first(database: Database) -> None:
