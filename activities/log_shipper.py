@@ -56,12 +56,8 @@ class _Part:
     container_id: str
     container: _Container
     lines: Sequence[LogLine]
+    size: int  # in characters
     is_more: bool  # or may be
-
-    @property
-    def size(self) -> int:
-        """Characters."""
-        return sum(len(line.text) for line in self.lines)
 
 
 class LogShipper:
@@ -114,9 +110,7 @@ class LogShipper:
         container.ended = True
         if not container.drained.is_set():
             self._ends.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(container.drained.wait(), timeout_s)
-        return container.drained.is_set()
+        return await _within(container.drained, timeout_s)
 
     def note(self, order: RunContainer, text: str) -> None:
         """Add a line of ours to the log of a container that does not exist yet, such as how far its image is.
@@ -132,9 +126,8 @@ class LogShipper:
 
     async def noted(self, timeout_s: float) -> bool:
         """Wait until all notes are delivered. False: not yet, but they will be."""
-        with contextlib.suppress(TimeoutError):
-            if self._notes:
-                await asyncio.wait_for(self._delivered.wait(), timeout_s)
+        if self._notes:
+            await _within(self._delivered, timeout_s)
         return not self._notes
 
     def followed(self) -> Mapping[str, str]:
@@ -161,8 +154,8 @@ class LogShipper:
 
     async def _rest(self, pause_s: float) -> None:
         """Wait for the next look at all containers. One that ends meanwhile is looked at: its trial waits for it."""
-        until = asyncio.get_running_loop().time() + pause_s
-        while await _is_set(self._ends, until):
+        until = time.monotonic() + pause_s
+        while await _within(self._ends, until - time.monotonic()):
             self._ends.clear()
             ended = [name for name, container in self._containers.items() if container.ended]
             if await self._round(ended):
@@ -182,7 +175,7 @@ class LogShipper:
             if container is None or container.drained.is_set():
                 continue
             try:
-                part = await self._read(container_id, container)
+                part = await self._look(container_id, container)
             except Exception as error:  # noqa: BLE001 - what is wrong with one container does not hold the others up
                 failures.append(error)
                 continue
@@ -197,8 +190,7 @@ class LogShipper:
                 together, count, size = [], 0, 0
             together.append(part)
             count, size = count + len(part.lines), size + part.size
-        if together:
-            is_shipped |= await self._ship(together, failures)
+        is_shipped |= await self._ship(together, failures)
         if failures and not is_shipped:
             raise failures[0]
         return is_more
@@ -213,19 +205,22 @@ class LogShipper:
             self._delivered.set()
         return True
 
-    async def _read(self, container_id: str, container: _Container) -> _Part | None:
+    async def _look(self, container_id: str, container: _Container) -> _Part | None:
         """What a container wrote since; None: nothing. That was all, if it had ended before this look."""
         ended = container.ended
         lines = await self._launcher.logs(container_id, container.after, _BATCH_LINES)
         if lines:
             batch = _batch(lines)
-            return _Part(container_id, container, batch, ended or len(batch) < len(lines) or len(lines) == _BATCH_LINES)
+            is_more = ended or len(batch) < len(lines) or len(lines) == _BATCH_LINES
+            return _Part(container_id, container, batch, sum(len(line.text) for line in batch), is_more)
         if ended:
             container.drained.set()
         return None
 
     async def _ship(self, parts: Sequence[_Part], failures: list[Exception]) -> bool:
         """Deliver these, and note how far; whether any of them was. What failed is added to `failures`."""
+        if not parts:
+            return False
         try:
             await self._send([_wire(part.container_id, part.container, line) for part in parts for line in part.lines])
         except Exception as error:  # noqa: BLE001 - as above
@@ -263,12 +258,15 @@ def _batch(lines: Sequence[LogLine]) -> Sequence[LogLine]:
     return lines
 
 
-async def _is_set(event: asyncio.Event, until: float) -> bool:
-    """Wait for an event, until this time of the loop; whether it came."""
+async def _within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for an event, this long at most; whether it came.
+
+    Python 3.11's `wait_for` forgets that it was cancelled if the event comes at that moment: an agent would not stop.
+    """
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(until):
-            return await event.wait()
-    return False
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    return event.is_set()
 
 
 def _read(path: Path) -> dict[str, Any] | None:

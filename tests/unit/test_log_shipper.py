@@ -320,6 +320,24 @@ async def test_requests_stay_within_their_bounds_when_many_containers_write(
     assert len(sizes) == -(-30 // (BATCH_CHARS // 80_000))
 
 
+async def test_nothing_is_sent_beside_it_when_one_line_is_longer_than_a_request(
+    lines: Lines, api: Api, tmp_path: Path
+) -> None:
+    batches: list[int] = []
+
+    async def send(batch: Sequence[Mapping[str, Any]]) -> None:
+        batches.append(len(batch))
+        await api.send(batch)
+
+    lines.write(ID, "x" * (BATCH_CHARS + 1))
+    shipper = LogShipper(cast(Launcher, lines), send, tmp_path)
+    shipper.follow(order())
+    running = asyncio.create_task(shipper.run())
+    assert await shipper.drained(ID, 10)
+    running.cancel()
+    assert batches == [1]
+
+
 async def test_last_lines_do_not_wait_for_the_next_look_when_a_container_ended(
     lines: Lines, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
