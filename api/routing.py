@@ -132,15 +132,11 @@ class RouteIndex:
 
     def __init__(self, routes: Sequence[Any], router: ASGIApp) -> None:
         self._router = router
-        begins = [route.path.partition("{")[0] for route in routes]
-        keys = {key for route in routes if "{" not in (key := _key(route.path))}
-        self._found = {
-            key: [
-                route for route, begin in zip(routes, begins, strict=True)
-                if begin.startswith(key) or f"{key}/".startswith(begin)
-            ]
-            for key in keys
-        }  # fmt: skip
+        self._found: dict[str, list[Any]] = {key: [] for route in routes if "{" not in (key := _key(route.path))}
+        for route in routes:
+            key, begin = _key(route.path), route.path.partition("{")[0]
+            for each in [key] if key in self._found else [each for each in self._found if f"{each}/".startswith(begin)]:
+                self._found[each].append(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, as the router would."""

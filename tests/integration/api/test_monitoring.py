@@ -74,6 +74,7 @@ async def test_report_counts_by_the_path_of_its_route_when_it_takes_the_fast_lan
     before = requests(api, "POST", route, "2xx")
     await run.report("training", 1, {"loss": 1.0})
     assert requests(api, "POST", route, "2xx") == before + 1
+    assert {each.path for each in api.app.hot.all} <= set(api.app.openapi()["paths"])
 
 
 async def test_bug_counts_as_an_error_when_a_route_raises(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
