@@ -43,6 +43,9 @@ _OFTEN = 5
 class Reading(Session):
     """A session that writes nothing: what was changed in it is forgotten."""
 
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, expire_on_commit=False, autoflush=False)
+
     def flush(self, objects: Sequence[Any] | None = None) -> None:
         """Refuse to write. Raises: RuntimeError, if there is something to write."""
         if self.new or self.dirty or self.deleted:
@@ -91,20 +94,18 @@ class Database:
     @contextmanager
     def read(self) -> Generator[Session]:
         """A session for reading, perhaps with locks: it refuses to write. Objects stay readable after it."""
-        with Reading(self._reader, expire_on_commit=False, autoflush=False) as session:
+        with Reading(self._reader) as session:
             yield session
             if not self.is_sqlite:  # after a rollback psycopg would prepare all statements anew
                 session.expunge_all()
                 session.commit()
 
-    @contextmanager
-    def glance(self) -> Generator[Session]:
+    def glance(self) -> Reading:
         """As `read`, for a few short statements without `yield_per`, each of which may see another moment.
 
         They are no transaction: to begin one and to end it would be two messages more to PostgreSQL.
         """
-        with Reading(self._glancer, expire_on_commit=False, autoflush=False) as session:
-            yield session
+        return Reading(self._glancer)
 
     def ask(self, statement: Executable, parameters: Mapping[str, Any]) -> Any:
         """The first row of a short statement of columns; None: there is none.
@@ -114,12 +115,9 @@ class Database:
         with self._glancer.connect() as connection:
             return connection.execute(statement, parameters).first()
 
-    @contextmanager
-    def read_list(self) -> Generator[Session]:
+    def read_list(self) -> Reading:
         """As `glance`, perhaps on the replica: never from before what was committed when this is called."""
-        engine = self._glancer if self._replica is None else self._replica.engine_for(self._glancer)
-        with Reading(engine, expire_on_commit=False, autoflush=False) as session:
-            yield session
+        return Reading(self._glancer if self._replica is None else self._replica.engine_for(self._glancer))
 
     @contextmanager
     def write(self) -> Generator[Session]:
