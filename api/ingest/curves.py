@@ -1,13 +1,14 @@
 """Whole curves in one request: columns of numbers, which become the blocks that they would become in the end.
 
 A report is a document first, and some minutes later a part of a block (ADR 70). Thousands of reports that come at once,
-from another tracker or from a loop that kept them, are packed on their way in: that costs a twentieth. It is possible
-where they are what blocks are made of: their steps lie behind those of the group's other reports. Else, and if there
-are few of them, they are stored as reports that came one by one, with all that follows from these.
+from another tracker, from a loop that kept them or after an outage, are packed on their way in: that costs a twentieth.
+It is possible where they are what blocks are made of: their steps lie behind those of the group's other reports. Else,
+and if there are few of them, they are stored as reports that came one by one, with all that follows from these.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,7 @@ from api.ingest.metric_blocks import (
 from api.ingest.metric_store import TrialRow
 from api.ingest.summary import MOST_NAMES, SYSTEM_GROUPS, add_column, without_last
 from api.queries.outlines import BLOCK, LONG
+from api.schemas.base import plain
 from api.schemas.metrics import Curves, MetricReport, Metrics
 from database.models import Metric, MetricBlock, MetricColumn, Trial
 from database.number_columns import Floats, Integers
@@ -42,6 +44,10 @@ _MOST_STEPS = 25_000
 _EXACT, _LATEST = 2**53, 9e9
 _TEXTS = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Reports of one group that came as documents: with fewer in a request they stay some. What is packed on its way in
+#: never becomes part of a longer block, and many short ones are slow to read.
+LEAST_REPORTS = BLOCK * LONG // 4
+_UNPACKED = SYSTEM_GROUPS.union(KEPT_GROUPS)
 
 
 class _Column(NamedTuple):
@@ -67,7 +73,7 @@ class Packed:
     """Curves that were checked.
 
     Attributes:
-        sent: The request.
+        sent: The request, or the reports of one that came as documents.
         pieces: Blocks; empty if its reports are stored one by one.
     """
 
@@ -101,8 +107,13 @@ class Packed:
         )
 
 
-def pack(trial_id: int, sent: Curves) -> Packed:
+def pack(trial_id: int, sent: Curves, shapes: Sequence[tuple[str, ...]] | None = None) -> Packed:
     """Check curves, and make blocks of them. Takes about a second of a processor for a million numbers.
+
+    Args:
+        trial_id: Whose.
+        sent: The request.
+        shapes: The names in each report, in its order; None: in the order of the request.
 
     Raises: BadRequest.
     """
@@ -112,11 +123,41 @@ def pack(trial_id: int, sent: Curves) -> Packed:
     times = np.full(len(steps), utc_now().timestamp()) if sent.report_times is None else _times(sent)
     columns = {name: _column(name, values, len(steps)) for name, values in sent.metrics.items()}
     columns = {name: column for name, column in columns.items() if len(column.numbers)}
-    is_packable = (
-        sent.group not in SYSTEM_GROUPS.union(KEPT_GROUPS) and len(steps) >= BLOCK and 0 < len(columns) <= MOST_COLUMNS
-    )
-    pieces = _pieces(trial_id, sent, steps, times, columns) if is_packable else ()
+    is_packable = sent.group not in _UNPACKED and len(steps) >= BLOCK and 0 < len(columns) <= MOST_COLUMNS
+    pieces = _pieces(trial_id, sent, steps, times, columns, shapes) if is_packable else ()
     return Packed(sent, steps, times, columns, list(pieces))
+
+
+def pack_reports(trial_id: int, reports: Sequence[MetricReport]) -> Packed | None:
+    """Make blocks of the reports of the group that has most of a request's.
+
+    None if they are few, or say what columns can't: they are stored, or refused, as documents.
+    """
+    [(group, count)] = Counter(report.group for report in reports).most_common(1) or [("", 0)]
+    if count < LEAST_REPORTS or group in _UNPACKED:
+        return None
+    mine = [report for report in reports if report.group == group]
+    runs, steps = {report.trial_run_id for report in mine}, [report.steps_completed for report in mine]
+    if len(runs) > 1 or None in steps or any(report.metrics.batch_metrics for report in mine):
+        return None
+    documents = [report.metrics.avg_metrics for report in mine]
+    shapes = [tuple(document) for document in documents]
+    names = dict.fromkeys(name for shape in dict.fromkeys(shapes) for name in shape)
+    if len(names) > MOST_COLUMNS or any(None in document.values() for document in documents):
+        return None  # null is a value in a document
+    now = utc_now()
+    sent = Curves.model_construct(
+        group=group,
+        trial_run_id=mine[0].trial_run_id,
+        steps_completed=steps,
+        report_times=[(report.report_time or now).timestamp() for report in mine],
+        metrics={name: [document.get(name) for document in documents] for name in names},
+    )
+    try:
+        packed = pack(trial_id, sent, shapes)
+    except BadRequest:  # of columns
+        return None
+    return packed if packed.pieces else None
 
 
 def _steps(sent: Sequence[int]) -> Integers:
@@ -170,7 +211,12 @@ def _column(name: str, values: Sequence[Any], count: int) -> _Column:
 
 
 def _pieces(
-    trial_id: int, sent: Curves, steps: Integers, times: Floats, columns: Mapping[str, _Column]
+    trial_id: int,
+    sent: Curves,
+    steps: Integers,
+    times: Floats,
+    columns: Mapping[str, _Column],
+    shapes: Sequence[tuple[str, ...]] | None,
 ) -> Iterator[_Piece]:
     """As many reports as a long block has, and so on."""
     for begin in range(0, len(steps), BLOCK * LONG):
@@ -190,8 +236,8 @@ def _pieces(
             whole = column.integers[slice(*np.searchsorted(column.integers, (begin, end)))] - begin
             if len(whole):
                 integers[name] = None if len(whole) == count else whole.tolist()
-        shapes, of = _shapes(within, count)
-        said = Said(runs=[(sent.trial_run_id, count)], shapes=shapes, of=of, integers=integers, values={}, batches={})
+        distinct, of = _shapes(within, count) if shapes is None else _distinct(shapes[begin:end])
+        said = Said(runs=[(sent.trial_run_id, count)], shapes=distinct, of=of, integers=integers, values={}, batches={})
         block, rows = long_block(trial_id, sent.group, steps[begin:end], times[begin:end], within)
         yield _Piece(count, said, block | {"last_at": _moment(times[begin:end].max())}, rows)
 
@@ -213,6 +259,12 @@ def _shapes(
     distinct, of = np.unique(has, axis=0, return_inverse=True)
     shapes = [[name for name, is_in in zip(names, row, strict=True) if is_in] for row in distinct.tolist()]
     return shapes, runs(of.reshape(-1).tolist())
+
+
+def _distinct(shapes: Sequence[tuple[str, ...]]) -> tuple[list[list[str]], list[tuple[int, int]]]:
+    """The same of the names in each report."""
+    places = {shape: place for place, shape in enumerate(dict.fromkeys(shapes))}
+    return [list(shape) for shape in places], runs([places[shape] for shape in shapes])
 
 
 def put(connection: Connection, trial: TrialRow, curves: Packed) -> bool:
@@ -286,5 +338,5 @@ def _fold(trial: TrialRow, curves: Packed) -> None:
     without_last(entries)
     for name, column in sorted(curves.columns.items(), key=lambda item: int(item[1].places[0])):  # as they appear
         is_last = int(column.places[-1]) == len(curves.steps) - 1
-        value = curves.sent.metrics[name][int(column.places[-1])]
+        value = plain(curves.sent.metrics[name][int(column.places[-1])])
         add_column(entries, name, column.numbers, last=value, is_last=is_last)

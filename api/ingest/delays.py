@@ -29,17 +29,10 @@ class Delay(TypedDict):
     count: int
 
 
-def note(connection: Connection, trial_id: int, reports: Sequence[tuple[int, datetime]], now: datetime) -> None:
-    """Note reports of a trial that came at last: their steps, and when they were made."""
+def note(connection: Connection, trial_id: int, steps: Sequence[int], made: float, now: datetime) -> None:
+    """Note reports of a trial that came at last: their steps, and when the first was made, in seconds since 1970."""
     known: list[Any] = connection.execute(select(Trial.delays).where(Trial.id == trial_id)).scalar_one()
-    steps = [step for step, _ in reports]
-    new = Delay(
-        made=min(made for _, made in reports).timestamp(),
-        came=now.timestamp(),
-        first=min(steps),
-        last=max(steps),
-        count=len(reports),
-    )
+    new = Delay(made=made, came=now.timestamp(), first=min(steps), last=max(steps), count=len(steps))
     changed = with_delay(known, new)
     connection.execute(update(Trial).where(Trial.id == trial_id).values(delays=changed))
 

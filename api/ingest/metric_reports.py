@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from api.auth.authentication import Authenticator, Principal
 from api.auth.reporters import reporter_for
-from api.ingest.curves import pack
+from api.ingest.curves import LEAST_REPORTS, pack, pack_reports
 from api.ingest.metrics_writer import MetricsWriter
 from api.schemas import metrics as wire
 from database.session import Database
@@ -24,13 +24,15 @@ class MetricReports:
     async def store(self, caller: Principal, trial_id: int, reports: list[wire.MetricReport]) -> None:
         """Store the reports of a request, all or none; returns when they are committed. Raises: ApiError."""
         reporter = await reporter_for(self.database, self.auth, caller, trial_id)
-        await self.writer.write(trial_id, reports, reporter.allocation_id)
+        is_long = len(reports) >= LEAST_REPORTS
+        curves = await asyncio.to_thread(pack_reports, trial_id, reports) if is_long else None
+        await self.writer.write(trial_id, reports, reporter.allocation_id, curves)
 
     async def store_curves(self, caller: Principal, trial_id: int, sent: wire.Curves) -> None:
         """Store curves, all or none; returns when they are committed. Raises: ApiError."""
         reporter = await reporter_for(self.database, self.auth, caller, trial_id)
         curves = await asyncio.to_thread(pack, trial_id, sent)
-        await self.writer.write_curves(trial_id, curves, reporter.allocation_id)
+        await self.writer.write(trial_id, (), reporter.allocation_id, curves)
 
 
 def of_group(group: str, sent: wire.TrialMetrics) -> wire.MetricReport:

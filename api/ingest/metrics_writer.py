@@ -55,7 +55,14 @@ class _Work:
     allocation_id: str | None
     reports: Sequence[MetricReport]
     done: asyncio.Future[None]
-    curves: Packed | None = None  # instead of `reports`
+    curves: Packed | None = None  # all reports of one group: those of `reports`, or instead of any
+
+    @property
+    def others(self) -> Sequence[MetricReport]:
+        """The reports beside the curves."""
+        if self.curves is None:
+            return self.reports
+        return [report for report in self.reports if report.group != self.curves.sent.group]
 
 
 class MetricsWriter:
@@ -69,25 +76,26 @@ class MetricsWriter:
         self._store: MetricStore | None = None  # of the thread, from here on
         self._unsealed = Unsealed()
 
-    async def write(self, trial_id: int, reports: Sequence[MetricReport], allocation_id: str | None) -> None:
+    async def write(
+        self,
+        trial_id: int,
+        reports: Sequence[MetricReport],
+        allocation_id: str | None,
+        curves: Packed | None = None,
+    ) -> None:
         """Store reports of a trial, in order; returns when they are committed.
 
         Args:
             trial_id: The trial.
             reports: What to store.
             allocation_id: Whose container reports: refused when it has ended. None: a user reports.
+            curves: All reports of one group as columns. Without `reports` they are what to store.
 
         Raises: ApiError.
         """
-        await self._write(_Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future()))
-
-    async def write_curves(self, trial_id: int, curves: Packed, allocation_id: str | None) -> None:
-        """As `write`, of the reports that curves consist of."""
-        await self._write(_Work(trial_id, allocation_id, (), asyncio.get_running_loop().create_future(), curves))
-
-    async def _write(self, work: _Work) -> None:
         if self._waiting.qsize() > 5000:
             raise Unavailable("too many metric reports are waiting: try again")
+        work = _Work(trial_id, allocation_id, reports, asyncio.get_running_loop().create_future(), curves)
         self._waiting.put(work)
         await work.done
 
@@ -217,7 +225,8 @@ class MetricsWriter:
                     if _is_late(trial, row, now):
                         late.setdefault(trial.id, []).append((row["total_batches"], row["reported_at"]))
             for trial_id, reported in late.items():
-                delays.note(store.connection, trial_id, reported, now)
+                made = min(at for _, at in reported).timestamp()
+                delays.note(store.connection, trial_id, [step for step, _ in reported], made, now)
             # what people and searches decide by is on disk when it is answered; a curve may lose its last half second
             is_durable = is_posted or any(row["group_name"] == "validation" for row in rows) or bool(batch[0].curves)
             store.save([trial for trial in trials.values() if trial.is_changed], is_durable=is_durable)
@@ -263,7 +272,7 @@ def _refusal(trial: TrialRow | None, work: _Work) -> ApiError | None:
     if work.allocation_id not in (None, trial.allocation_id):
         return allocation_ended()
     try:
-        for report in (work.curves.first,) if work.curves else work.reports:
+        for report in (*work.others, work.curves.first) if work.curves else work.reports:
             _check(trial, report)
     except ApiError as error:
         return error
@@ -271,12 +280,22 @@ def _refusal(trial: TrialRow | None, work: _Work) -> ApiError | None:
 
 
 def _rows_of(connection: Connection, trial: TrialRow, work: _Work) -> Iterable[MetricReport]:
-    """The reports of a request that are to be rows: of curves none if they are blocks, or all."""
-    if work.curves is None:
+    """The reports of a request that are to be rows: all, or all but its curves if these became blocks."""
+    curves = work.curves
+    if curves is None:
         return work.reports
     if trial.run_id > trial.metrics_run_id:
-        _roll_back(connection, trial, work.curves.sent.group, int(work.curves.steps[0]))
-    return () if put(connection, trial, work.curves) else work.curves.reports()
+        first = next((report for report in work.reports if report.steps_completed is not None), curves.first)
+        _roll_back(connection, trial, first.group, first.steps_completed or 0)
+    known = trial.sealed.get(curves.sent.group)
+    is_new = known is None or known["to"] < curves.steps[0]
+    if not put(connection, trial, curves):
+        return work.reports or curves.reports()
+    now = utc_now()
+    late = now.timestamp() - curves.times > delays.LATE_S
+    if work.reports and is_new and trial.allocation_id is not None and late.any():
+        delays.note(connection, trial.id, curves.steps[late].tolist(), float(curves.times.min()), now)
+    return work.others
 
 
 def _check(trial: TrialRow, report: MetricReport) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from api.schemas.base import encode, plain
 from api.schemas.metrics import Curves, MetricReport
 from api.services.metric_sealing import MetricSealing
 from database import report_blocks, reports
-from database.models import Experiment, Metric, MetricBlock, Trial, User
+from database.models import Allocation, Experiment, Metric, MetricBlock, Trial, User
 from database.report_blocks import Report
 from database.session import Database
 from database.tasks import create_trial_tasks
@@ -57,10 +57,10 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def small_blocks() -> Iterator[None]:
     """A few reports make a block, and a few of these a long one."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"BLOCK": 4, "LONG": 3, "_OPEN": 2, "LEAST": 1}.items():
-            patch.setattr(metric_blocks, name, value)
-            if hasattr(curves, name):
-                patch.setattr(curves, name, value)
+        for name, value in {"BLOCK": 4, "LONG": 3, "_OPEN": 2, "LEAST": 1, "LEAST_REPORTS": 6}.items():
+            for module in (metric_blocks, curves):
+                if hasattr(module, name):
+                    patch.setattr(module, name, value)
         yield
 
 
@@ -113,11 +113,12 @@ class Lab:
              "metrics": {"avg_metrics": metrics, "batch_metrics": batches if group == "training" else None}}
         )  # fmt: skip
 
-    def send(self, some: list[MetricReport]) -> None:
-        """As one request, to both."""
+    def send(self, some: list[MetricReport], *, packed: bool = False) -> None:
+        """As one request, to both; to the first packed on its way in, if it can be."""
         answers: list[str] = []
         for trial_id in self.trial_ids[:2]:
-            [outcome], _ = self.writer._write_works([_Work(trial_id, None, some, asyncio.Future(loop=_LOOP))])
+            blocks = curves.pack_reports(trial_id, some) if packed and trial_id == self.trial_ids[0] else None
+            [outcome], _ = self.writer._write_works([_Work(trial_id, None, some, asyncio.Future(loop=_LOOP), blocks)])
             assert outcome is None or isinstance(outcome, ApiError), repr(outcome)
             answers.append(str(outcome))
         assert answers[0] == answers[1]
@@ -212,9 +213,9 @@ class Lab:
                     plain(each.tolist()) for each in (found.steps, found.values, found.times, found.epochs)
                     if each is not None
                 ]  # fmt: skip
-            ordered = [_bare(report) for report in reports.in_order(session, [trial_id], with_system=True)]
+            ordered = _by_group(reports.in_order(session, [trial_id], with_system=True))
             until = START + timedelta(seconds=self.sent // 2)
-            early = [_bare(report) for report in reports.in_order(session, [trial_id], until=until)]
+            early = _by_group(reports.in_order(session, [trial_id], until=until))
             at = reports.at_steps(session, {trial_id: {1, 3, 7, 10}}, ("training", "Own"))
             every = sorted(map(_bare, reports.with_archived(session, trial_id)))
             steps = metric_streams.Batches(self.experiment_id, "training", "loss")
@@ -232,6 +233,11 @@ class Lab:
         first, second = (self.seen(trial_id) for trial_id in self.trial_ids[:2])
         for what, value in first.items():
             assert value == second[what], what
+
+
+def _by_group(some: Iterable[Report]) -> list[str]:
+    """As they came: among groups, what came in one request has no order."""
+    return [_bare(report) for report in sorted(some, key=lambda report: report.group_name)]
 
 
 def _bare(report: Report) -> str:
@@ -266,7 +272,10 @@ _ACTIONS = st.one_of(
     st.tuples(st.sampled_from(["pack", "pack", "finish", "run"])),
     st.tuples(st.just("seal"), st.sampled_from(GROUPS)),
     st.tuples(
-        st.just("curves"), st.sampled_from(GROUPS), st.integers(0, 40), st.lists(_COLUMNS, min_size=3, max_size=30)
+        st.sampled_from(["curves", "batch", "batch"]),
+        st.sampled_from(GROUPS),
+        st.integers(0, 40),
+        st.lists(_COLUMNS, min_size=3, max_size=30),
     ),
 )
 
@@ -292,6 +301,10 @@ def test_any_sequence_of_reports_says_the_same(database: Database, actions: list
             if len(some) % 3 == 0:  # the answer was lost
                 lab.sent -= 1
                 lab.curves(group, steps, columns)
+        elif action == "batch":
+            batch = list(a_batch(lab, *values))
+            for _ in range(2 if len(batch) % 3 == 0 else 1):  # the answer was lost
+                lab.send(batch, packed=True)
         elif action == "seal":
             lab.seal(values[0])
         elif action == "finish":
@@ -304,6 +317,15 @@ def test_any_sequence_of_reports_says_the_same(database: Database, actions: list
     lab.finish()
     lab.pack()
     lab.check()
+
+
+def a_batch(lab: Lab, group: str, first: int, some: list[dict[str, Any]]) -> Iterator[MetricReport]:
+    """Reports of a group, with one of another group among them."""
+    for place, metrics in enumerate(some):
+        if place == 2:
+            yield lab.made("validation" if group == "training" else "training", first, {"loss": 0.5})
+        names = list(metrics) if lab.database.is_sqlite else sorted(metrics, key=lambda name: (len(name), name))
+        yield lab.made(group, first + place, {name: metrics[name] for name in names if metrics[name] is not None})
 
 
 def packed(database: Database, trial_id: int) -> int:
@@ -475,6 +497,70 @@ def test_curves_become_blocks_at_once(database: Database) -> None:
     with database.read() as session:
         newest = session.scalars(select(Metric.id).where(Metric.trial_id == lab.trial_ids[0])).all()
     assert max(newest) > max(ids)
+
+
+def test_batch_of_many_reports_becomes_blocks_at_once(database: Database) -> None:
+    """Without those of other groups; behind young reports; sent again it changes nothing."""
+    lab = Lab(database)
+    lab.report("training", 3, {"loss": 0.5})
+    batch = [*a_batch(lab, "training", 10, [{"n": step, "loss": step / 7} for step in range(30)])]
+    batch += [lab.made("gpu", None, {"util": 0.5})]
+    for _ in range(2):
+        lab.send(batch[:-1], packed=True)
+        assert (rows(database, lab.trial_ids[0]), packed(database, lab.trial_ids[0])) == (2, 30)
+        lab.check()
+    lab.send(batch[-1:] + [lab.made("training", step, {"loss": 0.5}) for step in range(40, 45)], packed=True)
+    lab.check()
+    assert packed(database, lab.trial_ids[0]) == 30  # so few stay documents
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"steps_completed": 15}, {"trial_run_id": 2}, {"metrics": {"avg_metrics": {"loss": None}}},
+        {"metrics": {"avg_metrics": {"loss": "low"}}}, {"metrics": {"avg_metrics": {"loss": 2**60}}},
+        {"metrics": {"avg_metrics": {"loss": 0.5}, "batch_metrics": [{"loss": 0.5}]}}, {"group": "validation"},
+        {"report_time": datetime(2300, 1, 1, tzinfo=UTC)}, {"metrics": {"avg_metrics": {f"m{n}": 1 for n in range(501)}}},
+    ],
+)  # fmt: skip
+def test_what_no_column_says_keeps_a_batch_documents(database: Database, odd: dict[str, Any]) -> None:
+    """Stored or refused, as they would be one by one."""
+    lab = Lab(database)
+    batch = [lab.made(odd.get("group", "training"), step, {"loss": 0.5}) for step in range(30)]
+    batch[20] = MetricReport.model_validate(batch[20].model_dump() | odd)
+    assert curves.pack_reports(lab.trial_ids[0], batch) is None
+    lab.send(batch, packed=True)
+    lab.check()
+
+
+def test_newer_run_archives_from_its_first_report_on(database: Database) -> None:
+    """Which is not of the group that becomes blocks."""
+    lab = filled(database)
+    lab.report("validation", 30, {"loss": 0.25})
+    lab.next_run()
+    batch = [lab.made("validation", 30, {"loss": 0.75})]
+    lab.send([*batch, *a_batch(lab, "training", 30, [{"loss": 0.5}] * 20)], packed=True)
+    lab.check()
+
+
+def test_batch_that_waited_on_a_disk_is_told_as_late(database: Database) -> None:
+    """Once, however often it comes."""
+    lab = Lab(database)
+    with database.write() as session:
+        for trial_id in lab.trial_ids[:2]:
+            trial = session.get_one(Trial, trial_id)
+            session.add(
+                Allocation(id=f"{trial.task_id}.1", task_id=trial.task_id, trial_id=trial_id, run_id=1,
+                           state="RUNNING", pool="default", slots=1, placements=[])
+            )  # fmt: skip
+    batch = [lab.made("training", step, {"loss": 0.5}) for step in range(30)]
+    for _ in range(2):
+        lab.send(batch, packed=True)
+    with database.read() as session:
+        told = [session.get_one(Trial, trial_id).delays for trial_id in lab.trial_ids[:2]]
+    assert [[(late["made"], late["first"], late["last"], late["count"]) for late in each] for each in told] == [
+        [(pytest.approx(batch[0].report_time.timestamp()), 0, 29, 30)]  # type: ignore[union-attr]
+    ] * 2
 
 
 def test_curves_may_have_steps_without_a_number(database: Database) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
 from api.ingest.delays import Delay, with_delay
 from api.queries.curves import Point, thinned
@@ -197,6 +197,34 @@ async def test_curves_that_are_reported_whole_are_read_like_any(api: Served) -> 
     trial = (await user.get(f"/api/v1/trials/{run.trial_id}"))["trial"]
     assert trial["totalBatchesProcessed"] == count
     assert trial["summaryMetrics"]["avg_metrics"]["loss"]["count"] == count
+
+
+async def test_backlog_of_an_outage_is_stored_as_blocks(api: Served) -> None:
+    """What a harness sends when the API is back; nothing of a batch with a wrong report in it is stored."""
+    user = api.user()
+    run = await api.trial(user)
+    path, count, made = f"/api/v1/trials/{run.trial_id}/metrics/batch", 2000, utc_now() - timedelta(hours=1)
+    reports = [
+        {"group": "training", **run.message("", step, {"loss": 1 / step, "epoch": step // 100},
+                                            reportTime=rfc3339(made + timedelta(seconds=step)))["metrics"]}
+        for step in range(1, count + 1)
+    ]  # fmt: skip
+    reports.insert(900, {"group": "validation", **run.message("", 900, {"loss": 0.125})["metrics"]})
+    wrong = {"group": "validation", **run.message("", 901, {"loss": 0.5}, run_id=2)["metrics"]}
+    assert "invalid run id" in await run.container.refused(400, "POST", path, {"reports": [*reports, wrong]})
+    assert (await user.get(f"/api/v1/trials/{run.trial_id}"))["trial"]["totalBatchesProcessed"] == 0
+    for _ in range(2):
+        await run.container.post(path, {"reports": reports})
+    with api.database.read() as session:
+        rows = session.scalars(select(Metric.group_name).where(Metric.trial_id == run.trial_id))
+        assert list(rows) == ["validation"]
+    found = (await bands(user, run, "training.loss", columns=100))[run.trial_id]
+    assert (found[0], found[-1]) == ((1, 1.0), (count, 1 / count))
+    trial = (await user.get(f"/api/v1/trials/{run.trial_id}"))["trial"]
+    assert (trial["totalBatchesProcessed"], trial["latestValidation"]["totalBatches"]) == (count, 900)
+    assert trial["summaryMetrics"]["avg_metrics"]["loss"]["count"] == count
+    [late] = (await user.get(BANDS.format(run.experiment_id), metric="training.loss"))["late"]
+    assert (late["firstBatches"], late["lastBatches"], late["count"]) == (1, count, count)
 
 
 async def test_user_who_reports_what_was_trained_elsewhere_is_not_late(api: Served) -> None:
