@@ -25,7 +25,8 @@ from workflows.messages import RunContainer
 
 log = structlog.get_logger()
 
-BATCH_LIMIT = 100
+#: As in the harness: the API makes blocks of so many on their way in.
+BATCH_LIMIT = 3840
 BATCH_BYTES = 4 << 20
 #: A line that is longer is no report: the API takes no more in one request.
 LINE_LIMIT = 136 << 20

@@ -68,17 +68,17 @@ def test_a_report_costs_the_loop_little(trial: Trial) -> None:
     assert [r["stepsCompleted"] for r in trial.master.reports()] == list(range(2001))
 
 
-def test_reports_are_sent_in_batches_of_at_most_100(trial: Trial) -> None:
+def test_reports_that_wait_are_sent_in_batches_of_at_most_3840(trial: Trial) -> None:
     gate = threading.Event()
     trial.master.fault = lambda call: _after(gate) if call.path.endswith("/batch") else None
     with trial.init() as ctx:
-        for step in range(1000):
+        for step in range(9000):
             ctx.train.report_training_metrics(step, {"loss": 1.0})
         gate.set()
     sizes = [len(c.body["reports"]) for c in trial.master.of(BATCH)]
-    assert sum(sizes) == 1000
-    assert max(sizes) == 100
-    assert len(sizes) <= 13
+    assert sum(sizes) == 9000
+    assert max(sizes) == 3840
+    assert len(sizes) <= 6
 
 
 def _after(gate: threading.Event) -> None:

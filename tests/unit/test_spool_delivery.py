@@ -79,6 +79,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     sleep = asyncio.sleep
     monkeypatch.setattr(delivery.asyncio, "sleep", lambda seconds: sleep(seconds / 100))
+    monkeypatch.setattr(delivery, "BATCH_LIMIT", 100)
     return World(tmp_path)
 
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     Item = Union["Metrics", "Post", "Job", "End"]
 
-BATCH_LIMIT = 100
+# What waits after an outage goes in requests as large as the master's longest blocks of reports (3,840): it packs a
+# request of 960 or more on its way in, at a fraction of what single rows cost it.
+BATCH_LIMIT = 3840
 BATCH_BYTES = 4 << 20
 # Written at once: the lock is not held for long, and a disk that is full part-way keeps what fits.
 _WRITE_LIMIT = 1000
