@@ -8,6 +8,7 @@ here as well is done here in one piece: bounds of bodies, ids, traces, counts, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import re
 import time
@@ -43,6 +44,10 @@ from api.tracing import serve_traced
 _PROXIED = "proxied"
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE = (b"connection", b"close")
+#: Large requests that are read and stored at the same time; others wait, as bytes. As objects a body takes several
+#: times its size, and small requests are stored between two of them: after an outage each trial sends thousands of
+#: reports. With four at once these wait five times as long, for the interpreter.
+_LARGE_AT_ONCE = 2
 #: Parameters of paths, by their types.
 _OF_PATH = {int: "[0-9]{1,18}", str: "[^/]+"}
 #: For how long the owner of a token is remembered, by how a route depends on the caller.
@@ -117,8 +122,20 @@ class HotRoute:
         is_async = inspect.iscoroutinefunction(endpoint)
         return cls(method, path, pattern, endpoint, is_async, of_path=kinds, bound=bound, **found)
 
-    async def serve(self, parts: Parts, scope: Scope, values: Iterable[str], body: Body) -> Response:
-        """The answer to a request. `values`: of the path's parameters. Raises: ApiError, and what its endpoint does."""
+    async def serve(
+        self, parts: Parts, scope: Scope, values: Iterable[str], body: Body, large: asyncio.Semaphore
+    ) -> Response:
+        """The answer to a request.
+
+        Args:
+            parts: Of the application.
+            scope: Of the request.
+            values: Of the path's parameters.
+            body: Of the request.
+            large: Held while a large body of a route for such is parsed, and its endpoint works.
+
+        Raises: ApiError, and what its endpoint does.
+        """
         if self.method not in _WITHOUT_BODY:
             check_origin(scope)
         token, is_allocation = presented_token(HTTPConnection(scope))
@@ -131,8 +148,14 @@ class HotRoute:
         if self.body is not None:
             name, model = self.body
             sent = await body.whole()
-            is_large = len(sent) > LARGE  # others are served meanwhile
-            given[name] = await asyncio.to_thread(parse, model, sent) if is_large else parse(model, sent)
+            is_large = len(sent) > LARGE
+            # what may not be long may wait for a search, say, and is not waited for
+            async with large if is_large and self.bound is not USUAL else contextlib.nullcontext():
+                given[name] = await asyncio.to_thread(parse, model, sent) if is_large else parse(model, sent)
+                return await self._called(given)
+        return await self._called(given)
+
+    async def _called(self, given: dict[str, Any]) -> Response:
         if self.is_async:
             return await self.endpoint(**given)
         return await run_in_threadpool(self.endpoint, **given)
@@ -193,6 +216,7 @@ class FastLane(FastAPI):
     def __init__(self, *, routes: list[Any], **options: Any) -> None:
         super().__init__(routes=routes, **options)
         self.hot = HotRoutes(routes)
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self.router.middleware_stack = RouteIndex(routes, self.router.middleware_stack)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -267,7 +291,7 @@ class FastLane(FastAPI):
         try:
             with Named(scope) as named, self.bodies.take(scope, receive, route.bound) as body:
                 try:
-                    response = await route.serve(self.state.parts, scope, values, body)
+                    response = await route.serve(self.state.parts, scope, values, body, self._large)
                 except ClientDisconnect:
                     return
                 except Exception as error:  # noqa: BLE001 - it is answered, and a bug logged

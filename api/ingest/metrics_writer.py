@@ -47,6 +47,8 @@ _LONGEST_NAME = 500
 #: Reports become blocks when none has come for so long, in seconds; while they come, in this part of the thread's time.
 #: When none comes, the thread rests twice as long as each piece took: requests run in others.
 _PAUSE_S, _SEALS = 0.02, 0.1
+#: Requests of one transaction, and reports of these: others wait for as many rows, a fraction of a second.
+_MOST_WORKS, _MOST_REPORTS = 200, 4_000
 
 
 @dataclass(slots=True)
@@ -146,10 +148,14 @@ class MetricsWriter:
         self._disconnect()
 
     def _next_batch(self, pause: float) -> list[_Work] | None:
-        """What waits, at most 200; None at the end. Waits for the first: `pause` seconds if there is work meanwhile."""
+        """What waits, as much as a transaction takes; None at the end.
+
+        Waits for the first: `pause` seconds if there is work meanwhile.
+        """
         batch: list[_Work] = []
+        count = 0
         with contextlib.suppress(Empty):
-            while len(batch) < 200:
+            while len(batch) < _MOST_WORKS and count < _MOST_REPORTS:
                 work = self._waiting.get(block=not batch, timeout=pause if self._unsealed else None)
                 if work is None:
                     if not batch:
@@ -158,6 +164,7 @@ class MetricsWriter:
                     break
                 if isinstance(work, _Work):
                     batch.append(work)
+                    count += len(work.reports)
                 else:
                     self._unsealed.add(*work)
         return batch

@@ -46,7 +46,7 @@ USUAL = Bound(2 * MIB)
 DOCUMENT = Bound(24 * MIB)
 #: A context of 95 MiB as base64 within JSON, and room for its names.
 CONTEXT = Bound(136 * MIB, at_once=2)
-#: Metrics of a hundred reports, and the files of a checkpoint.
+#: Metrics of thousands of reports, and the files of a checkpoint.
 REPORT = Bound(32 * MIB)
 #: A chunk of a context, as it is.
 CHUNK = Bound(4 * MIB, values=None)

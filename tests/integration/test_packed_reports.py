@@ -563,6 +563,19 @@ def test_batch_that_waited_on_a_disk_is_told_as_late(database: Database) -> None
     ] * 2
 
 
+def test_transaction_takes_thousands_of_reports_at_most(database: Database) -> None:
+    """What many trials send after an outage: who reports something else waits for one of these, not for all."""
+    writer = MetricsWriter(database, lambda: None)
+    lab = Lab(database)
+    some = [lab.made("training", step, {"loss": 0.5}) for step in range(1500)]
+    for _ in range(5):
+        writer._waiting.put(_Work(lab.trial_ids[0], None, some, asyncio.Future(loop=_LOOP)))
+    for _ in range(3):
+        writer._waiting.put(_Work(lab.trial_ids[0], None, some[:1], asyncio.Future(loop=_LOOP)))
+    batches = [writer._next_batch(0.0), writer._next_batch(0.0)]
+    assert [len(batch or ()) for batch in batches] == [3, 5]
+
+
 def test_curves_may_have_steps_without_a_number(database: Database) -> None:
     """A whole block of them, too."""
     lab = Lab(database)

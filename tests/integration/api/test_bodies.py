@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from api import lane
 from api.ingest import log_writer
 from api.middleware import bodies
 from api.middleware.bodies import LARGE, MIB, TABLE, Bodies
 from api.schemas.logs import MOST_LINES
+from database.models import Trial
 from tests.integration.api.served import AGENT_TOKEN, Caller, Run, Served
 from tests.integration.api.test_bad_input import Raw
 from tests.integration.api.test_logs import entry, texts
@@ -173,3 +175,24 @@ async def test_shipper_waits_when_the_api_asks_for_it(api: Served) -> None:
         await asyncio.wait_for(sending, 10)
     assert len(await texts(user, run)) == 500
     await shipper.close()
+
+
+async def test_large_reports_wait_for_others_and_small_ones_for_none(api: Served) -> None:
+    """After an outage each trial sends thousands at once."""
+    run = await api.trial(api.user())
+    path = f"/api/v1/trials/{run.trial_id}/metrics/batch"
+    reports = [
+        {"group": "training", **run.message("", step, {f"metric{n}": step / 7 for n in range(10)})["metrics"]}
+        for step in range(1, 2001)
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(lane._LARGE_AT_ONCE):
+            await stack.enter_async_context(api.app._large)
+        sending = asyncio.create_task(run.container.post(path, {"reports": reports}))
+        await run.report("validation", 1, {"loss": 0.5})
+        junk = {"op": {"validateAfter": {"length": 1}}, "junk": "x" * 2 * LARGE}
+        await run.container.ask("POST", f"/api/v1/trials/{run.trial_id}/searcher/completed_operation", junk)
+        assert not sending.done()
+    await sending
+    with api.database.read() as session:
+        assert session.get_one(Trial, run.trial_id).total_batches == 2000
