@@ -123,6 +123,7 @@ from api.settings import ApiSettings
 from api.temporal.commands import Commands
 from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
+from api.threads import follow_load
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
@@ -251,6 +252,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             asyncio.create_task(
                 CampaignLaunches(parts.database, parts.creator, parts.commands, settings).run(parts.dispatcher)
             ),
+            asyncio.create_task(follow_load()),
             asyncio.create_task(_keep_house(parts)),
             asyncio.create_task(parts.proxy.peers.run()),
         ]

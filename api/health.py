@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from starlette.concurrency import run_in_threadpool
 from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
 from temporalio.client import Client
 
@@ -94,7 +93,7 @@ def of_database(database: Database) -> Check:
     from database.migrate import is_usable  # agents and gateways have none, and load none of it
 
     async def check() -> bool:
-        return await run_in_threadpool(is_usable, database)
+        return await asyncio.to_thread(is_usable, database)
 
     return check
 

@@ -15,11 +15,11 @@ import time
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -38,6 +38,7 @@ from api.parts import Parts
 from api.proxy.serve import Proxy
 from api.routing import RouteIndex, is_hot
 from api.schemas.body import parse
+from api.threads import run_first
 from api.tracing import serve_traced
 
 #: The label of what is passed on to services of tasks.
@@ -158,7 +159,7 @@ class HotRoute:
     async def _called(self, given: dict[str, Any]) -> Response:
         if self.is_async:
             return await self.endpoint(**given)
-        return await run_in_threadpool(self.endpoint, **given)
+        return await run_first(partial(self.endpoint, **given))
 
 
 def _of_path(kind: Any) -> tuple[str, Callable[[str], Any]]:

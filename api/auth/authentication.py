@@ -28,6 +28,7 @@ from starlette.requests import HTTPConnection
 from api.auth import paseto
 from api.auth.throttle import LoginGate
 from api.errors import Forbidden, Unauthenticated, Unavailable
+from api.threads import run_first
 from database.audit import asking
 from database.models import Agent, Allocation, AllocationContainer, Task, TokenKey, Trial, User, UserToken
 from database.session import Database
@@ -341,7 +342,7 @@ class Authenticator:
         Args: as of `remembered`. Raises: Unauthenticated.
         """
         found = self.remembered(token, is_allocation=is_allocation, for_s=for_s)
-        return found or await run_in_threadpool(self.identify, token, is_allocation=is_allocation)
+        return found or await run_first(functools.partial(self.identify, token, is_allocation=is_allocation))
 
     def identify(self, token: str, *, is_allocation: bool) -> Principal:
         """The principal that a token stands for. Raises: Unauthenticated."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
 from api.auth.authentication import Authenticator, Principal, TrialPrincipal, UserPrincipal
 from api.auth.authorization import changeable, readable_task, readable_trial
 from api.auth.containers import fence, own_trial
 from api.errors import Forbidden
+from api.threads import run_first
 from database.session import Database
 
 
@@ -59,7 +59,7 @@ async def reporter_for(database: Database, auth: Authenticator, caller: Principa
             changeable(session, trial.experiment_id, caller)
             return Reporter(trial_id, trial.experiment_id, trial.task_id, None)
 
-    return cast("Reporter", auth.allow(key, await run_in_threadpool(find)))
+    return cast("Reporter", auth.allow(key, await run_first(find)))
 
 
 def of_unmanaged(session: Session, user: UserPrincipal, trial_id: int) -> Reporter:
