@@ -210,6 +210,7 @@ def _writes(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
 
     yield _rate("log lines per second, in batches of 1,000", lines, 1000, 200_000)
     yield Figure("a line until `logs -f` shows it, p95", [_lag(api, running[1])], "s", 1)
+    yield from _beside_pages(api, running[4])
 
 
 def _rate(what: str, call: Callable[[int], object], each: int, goal: float | None) -> Figure:
@@ -257,6 +258,46 @@ def _lag(api: Api, running: tuple[int, str, str]) -> float:
     follower.join(10)
     lags = [max(0.0, seen[text] - at) for text, at in sent.items() if text != "line 0"]
     return statistics.quantiles(lags, n=100)[94]
+
+
+def _beside_pages(api: Api, running: tuple[int, str, str], readers: int = 16) -> Iterator[Figure]:
+    """A report of metrics while others read pages without a pause."""
+    paths = "experiments?limit=100", "experiments/1/trials", "experiments/2", "workspaces"
+    is_over = threading.Event()
+    read: list[float] = []
+
+    def look(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
+        while not is_over.is_set():
+            began = time.perf_counter()
+            connection.request("GET", f"/api/v1/{paths[number % len(paths)]}", headers=api.headers)
+            connection.getresponse().read()
+            read.append((time.perf_counter() - began) * 1000)
+        connection.close()
+
+    threads = [threading.Thread(target=look, args=(number,)) for number in range(readers)]
+    for thread in threads:
+        thread.start()
+    told: list[float] = []
+    until = time.monotonic() + 13
+    while time.monotonic() < until:
+        body = {
+            "group": "training",
+            "trialRunId": 1,
+            "stepsCompleted": len(told),
+            "metrics": {"avgMetrics": {"a": 0.5}},
+        }
+        began = time.perf_counter()
+        api.ask("POST", f"/api/v1/trials/{running[0]}/metrics/batch", {"reports": [body]}, container="wire4")
+        told.append((time.perf_counter() - began) * 1000)
+        time.sleep(0.02)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    beside = f"a report of metrics beside {readers} readers of pages"
+    settled = told[len(told) // 5 :]
+    yield Figure(f"{beside}, p95", [statistics.quantiles(settled, n=100)[94]], "ms", note=f"{len(settled)} reports")
+    yield Figure(f"{beside}: pages, p95", [statistics.quantiles(read, n=100)[94]], "ms", note=f"{len(read)} pages")
 
 
 def _polls(api: Api, url: str) -> Iterator[Figure]:
