@@ -1,8 +1,8 @@
 """How many requests work in threads at the same time: as many as the interpreter has time for (ADR 80).
 
 Endpoints that are no coroutines each run in a thread (`starlette.concurrency`). Threads that compute share one
-interpreter with the event loop, which everybody waits for: with sixteen of them a report of metrics took four times as
-long as with four, and no page came sooner. Threads that wait, for the database or a storage, cost nothing. So the
+interpreter with the event loop, through which all requests go: with sixteen of them a report of metrics took four times
+as long as with four, and no page came sooner. Threads that wait, for the database or a storage, cost nothing. So the
 number falls while the event loop is late, and grows while requests wait for a thread and it is not.
 """
 
