@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from api import tracing
-from api.errors import ApiError
+from api.errors import ApiError, Unavailable
 from api.temporal.commands import Commands
 from database.campaigns import PUT_SCHEDULE, schedule_of
 from database.models import HeldStart, Outbox
@@ -49,6 +49,12 @@ START_NODES = "start_nodes"
 START_IMPORT = "start_import"
 START_CAMPAIGN_RUN = "start_campaign_run"
 BACKFILL = "backfill_campaign"
+#: Seconds until the next try once Temporal is away; then half as long again each time.
+_FIRST_PAUSE_S = 0.25
+
+
+class _Away(Unavailable):
+    """None of several messages could be sent."""
 
 
 def post(session: Session, workflow_id: str, kind: str, payload: dict[str, Any]) -> Outbox:
@@ -116,17 +122,26 @@ class Dispatcher:
             loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self) -> None:
-        """Deliver until cancelled. Looks every second even without a poke: another process may have died."""
+        """Deliver until cancelled. Looks every second even without a poke: another process may have died.
+
+        While Temporal is away a poke changes nothing: each round reads hundreds of messages, and fails for all of them.
+        """
         self._loop = asyncio.get_running_loop()
-        pause = 1.0
+        pause, is_away = 1.0, False
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            if is_away:
+                await asyncio.sleep(pause)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
             self._wake.clear()
             try:
                 await self._round()
-                pause = 1.0
+                pause, is_away = 1.0, False
+            except _Away as error:
+                log.warning("messages to workflows wait", error=error.message)
+                pause, is_away = min(5.0, pause * 1.5) if is_away else _FIRST_PAUSE_S, True
             except ApiError as error:
                 log.warning("messages to workflows wait", error=error.message)
                 pause = min(5.0, pause * 1.5)
@@ -143,6 +158,8 @@ class Dispatcher:
             for entry in waiting:
                 by_workflow.setdefault(entry.workflow_id, []).append(entry)
             results = await asyncio.gather(*map(self._send_all, by_workflow.values()), return_exceptions=True)
+            if all(isinstance(result, Unavailable) for result in results):
+                raise _Away(str(results[0]))
             for result in results:
                 if isinstance(result, BaseException):
                     raise result

@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import func, select
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
+from api.errors import Unavailable
 from api.services.outbox_retention import OutboxRetention
 from api.settings import TemporalSettings
 from api.temporal import outbox
@@ -38,8 +39,12 @@ class _Heard(TemporalAway):
     def __init__(self) -> None:
         super().__init__(Connection(TemporalSettings()), Timing())
         self.at: dict[str, float] = {}
+        self.is_away = False
+        self.unheard = ""
 
     async def signal(self, workflow_id: str, name: str, payload: object) -> None:
+        if self.is_away or workflow_id == self.unheard:
+            raise Unavailable("Temporal does not answer")
         self.at[workflow_id] = time.monotonic()
 
 
@@ -95,6 +100,55 @@ def test_pokes_of_threads_are_thread_safe(database: Database) -> None:
             await asyncio.to_thread(dispatcher.poke)
 
     asyncio.run(main(), debug=True)
+
+
+def test_nothing_is_read_again_and_again_while_temporal_is_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a hundred trials reports, and pokes: of 500 messages that wait each round reads all."""
+    heard = _Heard()
+    heard.is_away = True
+    dispatcher = Dispatcher(database, heard)
+    rounds: list[float] = []
+    load = dispatcher._load
+    monkeypatch.setattr(dispatcher, "_load", lambda: (rounds.append(time.monotonic()), load())[1])
+
+    async def main() -> float:
+        with database.write() as session:
+            outbox.post(session, "experiment-1", "poked", {})
+        async with _running(dispatcher):
+            for _ in range(100):
+                dispatcher.poke()
+                await asyncio.sleep(0.01)
+            heard.is_away = False
+            back = time.monotonic()
+            async with asyncio.timeout(10 * PATIENCE):
+                while "experiment-1" not in heard.at:  # noqa: ASYNC110 - another task does it
+                    await asyncio.sleep(0.01)
+            return heard.at["experiment-1"] - back
+
+    assert asyncio.run(main()) < 2 * PATIENCE
+    assert len(rounds) < 10
+
+
+def test_message_that_fails_alone_keeps_no_other_waiting(database: Database) -> None:
+    heard = _Heard()
+    heard.unheard = "experiment-1"
+    dispatcher = Dispatcher(database, heard)
+
+    async def main() -> None:
+        async with _running(dispatcher):
+            for number in range(1, 9):
+                with database.write() as session:
+                    outbox.post(session, f"experiment-{number}", "poked", {})
+                dispatcher.poke()
+                await asyncio.sleep(0.1)
+            async with asyncio.timeout(10 * PATIENCE):
+                while len(heard.at) < 7:  # noqa: ASYNC110 - another task does it
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert "experiment-1" not in heard.at
 
 
 def test_what_an_earlier_process_left_is_sent_at_once(database: Database) -> None:
