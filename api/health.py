@@ -90,10 +90,11 @@ class _Remembered:
 
 def of_database(database: Database) -> Check:
     """Whether the database answers, and has this release's schema or a later one's."""
+    from api.threads import run_first
     from database.migrate import is_usable  # agents and gateways have none, and load none of it
 
     async def check() -> bool:
-        return await asyncio.to_thread(is_usable, database)
+        return await run_first(is_usable, database)
 
     return check
 
