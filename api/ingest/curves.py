@@ -129,12 +129,13 @@ def pack(trial_id: int, sent: Curves, shapes: Sequence[tuple[str, ...]] | None =
 
 
 def pack_reports(trial_id: int, reports: Sequence[MetricReport]) -> Packed | None:
-    """Make blocks of the reports of the group that has most of a request's.
+    """Make blocks of the reports of the group that has most of a request's, of those that can have blocks.
 
     None if they are few, or say what columns can't: they are stored, or refused, as documents.
     """
-    [(group, count)] = Counter(report.group for report in reports).most_common(1) or [("", 0)]
-    if count < LEAST_REPORTS or group in _UNPACKED:
+    counts = Counter(report.group for report in reports if report.group not in _UNPACKED)
+    [(group, count)] = counts.most_common(1) or [("", 0)]
+    if count < LEAST_REPORTS:
         return None
     mine = [report for report in reports if report.group == group]
     runs, steps = {report.trial_run_id for report in mine}, [report.steps_completed for report in mine]

@@ -512,6 +512,10 @@ def test_batch_of_many_reports_becomes_blocks_at_once(database: Database) -> Non
     lab.send(batch[-1:] + [lab.made("training", step, {"loss": 0.5}) for step in range(40, 45)], packed=True)
     lab.check()
     assert packed(database, lab.trial_ids[0]) == 30  # so few stay documents
+    system = [lab.made("gpu", None, {"util": 0.5}) for _ in range(40)]
+    lab.send(system + [lab.made("training", step, {"loss": 0.5}) for step in range(45, 75)], packed=True)
+    lab.check()
+    assert packed(database, lab.trial_ids[0]) == 60
 
 
 @pytest.mark.parametrize(
