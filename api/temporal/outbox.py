@@ -139,15 +139,13 @@ class Dispatcher:
             try:
                 await self._round()
                 pause, is_away = 1.0, False
-            except _Away as error:
-                log.warning("messages to workflows wait", error=error.message)
-                pause, is_away = min(5.0, pause * 1.5) if is_away else _FIRST_PAUSE_S, True
             except ApiError as error:
                 log.warning("messages to workflows wait", error=error.message)
-                pause = min(5.0, pause * 1.5)
+                was_away, is_away = is_away, isinstance(error, _Away)
+                pause = _FIRST_PAUSE_S if is_away and not was_away else min(5.0, pause * 1.5)
             except Exception:
                 log.exception("messages to workflows wait")
-                pause = min(5.0, pause * 1.5)
+                pause, is_away = min(5.0, pause * 1.5), False
 
     async def _round(self) -> None:
         while True:

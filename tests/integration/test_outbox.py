@@ -151,6 +151,32 @@ def test_message_that_fails_alone_keeps_no_other_waiting(database: Database) -> 
     assert "experiment-1" not in heard.at
 
 
+def test_pokes_count_again_when_temporal_is_back_though_a_message_still_fails(database: Database) -> None:
+    heard = _Heard()
+    heard.is_away, heard.unheard = True, "experiment-1"
+    dispatcher = Dispatcher(database, heard)
+
+    def post(number: int) -> None:
+        with database.write() as session:
+            outbox.post(session, f"experiment-{number}", "poked", {})
+        dispatcher.poke()
+
+    async def main() -> None:
+        async with _running(dispatcher):
+            post(1)
+            await asyncio.sleep(0.5)
+            heard.is_away = False
+            for number in range(2, 12):
+                post(number)
+                while f"experiment-{number}" not in heard.at:  # noqa: ASYNC110 - another task does it
+                    await asyncio.sleep(0.01)
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < 4 * PATIENCE
+    assert "experiment-1" not in heard.at
+
+
 def test_what_an_earlier_process_left_is_sent_at_once(database: Database) -> None:
     with database.write() as session:
         outbox.post(session, "experiment-1", "poked", {})
