@@ -19,7 +19,7 @@ from sqlalchemy import insert, select
 
 from api.auth.authentication import client_hash, token_hash
 from bench.data import PASSWORD, Filled, fill, until_sealed
-from bench.measure import Figure
+from bench.measure import Figure, p95
 from bench.served import Api, serving
 from database.models import Allocation, AllocationContainer, Trial
 from database.session import Database
@@ -296,8 +296,8 @@ def _beside_pages(api: Api, running: tuple[int, str, str], readers: int = 16) ->
         thread.join()
     beside = f"a report of metrics beside {readers} readers of pages"
     settled = told[len(told) // 5 :]
-    yield Figure(f"{beside}, p95", [statistics.quantiles(settled, n=100)[94]], "ms", note=f"{len(settled)} reports")
-    yield Figure(f"{beside}: pages, p95", [statistics.quantiles(read, n=100)[94]], "ms", note=f"{len(read)} pages")
+    yield Figure(f"{beside}, p95", [p95(settled)], "ms", note=f"{len(settled)} reports")
+    yield Figure(f"{beside}: pages, p95", [p95(read)], "ms", note=f"{len(read)} pages")
 
 
 def _polls(api: Api, url: str) -> Iterator[Figure]:

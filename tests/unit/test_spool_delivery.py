@@ -23,6 +23,9 @@ from activities import spool as delivery
 from activities.launchers.base import Launcher, LaunchError
 from activities.launchers.process import ProcessLauncher
 from activities.spool import Answer, SpoolDelivery, SpoolReader
+from api.ingest.curves import LEAST_REPORTS
+from api.queries.outlines import BLOCK, LONG
+from determined.core._backlog import BATCH_LIMIT
 from determined.core._spool import Spool
 from workflows.messages import RunContainer
 
@@ -73,6 +76,11 @@ class World:
 
     async def deliver(self) -> None:
         assert await self.delivery.delivered(ORDER, 20.0)
+
+
+def test_what_waits_is_sent_in_requests_that_become_whole_blocks() -> None:
+    """Harness, agent and API share no code: each has the number."""
+    assert delivery.BATCH_LIMIT == BATCH_LIMIT == BLOCK * LONG > LEAST_REPORTS
 
 
 @pytest.fixture
