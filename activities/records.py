@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from temporalio import activity
 
 from database import budgets, campaigns, gates, webhooks
+from database.engines import in_parts
 from database.log_facts import actions_of_log_policies, failure_of, note_bad_gpu
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
 from database.models import (
@@ -298,10 +299,10 @@ class Records:
         """Which of these jobs have ended: what is over may be continued, and then says anew what it claims."""
         live: set[str] = set()
         with self._database.read() as session:
-            for start in range(0, len(asked.job_ids), 500):
-                some = Experiment.job_id.in_(asked.job_ids[start : start + 500])
-                live |= set(session.scalars(select(Experiment.job_id).where(some, Experiment.state.not_in(_OVER))))
-                alone = Task.job_id.in_(asked.job_ids[start : start + 500]), Task.trial_id.is_(None)
+            for some in in_parts(asked.job_ids):
+                open_ones = Experiment.job_id.in_(some), Experiment.state.not_in(_OVER)
+                live |= set(session.scalars(select(Experiment.job_id).where(*open_ones)))
+                alone = Task.job_id.in_(some), Task.trial_id.is_(None)
                 live |= set(session.scalars(select(Task.job_id).where(*alone, Task.ended_at.is_(None))))
         return JobsEnded(job_ids=[job_id for job_id in asked.job_ids if job_id not in live])
 

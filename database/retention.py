@@ -11,6 +11,7 @@ from sqlalchemy import CursorResult, delete, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
+from database.engines import in_parts
 from database.models import (
     Checkpoint,
     Cluster,
@@ -162,8 +163,7 @@ def users_of(session: Session, uuids: Iterable[str], *, other_than: int | None =
     """
     wanted = list(uuids)
     found: dict[str, int] = {}
-    for start in range(0, len(wanted), 500):
-        part = wanted[start : start + 500]
+    for part in in_parts(wanted):
         starts = select(Trial.warm_start_checkpoint, Trial.experiment_id).where(Trial.warm_start_checkpoint.in_(part))
         sources = select(Experiment.source_checkpoint, Experiment.id).where(Experiment.source_checkpoint.in_(part))
         for statement in (starts, sources):
@@ -181,11 +181,11 @@ def registered(session: Session, uuids: Iterable[str]) -> dict[str, tuple[int, s
     """The model version that a checkpoint is registered as, for each that is: id and name of the model, and number."""
     wanted = list(uuids)
     found: dict[str, tuple[int, str, int]] = {}
-    for start in range(0, len(wanted), 500):
+    for part in in_parts(wanted):
         statement = (
             select(ModelVersion.checkpoint_uuid, Model.id, Model.name, ModelVersion.version)
             .join(Model, Model.id == ModelVersion.model_id)
-            .where(ModelVersion.checkpoint_uuid.in_(wanted[start : start + 500]))
+            .where(ModelVersion.checkpoint_uuid.in_(part))
         )
         for uuid, model_id, name, version in session.execute(statement).tuples():
             found.setdefault(uuid, (model_id, name, version))

@@ -18,6 +18,7 @@ from api.queries.labels import has_label, most_used
 from api.queries.paging import Window, chosen, few, rows_of
 from api.schemas import models as wire
 from api.schemas.base import Pagination, encode, sender_of
+from database.engines import in_parts
 from database.models import Experiment, Model, ModelVersion, Project, Trial, TrialSource, User, Workspace
 
 _PREFIX = "TRIAL_SOURCE_INFO_TYPE_"
@@ -169,8 +170,8 @@ def _shown(session: Session, shown: wire.Model, rows: Sequence[Any]) -> list[dic
     uuids = sorted({row[0].checkpoint_uuid for row in rows})
     by_uuid = {
         found["uuid"]: orjson.Fragment(encode(found))  # of a checkpoint there may be many versions
-        for start in range(0, len(uuids), 500)
-        for found in checkpoints.shown(session, uuids[start : start + 500])
+        for some in in_parts(uuids)
+        for found in checkpoints.shown(session, some)
     }
     model = orjson.Fragment(encode(shown))
     return [
@@ -223,6 +224,6 @@ def metrics_of_users(
         statement = statement.where(TrialSource.kind == stored)
     ids = sorted(set(session.scalars(statement)))
     found: list[dict[str, Any]] = []
-    for start in range(0, len(ids), 500):
-        found.extend(trials.metric_reports(session, ids[start : start + 500], group or None))
+    for some in in_parts(ids):
+        found.extend(trials.metric_reports(session, some, group or None))
     return found

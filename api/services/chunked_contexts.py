@@ -23,6 +23,7 @@ from api.schemas import contexts as wire
 from api.services.context_contents import Stored
 from api.services.contexts import checked, is_folder
 from api.services.rounds import rounds
+from database.engines import in_parts
 from database.models import Context, ContextChunk, ContextChunkData, ContextPart, HoldsContext
 from database.models.base import Base
 from database.session import Database
@@ -224,8 +225,7 @@ def _unused_bytes(session: Session, user: UserPrincipal) -> int:
 def _ids(session: Session, user: UserPrincipal, digests: Sequence[str]) -> dict[str, int]:
     """The user's chunks among these, which count as used now: number by digest."""
     found: dict[str, int] = {}
-    for start in range(0, len(digests), _AT_ONCE):
-        part = digests[start : start + _AT_ONCE]
+    for part in in_parts(digests):
         mine = and_(ContextChunk.owner_id == user.user_id, ContextChunk.digest.in_(part))
         touched = update(ContextChunk).where(mine).values(used_at=utc_now())
         found |= dict(session.execute(touched.returning(ContextChunk.digest, ContextChunk.id)).tuples().all())
@@ -234,8 +234,7 @@ def _ids(session: Session, user: UserPrincipal, digests: Sequence[str]) -> dict[
 
 def _sizes(session: Session, ids: Sequence[int]) -> list[int]:
     sizes: dict[int, int] = {}
-    for start in range(0, len(ids), _AT_ONCE):
-        part = ids[start : start + _AT_ONCE]
+    for part in in_parts(ids):
         rows = session.execute(select(ContextChunk.id, ContextChunk.size_bytes).where(ContextChunk.id.in_(part)))
         sizes |= dict(rows.tuples().all())
     return [sizes[chunk_id] for chunk_id in ids]

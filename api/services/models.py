@@ -21,6 +21,7 @@ from api.schemas import models as wire
 from api.schemas.validation import LONGEST_MODEL_NAME, checked_labels, checked_object, checked_path_name, checked_text
 from api.services import cleanup
 from database import gates
+from database.engines import in_parts
 from database.models import Checkpoint, Experiment, Model, ModelVersion, TrialSource, Workspace
 from database.types import utc_now
 from database.upsert import insert
@@ -214,8 +215,8 @@ def _changeable_version(session: Session, name: str, number: int, user: UserPrin
 def _release(session: Session, uuids: list[str]) -> None:
     """Have the experiments that are over look again which of their checkpoints they keep."""
     found: set[int] = set()
-    for start in range(0, len(uuids), 500):
-        owners = select(Checkpoint.experiment_id).where(Checkpoint.uuid.in_(uuids[start : start + 500]))
+    for some in in_parts(uuids):
+        owners = select(Checkpoint.experiment_id).where(Checkpoint.uuid.in_(some))
         found.update(
             session.scalars(select(Experiment.id).where(Experiment.id.in_(owners), Experiment.state.in_(_OVER)))
         )

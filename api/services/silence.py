@@ -21,6 +21,7 @@ from api.services.rounds import posting_rounds
 from api.temporal import outbox
 from api.temporal.outbox import Dispatcher
 from database import log_reads
+from database.engines import in_parts
 from database.log_lines import HANGS, note_line
 from database.log_reads import LogFilter
 from database.models import Agent, Allocation, Checkpoint, Experiment, Trial
@@ -34,8 +35,8 @@ from workflows.messages import AllocationNotice
 _PART, _LEAST_S, _MOST_S = 0.1, 1.0, 15.0
 #: A round that comes this much later than it was due: this process or the database stood still.
 _LATE_S = 5.0
-#: Allocations whose configurations are read at once, and lines that are looked at in a round, the newest first.
-_AT_ONCE, _MOST_LINES, _PIECE = 200, 20_000, 200
+#: Lines that are looked at in a round, the newest first, and how many are read at once.
+_MOST_LINES, _PIECE = 20_000, 200
 
 #: Lines of `faulthandler`, and those that the harness writes before it. They say that nothing goes on.
 _STACKS = re.compile(
@@ -94,12 +95,12 @@ class Silence:
         """Read the policies of runs that are seen for the first time; those of an experiment don't change under one."""
         self._watched = {each: watched for each, watched in self._watched.items() if each in running}
         new = sorted(running - self._watched.keys())
-        for start in range(0, len(new), _AT_ONCE):
+        for some in in_parts(new):
             found = session.execute(
                 select(Allocation.id, Allocation.task_id, Trial.id, Experiment.config)
                 .join(Trial, Trial.id == Allocation.trial_id)
                 .join(Experiment, Experiment.id == Trial.experiment_id)
-                .where(Allocation.id.in_(new[start : start + _AT_ONCE]))
+                .where(Allocation.id.in_(some))
             )
             for allocation_id, task_id, trial_id, config in found.tuples():
                 texts = [str(each.get("silent_for") or "") for each in config.get("failure_policies") or ()]
@@ -134,9 +135,9 @@ def _unheard(session: Session, ids: list[str]) -> set[str]:
         return set()
     away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
     found: set[str] = set()
-    for start in range(0, len(ids), _AT_ONCE):
-        some = select(Allocation.id, Allocation.placements).where(Allocation.id.in_(ids[start : start + _AT_ONCE]))
-        for allocation_id, places in session.execute(some).tuples():
+    for some in in_parts(ids):
+        of_them = select(Allocation.id, Allocation.placements).where(Allocation.id.in_(some))
+        for allocation_id, places in session.execute(of_them).tuples():
             is_gathering = len(places) > 1 and len(arrived_ranks(session, allocation_id)) < len(places)
             if is_gathering or not away.isdisjoint(place["agent_id"] for place in places):
                 found.add(allocation_id)
