@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_experiments, readable_tasks, with_trials
+from api.auth.authorization import Statement, readable_experiments, readable_tasks, with_trials
 from api.errors import NotFound
+from database.engines import in_parts
 from database.models import Allocation, Experiment, Project, Task, Trial, User
 from database.types import utc_now
 from workflows.lifecycle.explain import why_queued
@@ -20,8 +21,6 @@ from workflows.messages import PoolRun
 from workflows.scheduling.explain import standings
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.settings import DEFAULT_PRIORITY
-
-Key = TypeVar("Key", int, str)
 
 #: The states of a job; what passed one that waits is backfilled.
 QUEUED, SCHEDULED, BACKFILLED = "queued", "scheduled", "backfilled"
@@ -35,97 +34,159 @@ Claimant = Experiment | Task
 
 
 @dataclass(frozen=True)
+class Standing:
+    """Where a job stands among those of its pool: all that is read of jobs that no page shows.
+
+    Attributes:
+        of: The id of its experiment, a number, or of its task, a text.
+        is_visible: Whether who asks may see more than its size.
+        allocated: The slots that it has.
+        ahead: Queued jobs before it; -1 if it does not queue.
+        waits: Why it does, if it has a request in the queue.
+        wait_s: How long still, if slots come free as they did lately.
+    """
+
+    of: int | str
+    job_id: str
+    started_at: datetime
+    is_visible: bool
+    state: str
+    allocated: int
+    ahead: int
+    waits: str
+    wait_s: float | None
+
+
+@dataclass(frozen=True)
 class Job:
-    """What asks its pool for slots. `ahead`: queued jobs before it; -1 if it does not queue."""
+    """What asks its pool for slots."""
 
     of: Claimant
+    at: Standing
     username: str
     workspace_id: int
     requested: int
-    allocated: int
-    state: str
-    priority: int = DEFAULT_PRIORITY
-    ahead: int = -1
-    waits: str = ""  # why it does, if it has a request in the queue
-    wait_s: float | None = None  # how long still, if slots come free as they did lately
+    priority: int
 
 
-def _experiments(session: Session, pool: str) -> list[tuple[Claimant, str, int, int]]:
-    """Those of a pool that are active, each with its owner, its workspace, and the slots that it could use."""
-    rows = session.execute(
-        select(Experiment, User.username, Project.workspace_id)
-        .join(User, User.id == Experiment.owner_id)
-        .join(Project, Project.id == Experiment.project_id)
-        .where(Experiment.state == "ACTIVE", ~Experiment.is_unmanaged, Experiment.resource_pool == pool)
-    ).tuples()
-    found = rows.all()
-    open_trials = _counts(
-        session,
-        select(Trial.experiment_id, func.count(), func.count())
-        .where(Trial.experiment_id.in_([row[0].id for row in found]), Trial.state == "ACTIVE")
-        .group_by(Trial.experiment_id),
-    )
-    return [
-        (row, owner, workspace_id, open_trials.get(row.id, (0, 0))[0] * row.slots_per_trial)
-        for row, owner, workspace_id in found
-    ]
-
-
-def _tasks(session: Session, pool: str) -> list[tuple[Claimant, str, int, int]]:
-    """Those of a pool that wait or run and are no trials, likewise."""
-    rows = session.execute(
-        select(Task, User.username)
-        .join(User, User.id == Task.owner_id)
-        .where(Task.pool == pool, Task.state == "ACTIVE", Task.ended_at.is_(None))
-    ).tuples()
-    return [(row, owner, row.workspace_id or 0, row.slots or 0) for row, owner in rows]
-
-
-def in_pool(session: Session, pool: str, state: PoolRun | None) -> list[Job]:
+def in_pool(session: Session, pool: str, state: PoolRun | None, user: UserPrincipal) -> list[Standing]:
     """The jobs of a pool: those that have slots first, then those that wait, in the order of the pool's queue.
 
     Args:
         session: to read with.
         pool: its name.
         state: of its workflow; None while it does not answer: then the jobs wait in the order of their submission.
+        user: who asks.
     """
-    rows = [*_experiments(session, pool), *_tasks(session, pool)]
-    live = _counts(
-        session,
-        select(Task.job_id, func.count(Allocation.id), func.coalesce(func.sum(Allocation.slots), 0))
-        .join(Allocation, Allocation.task_id == Task.id)
-        .where(Task.job_id.in_([row[0].job_id for row in rows]), Allocation.ended_at.is_(None))
-        .group_by(Task.job_id),
+    experiments = _active_experiments(
+        select(Experiment.id, Experiment.job_id, Experiment.started_at, readable_experiments(user)), pool
     )
+    tasks = _active_tasks(with_trials(select(Task.id, Task.job_id, Task.started_at, readable_tasks(user))), pool)
+    rows = [*session.execute(experiments.join(Project, Project.id == Experiment.project_id)), *session.execute(tasks)]
+    live: dict[str, int] = dict(session.execute(_live()).tuples().all())
     places = {} if state is None else _places(session, state)
-    usual = DEFAULT_PRIORITY if state is None else state.settings.default_priority
     passed: set[str] = set() if state is None else _backfilled(state)
-    jobs = [
-        Job(
-            of=row,
-            username=username,
-            workspace_id=workspace_id,
-            requested=requested,
-            allocated=live.get(row.job_id, (0, 0))[1],
-            state=(BACKFILLED if row.job_id in passed else SCHEDULED) if row.job_id in live else QUEUED,
-            priority=_resources(row).get("priority") or usual,
-        )
-        for row, username, workspace_id, requested in rows
-    ]
     nowhere = _Place(len(places))
-    jobs.sort(
-        key=lambda job: (
-            job.state == QUEUED,
-            places.get(job.of.job_id, nowhere).place,
-            job.of.started_at,
+    rows.sort(key=lambda row: (row.job_id not in live, places.get(row.job_id, nowhere).place, row.started_at))
+    found: list[Standing] = []
+    queued = 0
+    for of, job_id, started_at, is_visible in rows:
+        place = places.get(job_id, nowhere)
+        runs = BACKFILLED if job_id in passed else SCHEDULED
+        found.append(
+            Standing(
+                of=of,
+                job_id=job_id,
+                started_at=started_at,
+                is_visible=bool(is_visible),
+                state=runs if job_id in live else QUEUED,
+                allocated=live.get(job_id, 0),
+                ahead=-1 if job_id in live else queued,
+                waits=place.reason,
+                wait_s=place.wait_s,
+            )
         )
-    )
-    ahead = {job.of.job_id: index for index, job in enumerate(job for job in jobs if job.state == QUEUED)}
-    found: list[Job] = []
-    for job in jobs:
-        place = places.get(job.of.job_id, nowhere)
-        found.append(replace(job, ahead=ahead.get(job.of.job_id, -1), waits=place.reason, wait_s=place.wait_s))
+        queued += job_id not in live
     return found
+
+
+def read(session: Session, standings: Sequence[Standing], state: PoolRun | None) -> list[Job]:
+    """What a page shows of these jobs of a pool, in their order; those that were deleted meanwhile are left out."""
+    usual = DEFAULT_PRIORITY if state is None else state.settings.default_priority
+    found: dict[int | str, Job] = {}
+    for part in in_parts(standings):
+        some = {each.of: each for each in part}
+        experiments, tasks = [of for of in some if isinstance(of, int)], [of for of in some if isinstance(of, str)]
+        rows = [*(_experiments(session, experiments) if experiments else ())]
+        rows += _tasks(session, tasks) if tasks else ()
+        for row, username, workspace_id, requested in rows:
+            priority = _resources(row).get("priority") or usual
+            found[row.id] = Job(row, some[row.id], username, workspace_id, requested, priority)
+    return [found[each.of] for each in standings if each.of in found]
+
+
+def counts(session: Session, pools: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """By pool, how many jobs have slots, and how many wait. Of a pool that has none: nothing."""
+    found: dict[str, tuple[int, int]] = {}
+    live = _live().with_only_columns(Task.job_id)
+    for of, name, statement in (
+        (Experiment.job_id, Experiment.resource_pool, _active_experiments),
+        (Task.job_id, Task.pool, _active_tasks),
+    ):
+        runs = func.coalesce(func.sum(case((of.in_(live), 1), else_=0)), 0)
+        each = statement(select(name, runs, func.count()), None).where(name.in_(pools)).group_by(name)
+        for pool, running, count in session.execute(each).tuples():
+            has = found.get(pool, (0, 0))
+            found[pool] = (has[0] + running, has[1] + count - running)
+    return found
+
+
+def _active_experiments(statement: Statement, pool: str | None) -> Statement:
+    found = statement.where(Experiment.state == "ACTIVE", ~Experiment.is_unmanaged)
+    return found if pool is None else found.where(Experiment.resource_pool == pool)
+
+
+def _active_tasks(statement: Statement, pool: str | None) -> Statement:
+    """Those that wait or run and are no trials: a trial's names no pool."""
+    found = statement.where(Task.state == "ACTIVE", Task.ended_at.is_(None), Task.pool.is_not(None))
+    return found if pool is None else found.where(Task.pool == pool)
+
+
+def _live() -> Select[str, int]:
+    """The jobs that have slots, and how many."""
+    return (
+        select(Task.job_id, func.coalesce(func.sum(Allocation.slots), 0))
+        .join(Allocation, Allocation.task_id == Task.id)
+        .where(Allocation.ended_at.is_(None))
+        .group_by(Task.job_id)
+    )
+
+
+def _experiments(session: Session, ids: Sequence[int]) -> Iterator[tuple[Claimant, str, int, int]]:
+    """Those of the ids, each with its owner, its workspace, and the slots that it could use."""
+    rows = session.execute(
+        select(Experiment, User.username, Project.workspace_id)
+        .join(User, User.id == Experiment.owner_id)
+        .join(Project, Project.id == Experiment.project_id)
+        .where(Experiment.id.in_(ids))
+    ).tuples()
+    found = rows.all()
+    open_trials = dict(
+        session.execute(
+            select(Trial.experiment_id, func.count())
+            .where(Trial.experiment_id.in_(ids), Trial.state == "ACTIVE")
+            .group_by(Trial.experiment_id)
+        ).tuples().all()
+    )  # fmt: skip
+    for row, owner, workspace_id in found:
+        yield row, owner, workspace_id, open_trials.get(row.id, 0) * row.slots_per_trial
+
+
+def _tasks(session: Session, ids: Sequence[str]) -> Iterator[tuple[Claimant, str, int, int]]:
+    """Likewise."""
+    found = select(Task, User.username).join(User, User.id == Task.owner_id).where(Task.id.in_(ids))
+    for row, owner in session.execute(found).tuples():
+        yield row, owner, row.workspace_id or 0, row.slots or 0
 
 
 def _resources(row: Claimant) -> dict[str, Any]:
@@ -164,10 +225,6 @@ def slots_per_second(session: Session, pool: str) -> float:
     return float(session.scalar(ended) or 0) / _PACE.total_seconds()
 
 
-def _counts(session: Session, statement: Select[Key, int, Any]) -> Mapping[Key, tuple[int, int]]:
-    return {row[0]: (int(row[1]), int(row[2])) for row in session.execute(statement)}
-
-
 def find(session: Session, job_id: str, user: UserPrincipal) -> Claimant:
     """The experiment or the task of a job that the user may see. Raises: NotFound."""
     experiments = select(Experiment).join(Project, Project.id == Experiment.project_id)
@@ -177,17 +234,6 @@ def find(session: Session, job_id: str, user: UserPrincipal) -> Claimant:
     if row is None:
         raise NotFound(f"job {job_id} not found")
     return row
-
-
-def visible(session: Session, jobs: Sequence[Job], user: UserPrincipal) -> set[str]:
-    """The ids of those of the jobs that the user may see."""
-    ids = [job.of.job_id for job in jobs]
-    experiments = select(Experiment.job_id).join(Project, Project.id == Experiment.project_id)
-    tasks = with_trials(select(Task.job_id)).where(Task.trial_id.is_(None))
-    return {
-        *session.scalars(experiments.where(Experiment.job_id.in_(ids), readable_experiments(user))),
-        *session.scalars(tasks.where(Task.job_id.in_(ids), readable_tasks(user))),
-    }
 
 
 def limited(job: Job) -> dict[str, Any]:
@@ -202,15 +248,15 @@ def limited(job: Job) -> dict[str, Any]:
         "priority": job.priority,
         "weight": _resources(row).get("weight") or 1.0,
         "requestedSlots": job.requested,
-        "allocatedSlots": job.allocated,
+        "allocatedSlots": job.at.allocated,
         "progress": 0.0 if is_task else row.progress,
         "workspaceId": job.workspace_id,
         "summary": {
-            "state": _WIRE_STATES[job.state],
-            "jobsAhead": max(0, job.ahead),
+            "state": _WIRE_STATES[job.at.state],
+            "jobsAhead": max(0, job.at.ahead),
         },
-        "waits": job.waits,
-        "estimatedWaitSeconds": job.wait_s,
+        "waits": job.at.waits,
+        "estimatedWaitSeconds": job.at.wait_s,
     }
 
 

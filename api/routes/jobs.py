@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -38,55 +40,62 @@ _STATES = {
 _DEFAULT_LIMIT = 100
 
 
-async def _jobs(
+@dataclass(frozen=True)
+class _Queue:
+    """The jobs of the pool that a request asks for, in the states that it asks for."""
+
+    found: list[jobs.Standing]
+    state: PoolRun | None
+
+
+async def _queue(
     parts: PartsDep,
     user: UserDep,
     pool: Annotated[str, Query(alias="resourcePool")] = "",
     states: Annotated[list[str] | None, Query(description=STATES)] = None,
-) -> list[tuple[jobs.Job, bool]]:
+) -> _Queue:
     name = pool or await run_in_threadpool(_default, parts)
     wanted = {chosen("states", state, _STATES) for state in states or ()} - {""}
     state = await _state(parts, name)
 
-    def read() -> list[tuple[jobs.Job, bool]]:
+    def read() -> list[jobs.Standing]:
         with parts.database.read() as session:
             pool_service.find(session, name, user)
-            found = jobs.in_pool(session, name, state)
-            visible = jobs.visible(session, found, user)
-        if wanted:
-            found = [job for job in found if job.state in wanted]
-        return [(job, job.of.job_id in visible) for job in found]
+            return jobs.in_pool(session, name, state, user)
 
-    return await run_in_threadpool(read)
+    found = await run_in_threadpool(read)
+    return _Queue([each for each in found if not wanted or each.state in wanted], state)
 
 
-JobsDep = Annotated[list[tuple[jobs.Job, bool]], Depends(_jobs)]
+QueueDep = Annotated[_Queue, Depends(_queue)]
 
 
 @router.get("/api/v1/job-queues")
-async def list_jobs(parts: PartsDep, user: UserDep, window: WindowDep, found: JobsDep) -> Response:
+def list_jobs(parts: PartsDep, user: UserDep, window: WindowDep, queue: QueueDep) -> Response:
     """The jobs of a pool that the user may see, in the order of its queue; v1GetJobsResponse."""
-    shown = [jobs.full(job) for job, is_visible in found if is_visible]
-    return _page(shown, window)
+    visible = [each for each in queue.found if each.is_visible]
+    return _page(parts, window, _Queue(visible, queue.state), jobs.full)
 
 
 @router.get("/api/v1/job-queues-v2")
-async def list_jobs_v2(parts: PartsDep, user: UserDep, window: WindowDep, found: JobsDep) -> Response:
+def list_jobs_v2(parts: PartsDep, user: UserDep, window: WindowDep, queue: QueueDep) -> Response:
     """The jobs of a pool in the order of its queue; of those that the user may not see, no more than their size."""
-    shown = [
-        {"full": jobs.full(job), "limited": None} if is_visible else {"full": None, "limited": jobs.limited(job)}
-        for job, is_visible in found
-    ]
-    return _page(shown, window)
+
+    def shown(job: jobs.Job) -> dict[str, Any]:
+        is_visible = job.at.is_visible
+        return {"full": jobs.full(job) if is_visible else None, "limited": None if is_visible else jobs.limited(job)}
+
+    return _page(parts, window, queue, shown)
 
 
-def _page(shown: list[dict[str, Any]], window: WindowDep) -> Response:
-    if window.is_descending:
-        shown.reverse()
+def _page(parts: Parts, window: WindowDep, queue: _Queue, shown: Callable[[jobs.Job], dict[str, Any]]) -> Response:
+    found = queue.found[::-1] if window.is_descending else queue.found
     if window.limit == 0:
         window.limit = _DEFAULT_LIMIT
-    start, end = window.bounds(len(shown))
-    return answer({"jobs": shown[start:end], "pagination": window.pagination(len(shown))})
+    start, end = window.bounds(len(found))
+    with parts.database.read() as session:
+        page = [shown(job) for job in jobs.read(session, found[start:end], queue.state)]
+    return answer({"jobs": page, "pagination": window.pagination(len(found))})
 
 
 def _default(parts: Parts) -> str:
@@ -108,15 +117,17 @@ def stats(
     pools: Annotated[list[str] | None, Query(alias="resourcePools")] = None,
 ) -> Response:
     """How many jobs of each pool run and wait; v1GetJobQueueStatsResponse."""
-    results: list[dict[str, Any]] = []
     with parts.database.read() as session:
-        visible = select(ResourcePool.name).where(visible_pools(user)).order_by(ResourcePool.name)
-        for name in pools or session.scalars(visible).all():
+        for name in pools or ():
             pool_service.find(session, name, user)
-            found = jobs.in_pool(session, name, None)
-            running = sum(job.state != jobs.QUEUED for job in found)
-            counts = {"queuedCount": len(found) - running, "scheduledCount": running}
-            results.append({"resourcePool": name, "stats": counts, "aggregates": []})
+        visible = select(ResourcePool.name).where(visible_pools(user)).order_by(ResourcePool.name)
+        names = pools or session.scalars(visible).all()
+        counts = jobs.counts(session, names)
+    results: list[dict[str, Any]] = []
+    for name in names:
+        running, queued = counts.get(name, (0, 0))
+        each = {"queuedCount": queued, "scheduledCount": running}
+        results.append({"resourcePool": name, "stats": each, "aggregates": []})
     return answer({"results": results})
 
 

@@ -91,7 +91,7 @@ PAGES: dict[str, tuple[Callable[[Session], Any], int, int]] = {
         lambda session: tasks.many(session, TaskKind.COMMAND, tasks.TaskFilter(), "", Window(0, 100), ADMIN)[0],
         COMMANDS, 2,
     ),
-    "queue": (lambda session: jobs.in_pool(session, "default", None), COMMANDS, 4),
+    "queue": (lambda session: jobs.read(session, jobs.in_pool(session, "default", None, ADMIN), None), COMMANDS, 4),
     "columns": (lambda session: columns.columns(session, 1), 18, 3),
 }  # fmt: skip
 
@@ -143,3 +143,20 @@ def test_a_part_of_a_name_is_looked_for_in_an_index(tmp_path: Path) -> None:
         _, plan = counted(database, statement, parameters)
     assert "SEARCH experiments USING INDEX ix_experiments_by_name (project_id=?)" in plan
     assert "TEMP B-TREE" not in plan, "the page is the first fifty that match"
+
+
+def test_of_a_queue_only_the_jobs_that_are_shown_are_read_whole(database: Database) -> None:
+    with database.read() as session, asked_of(session) as every:
+        standings = jobs.in_pool(session, "default", None, ADMIN)
+        before = len(every)
+        [shown] = jobs.read(session, standings[-1:], None)
+    assert (len(standings), shown.at.ahead, shown.priority) == (COMMANDS, COMMANDS - 1, 42)
+    assert not any("config" in statement for statement, _ in every[:before])
+    assert sum("tasks.config" in statement for statement, _ in every[before:]) == 1
+
+
+def test_counts_of_a_pool_are_those_of_its_queue(database: Database) -> None:
+    with database.read() as session, asked_of(session) as every:
+        counts = jobs.counts(session, ["default", "none"])
+    assert counts == {"default": (0, COMMANDS)}
+    assert len([statement for statement, _ in every if statement.startswith("SELECT")]) == 2
