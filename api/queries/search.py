@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
 from api.errors import BadRequest
 from api.schemas.search_views import DecisionRow, SearchView
+from database.engines import in_parts
 from database.models import Experiment, SearchDecision, Trial
 from workflows import names
 from workflows.searchers import Decision, Inherited, Search
@@ -71,9 +72,11 @@ def rebuilt(session: Session, experiment: Experiment) -> Search:
 
 def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:
     """What the search decided about a trial and why, in order."""
-    texts = _texts(session, experiment.id)
-    decisions = [Decision.model_validate_json(text) for text in texts if trial.request_id in text]
-    called = {request_id: f"trial {trial_id}" for request_id, trial_id in _trials(session, experiment.id).items()}
+    # the database looks into each decision: those of a long search, and the names of its trials, would be megabytes
+    statement = _decisions(experiment.id).where(SearchDecision.decision.contains(trial.request_id, autoescape=True))
+    decisions = [Decision.model_validate_json(text) for text in session.scalars(statement)]
+    named = set[str]().union(*(decision.trials for decision in decisions))
+    called = {request_id: f"trial {trial_id}" for request_id, trial_id in _trials(session, experiment.id, named)}
     metric = experiment.searcher_metric or "metric"
     return explain_trial(decisions, trial.request_id, lambda other: called.get(other, other), metric=metric)
 
@@ -113,15 +116,24 @@ def _header(session: Session, experiment: Experiment) -> Header:
         state=experiment.state,
         parent_id=experiment.parent_id,
         forked_at=experiment.forked_at,
-        trials=_trials(session, experiment.id),
+        trials=dict(_trials(session, experiment.id)),
     )
 
 
-def _trials(session: Session, experiment_id: int) -> dict[str, int]:
-    found = session.execute(select(Trial.request_id, Trial.id).where(Trial.experiment_id == experiment_id))
-    return dict(found.tuples().all())
+def _trials(session: Session, experiment_id: int, named: Collection[str] | None = None) -> Iterator[tuple[str, int]]:
+    """The request ids and ids of an experiment's trials: of all, or of those that are named."""
+    statement = select(Trial.request_id, Trial.id).where(Trial.experiment_id == experiment_id)
+    if named is None:
+        yield from session.execute(statement).tuples()
+        return
+    for some in in_parts(named):
+        yield from session.execute(statement.where(Trial.request_id.in_(some))).tuples()
 
 
 def _texts(session: Session, experiment_id: int) -> list[str]:
+    return list(session.scalars(_decisions(experiment_id)))
+
+
+def _decisions(experiment_id: int) -> Select[str]:
     statement = select(SearchDecision.decision).where(SearchDecision.experiment_id == experiment_id)
-    return list(session.scalars(statement.order_by(SearchDecision.number)))
+    return statement.order_by(SearchDecision.number)
