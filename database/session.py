@@ -226,13 +226,16 @@ def _leave_if_useless(context: ExceptionContext) -> None:
 def _prepare_if_direct(connection: Any, record: ConnectionPoolEntry) -> None:
     """Have statements prepared on a connection that is the server's own: to plan one again may take as long as it does.
 
+    And none is compiled: PostgreSQL does so where it expects many rows, a second for what then takes milliseconds.
+
     A pooler answers for the server, and gives the process that it names as the connection's a number of its own.
     """
     connection.autocommit = True  # or the question would be a transaction of three messages
     [[process]] = connection.execute("SELECT pg_backend_pid()").fetchall()
-    connection.autocommit = False
     if process == connection.info.backend_pid:
+        connection.execute("SET jit = off")
         connection.prepare_threshold = _OFTEN
+    connection.autocommit = False
 
 
 def _postgres_options(url: URL) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -16,6 +17,7 @@ from api.queries.paging import Window, chosen, rows_of
 from api.schemas import workspaces as wire
 from api.schemas.base import Pagination
 from api.schemas.users import AgentUserGroup
+from database.engines import in_parts
 from database.models import (
     Experiment,
     NamespaceBinding,
@@ -67,22 +69,13 @@ _WORKSPACE_SORT: dict[str, Any] = {
 
 
 def _workspaces(user: UserPrincipal) -> Any:
-    projects = select(func.count()).where(Project.workspace_id == Workspace.id).scalar_subquery()
-    experiments = (
-        select(func.count())
-        .select_from(Experiment)
-        .join(Project, Project.id == Experiment.project_id)
-        .where(Project.workspace_id == Workspace.id)
-        .correlate(Workspace)
-        .scalar_subquery()
-    )
     own = (
         select(func.min(NamespaceBinding.own))
         .where(NamespaceBinding.workspace_id == Workspace.id, NamespaceBinding.own != "")
         .scalar_subquery()
     )
     return (
-        select(Workspace, User.username, projects, experiments, Pin.pinned_at, own)
+        select(Workspace, User.username, Pin.pinned_at, own)
         .join(User, User.id == Workspace.owner_id)
         .outerjoin(Pin, and_(Pin.workspace_id == Workspace.id, Pin.user_id == user.user_id))
         .where(Workspace.id.in_(readable_workspaces(user)))
@@ -98,7 +91,7 @@ def workspaces(
     if wanted.pinned is not None:
         statement = statement.where(Pin.pinned_at.is_not(None) if wanted.pinned else Pin.pinned_at.is_(None))
     rows, pagination = rows_of(session, statement.order_by(*_order(column, Workspace.id, window)), window)
-    return [_workspace(session, row, user) for row in rows], pagination
+    return _shown_workspaces(session, rows, user), pagination
 
 
 def workspace(session: Session, workspace_id: int, user: UserPrincipal) -> wire.Workspace:
@@ -106,11 +99,24 @@ def workspace(session: Session, workspace_id: int, user: UserPrincipal) -> wire.
     row = session.execute(_workspaces(user).where(Workspace.id == workspace_id)).one_or_none()
     if row is None:
         raise NotFound(f"workspace {workspace_id} not found")
-    return _workspace(session, row, user)
+    [shown] = _shown_workspaces(session, [row], user)
+    return shown
 
 
-def _workspace(session: Session, row: Any, user: UserPrincipal) -> wire.Workspace:
-    found, username, projects, experiments, pinned_at, own = row
+def _shown_workspaces(session: Session, rows: Sequence[Any], user: UserPrincipal) -> list[wire.Workspace]:
+    numbers = {row[0].id: [0, 0] for row in rows}
+    for some in in_parts(numbers):
+        projects = session.execute(select(Project.id, Project.workspace_id).where(Project.workspace_id.in_(some)))
+        within = dict(projects.tuples().all())
+        experiments = _numbers(session, within)
+        for project_id, workspace_id in within.items():
+            numbers[workspace_id][0] += 1
+            numbers[workspace_id][1] += experiments.get(project_id, _NO_NUMBERS).experiments
+    return [_workspace(session, row, user, *numbers[row[0].id]) for row in rows]
+
+
+def _workspace(session: Session, row: Any, user: UserPrincipal, projects: int, experiments: int) -> wire.Workspace:
+    found, username, pinned_at, own = row
     storage: dict[str, Any] | None = found.checkpoint_storage
     # it may hold keys of a bucket: for those only who could set it
     if storage is not None and (role_in(session, user, found.id) or 0) < Role.ADMIN:
@@ -154,12 +160,8 @@ _ARCHIVED = or_(Project.is_archived, Workspace.is_archived)
 
 
 def _projects(user: UserPrincipal) -> Any:
-    mine = Experiment.project_id == Project.id
-    total = select(func.count()).where(mine).scalar_subquery()
-    active = select(func.count()).where(mine, Experiment.state == "ACTIVE").scalar_subquery()
-    runs = select(func.coalesce(func.sum(Experiment.trial_count), 0)).where(mine).scalar_subquery()
     return (
-        select(Project, Workspace.name, Workspace.is_archived, User.username, total, active, runs, _LAST_START)
+        select(Project, Workspace.name, Workspace.is_archived, User.username)
         .join(Workspace, Workspace.id == Project.workspace_id)
         .join(User, User.id == Project.owner_id)
         .where(Project.workspace_id.in_(readable_workspaces(user)))
@@ -175,7 +177,7 @@ def projects(
     if workspace_id:
         statement = statement.where(Project.workspace_id == workspace_id)
     rows, pagination = rows_of(session, statement.order_by(*_order(column, Project.id, window)), window)
-    return [_project(row) for row in rows], pagination
+    return _shown_projects(session, rows), pagination
 
 
 def project(session: Session, user: UserPrincipal, *, project_id: int = 0, key: str = "") -> wire.Project:
@@ -184,7 +186,8 @@ def project(session: Session, user: UserPrincipal, *, project_id: int = 0, key: 
     row = session.execute(_projects(user).where(is_it)).one_or_none()
     if row is None:
         raise NotFound(f"project {key or project_id} not found")
-    return _project(row)
+    [shown] = _shown_projects(session, [row])
+    return shown
 
 
 def visited_projects(session: Session, user: UserPrincipal, limit: int) -> list[wire.Project]:
@@ -196,11 +199,47 @@ def visited_projects(session: Session, user: UserPrincipal, limit: int) -> list[
         .order_by(ProjectVisit.visited_at.desc(), Project.id)
         .limit(limit)
     )
-    return [_project(row) for row in session.execute(statement)]
+    return _shown_projects(session, session.execute(statement).all())
 
 
-def _project(row: Any) -> wire.Project:
-    found, workspace_name, is_shut, username, total, active, runs, last_start = row
+def _shown_projects(session: Session, rows: Sequence[Any]) -> list[wire.Project]:
+    numbers = _numbers(session, [row[0].id for row in rows])
+    return [_project(row, numbers.get(row[0].id, _NO_NUMBERS)) for row in rows]
+
+
+class _Numbers(NamedTuple):
+    """Of the experiments in a project."""
+
+    experiments: int
+    active: int
+    runs: int
+    last_start: datetime | None
+
+
+_NO_NUMBERS = _Numbers(0, 0, 0, None)
+
+
+def _numbers(session: Session, ids: Collection[int]) -> dict[int, _Numbers]:
+    """Of the projects that have experiments: one pass over an index, and not one for each number of each project."""
+    found: dict[int, _Numbers] = {}
+    for some in in_parts(ids):
+        counted = (
+            select(
+                Experiment.project_id,
+                func.count(),
+                func.sum(case((Experiment.state == "ACTIVE", 1), else_=0)),
+                func.sum(Experiment.trial_count),
+                func.max(Experiment.started_at),
+            )
+            .where(Experiment.project_id.in_(some))
+            .group_by(Experiment.project_id)
+        )
+        found |= {row[0]: _Numbers(*row[1:]) for row in session.execute(counted)}
+    return found
+
+
+def _project(row: Any, numbers: _Numbers) -> wire.Project:
+    found, workspace_name, is_shut, username = row
     return wire.Project(
         id=found.id,
         name=found.name,
@@ -213,10 +252,10 @@ def _project(row: Any) -> wire.Project:
         immutable=found.is_immutable,
         user_id=found.owner_id,
         username=username,
-        num_experiments=total,
-        num_active_experiments=active,
-        num_runs=runs,
-        last_experiment_started_at=last_start,
+        num_experiments=numbers.experiments,
+        num_active_experiments=numbers.active,
+        num_runs=numbers.runs,
+        last_experiment_started_at=numbers.last_start,
         state=_STATE + (found.state or "UNSPECIFIED"),
         error_message=found.error,
     )

@@ -94,13 +94,18 @@ def _prepared(database: Database) -> int:
         return session.scalar(text("SELECT count(*) FROM pg_prepared_statements")) or 0
 
 
-def test_statements_are_prepared_where_there_is_no_pooler(postgres_database: str) -> None:
+def _compiles(database: Database) -> str:
+    with database.read() as session:
+        return session.scalar(text("SHOW jit")) or ""
+
+
+def test_statements_are_prepared_and_not_compiled_where_there_is_no_pooler(postgres_database: str) -> None:
     direct = Database(postgres_database)
-    assert _prepared(direct) == 1
+    assert (_prepared(direct), _compiles(direct)) == (1, "off")
     direct.close()
     with pgbouncer(postgres_database, connections=1) as url:
         pooled = Database(url)
-        assert _prepared(pooled) == 0
+        assert (_prepared(pooled), _compiles(pooled)) == (0, "on"), "no setting of ours for others' transactions"
         pooled.close()
 
 
