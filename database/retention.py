@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
-from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy import CursorResult, Delete, delete, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
@@ -22,6 +22,7 @@ from database.models import (
     MetricColumn,
     Model,
     ModelVersion,
+    SearchDecision,
     StorageRemoval,
     Task,
     TaskLog,
@@ -252,22 +253,36 @@ def what_it_uses(session: Session, experiment_id: int) -> list[int]:
     return sorted(set(session.scalars(others)))
 
 
-def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
-    """Delete up to `limit` lines, reports or blocks of a dead experiment; at last its row. True: nothing is left.
+#: About so many other rows go with one of a trial.
+_ROWS_OF_A_TRIAL = 10
 
-    It goes in batches, since a transaction that deletes millions of rows at once blocks all others.
+
+def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
+    """Delete up to `limit` rows of a dead experiment, and its own row at last. True: nothing is left.
+
+    It goes in batches, since a transaction that deletes millions of rows at once blocks all others: first lines,
+    reports and blocks, then decisions, then trials with their tasks, runs and checkpoints.
     """
     tasks = select(Task.id).join(Trial, Trial.id == Task.trial_id).where(Trial.experiment_id == experiment_id)
     trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
     reported = ((model, model.trial_id.in_(trials)) for model in (Metric, MetricColumn, MetricBlock))
     logged = ((model, model.task_id.in_(tasks)) for model in (TaskLog, LogBlock))
     for model, whose in (*logged, *reported):
-        some = select(model.id).where(whose).limit(limit)
-        if cast("CursorResult[Any]", session.execute(delete(model).where(model.id.in_(some)))).rowcount:
+        if _erased(session, delete(model).where(model.id.in_(select(model.id).where(whose).limit(limit)))):
             return False
+    decided = SearchDecision.experiment_id == experiment_id
+    some = select(SearchDecision.number).where(decided).limit(limit)
+    if _erased(session, delete(SearchDecision).where(decided, SearchDecision.number.in_(some))):
+        return False
+    if _erased(session, delete(Trial).where(Trial.id.in_(trials.limit(max(1, limit // _ROWS_OF_A_TRIAL))))):
+        return False
     session.execute(update(Experiment).where(Experiment.parent_id == experiment_id).values(parent_id=None))
     project_id = hold_project(session, experiment_id)
     session.execute(delete(Experiment).where(Experiment.id == experiment_id))
     if project_id is not None:
         drop_if_empty(session, project_id)
     return True
+
+
+def _erased(session: Session, statement: Delete) -> int:
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount

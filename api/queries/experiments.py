@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, Text, case, cast, func, inspect, literal, null, or_, select
+from sqlalchemy import ColumnElement, Select, Text, case, cast, func, inspect, literal, null, or_, select, true
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
@@ -94,7 +94,7 @@ SORT: Mapping[str, Any] = {
     "SORT_BY_FORKED_FROM": Experiment.parent_id,
     "SORT_BY_RESOURCE_POOL": Experiment.resource_pool,
     "SORT_BY_PROJECT_ID": Experiment.project_id,
-    "SORT_BY_USER": User.username,
+    "SORT_BY_USER": select(User.username).where(User.id == Experiment.owner_id).scalar_subquery(),
     "SORT_BY_NUM_TRIALS": _of_trials(func.count()),
     "SORT_BY_CHECKPOINT_COUNT": _of_checkpoints(func.count()),
     "SORT_BY_CHECKPOINT_SIZE": _of_checkpoints(func.coalesce(func.sum(Checkpoint.size_bytes), 0)),
@@ -167,7 +167,7 @@ def of_new(new: New) -> wire.Experiment:
 
 def count(session: Session, wanted: ExperimentFilter, user: UserPrincipal) -> int:
     """How many experiments match, of those that the user may see."""
-    return session.scalar(_ids(session, wanted, user, func.count())) or 0
+    return session.scalar(_matching(session, wanted, user, func.count())) or 0
 
 
 def many(
@@ -184,7 +184,8 @@ def many(
     """A page of the experiments that match, of those that the user may see, as they are sent. Raises: BadRequest."""
     column = chosen("sortBy", sort_by, SORT)
     order = [column.desc(), Experiment.id.desc()] if descending else [column.asc(), Experiment.id.asc()]
-    ids = session.scalars(_ids(session, wanted, user, Experiment.id).order_by(*order).offset(start).limit(end - start))
+    matching = _matching(session, wanted, user, Experiment.id, *order)
+    ids = session.scalars(matching.offset(start).limit(end - start))
     return [_sent(fields) for fields in _in_order(session, list(ids), is_summary=is_summary)]
 
 
@@ -194,7 +195,7 @@ _sent = sender_of(wire.Experiment)
 
 def ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, *, limit: int) -> list[int]:
     """The first `limit` of the experiments that match, by id."""
-    return list(session.scalars(_ids(session, wanted, user, Experiment.id).order_by(Experiment.id).limit(limit)))
+    return list(session.scalars(_matching(session, wanted, user, Experiment.id, Experiment.id).limit(limit)))
 
 
 def by_ids(session: Session, ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -213,15 +214,13 @@ def _in_order(session: Session, ids: Sequence[int], *, is_summary: bool) -> list
     return [found[id_] for id_ in ids if id_ in found]
 
 
-def _ids(session: Session, wanted: ExperimentFilter, user: UserPrincipal, what: Any) -> Select[Any]:
-    """A statement on the experiments that match. It joins no more than is asked about: it runs over all of them."""
-    statement = (
-        select(what)
-        .select_from(Experiment)
-        .join(User, User.id == Experiment.owner_id)
-        .join(Project, Project.id == Experiment.project_id)
-    )
-    return statement.where(*_conditions(session, wanted), readable_experiments(user))
+def _matching(session: Session, wanted: ExperimentFilter, user: UserPrincipal, what: Any, *order: Any) -> Select[Any]:
+    """A statement on the experiments that match. It joins no more than is asked about: it may run over all of them."""
+    statement = select(what).select_from(Experiment).where(*_conditions(session, wanted)).order_by(*order)
+    is_readable = readable_experiments(user)
+    if is_readable is true():
+        return statement
+    return statement.join(Project, Project.id == Experiment.project_id).where(is_readable)
 
 
 def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
@@ -233,12 +232,14 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
     if wanted.archived is not None:
         conditions.append(Experiment.is_archived.is_(wanted.archived))
         if not wanted.archived:  # what is in an archived workspace or project is archived too
-            put_away = select(Workspace.id).where(Workspace.is_archived)
-            conditions += [~Project.is_archived, Project.workspace_id.not_in(put_away)]
+            put_away = select(Project.id).join(Workspace, Workspace.id == Project.workspace_id)
+            put_away = put_away.where(or_(Project.is_archived, Workspace.is_archived))
+            conditions.append(Experiment.project_id.not_in(put_away))
     if stored := {chosen("states", state, STATES) for state in wanted.states} - {""}:
         conditions.append(Experiment.state.in_(stored))
     if wanted.users or wanted.user_ids:
-        conditions.append(or_(User.username.in_(wanted.users), Experiment.owner_id.in_(wanted.user_ids)))
+        named = select(User.id).where(User.username.in_(wanted.users))
+        conditions.append(or_(Experiment.owner_id.in_(named), Experiment.owner_id.in_(wanted.user_ids)))
     if wanted.project_id:
         conditions.append(Experiment.project_id == wanted.project_id)
     if wanted.ids:

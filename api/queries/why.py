@@ -76,7 +76,8 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
     is_ours = Trial.experiment_id == experiment_id
     counted = session.execute(select(Trial.state, func.count()).where(is_ours).group_by(Trial.state)).tuples()
     counts = dict(counted.all())
-    statement = select(Trial).where(is_ours, Trial.state.in_(_OPEN)).order_by(Trial.id).limit(MOST_OPEN)
+    # by their states, whatever the order: all trials of a long search, read by their ids, would be looked at for few
+    statement = select(Trial).where(is_ours, Trial.state.in_(_OPEN)).order_by(Trial.id + 0).limit(MOST_OPEN)
     facts = ExperimentFacts(
         experiment_id=experiment_id,
         state=ExperimentState(experiment.state),

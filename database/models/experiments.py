@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base
@@ -25,6 +25,15 @@ class Experiment(Base):
         # What looks for a part of a name reads this in place of whole rows, between whose columns configurations lie.
         # PostgreSQL keeps such values elsewhere, and its indexes hold no long ones.
         Index("ix_experiments_by_name", "project_id", "name", info={"only_on": "sqlite"}),
+        Index("ix_experiments_by_start", "started_at", "id"),
+        Index("ix_experiments_in_project", "project_id", "id"),
+        # of few; who is deleted is looked for in it
+        Index(
+            "ix_experiments_of_parent",
+            "parent_id",
+            sqlite_where=text("parent_id IS NOT NULL"),
+            postgresql_where=text("parent_id IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
     )
 

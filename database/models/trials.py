@@ -26,6 +26,20 @@ class Trial(Base):
         Index("ix_trials_by_state", "experiment_id", "state"),
         Index("ix_trials_by_best", "experiment_id", "searcher_metric", "id"),
         Index("ix_trials_by_latest", "experiment_id", "latest_metric", "id"),
+        # Of trials that were taken over when an experiment was forked, which are few: those of an experiment, and those
+        # that inherit from a trial that is deleted.
+        Index(
+            "ix_trials_taken_over",
+            "experiment_id",
+            sqlite_where=text("inherits_id IS NOT NULL"),
+            postgresql_where=text("inherits_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_trials_inheriting",
+            "inherits_id",
+            sqlite_where=text("inherits_id IS NOT NULL"),
+            postgresql_where=text("inherits_id IS NOT NULL"),
+        ),
         Index(
             "ix_trials_unsettled",
             "ended_at",

@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.queries import checkpoints, columns, experiments, jobs, tasks, trials
+from api.queries import checkpoints, columns, experiments, jobs, run_grid, tasks, trials, why
 from api.queries.paging import Window
 from api.schemas.base import encode
 from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
-from database.models import Checkpoint, Experiment, Task, Trial, User
+from api.schemas.runs import GridRequest
+from database.models import Checkpoint, Experiment, Project, SearchDecision, Task, Trial, User
+from database.models.base import Base
+from database.retention import erase_some
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
 from tests.integration.test_sorted_trials import asked_of, counted
 from tests.kit.records import seeded
 from workflows.lifecycle.task import TaskKind
+from workflows.messages import Timing
 
-MANY, EXPERIMENTS, COMMANDS = 5000, 100, 5
+MANY, EXPERIMENTS, COMMANDS = 5000, 2000, 5
+PAGE = 100
+KEYS = (PrimaryKeyConstraint, UniqueConstraint)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A search of many trials, each with its task, a hundred experiments without any, and few commands."""
+    """A search of many trials, each with its task, many experiments without any, and few commands."""
     database = a_seeded_database(request, tmp_path_factory, "page_plans")
     with database.write() as session:
         owner = session.scalars(select(User.id).where(User.is_admin)).one()
         common = {"config": {"hyperparameters": {"lr": 1}}, "original_config": "", "searcher_name": "random",
-                  "searcher_metric": "loss", "resource_pool": "default", "owner_id": owner, "project_id": 1}  # fmt: skip
+                  "searcher_metric": "loss", "resource_pool": "default", "owner_id": owner}  # fmt: skip
+        session.execute(insert(Project), [{"id": 2, "name": "others", "workspace_id": 1, "owner_id": owner}])
         session.execute(insert(Experiment), [
             {"id": n + 1, "job_id": f"job{n}", "name": f"e{n}", "state": "COMPLETED",
+             "project_id": 1 if n < PAGE else 2, "started_at": utc_now() + timedelta(seconds=n * 7919 % EXPERIMENTS),
              "trial_count": MANY if n == 0 else 0, **common} for n in range(EXPERIMENTS)
         ])  # fmt: skip
         session.execute(insert(Trial), [
@@ -69,13 +78,16 @@ ADMIN = UserPrincipal(user_id=1, username="admin", is_admin=True)
 
 
 def _list(session: Session, **more: Any) -> list[Any]:
-    return experiments.many(session, experiments.ExperimentFilter(), ADMIN, start=0, end=100, **more)
+    return experiments.many(session, experiments.ExperimentFilter(), ADMIN, start=0, end=PAGE, **more)
 
 
 #: What a page reads, how many rows it shows, and in how many statements.
 PAGES: dict[str, tuple[Callable[[Session], Any], int, int]] = {
-    "experiments": (_list, EXPERIMENTS, 3),
-    "experiments in short": (lambda session: _list(session, is_summary=True), EXPERIMENTS, 3),
+    "experiments": (_list, PAGE, 3),
+    "experiments, newest first": (
+        lambda session: _list(session, sort_by="SORT_BY_START_TIME", descending=True), PAGE, 3,
+    ),
+    "experiments in short": (lambda session: _list(session, is_summary=True), PAGE, 3),
     "an experiment": (lambda session: [experiments.one(session, 1)], 1, 2),
     "trials": (
         lambda session: trials.page(session, session.get_one(Experiment, 1), (), "", Window(0, 100))[0], 100, 5,
@@ -85,8 +97,18 @@ PAGES: dict[str, tuple[Callable[[Session], Any], int, int]] = {
             session, session.get_one(Experiment, 1), (), "SORT_BY_BEST_VALIDATION_METRIC", Window(0, 100)
         )[0], 100, 5,
     ),
+    "runs, newest first": (
+        lambda session: run_grid.page(
+            session, GridRequest(project_id=1, limit=PAGE, sort="id=desc"), Window(0, PAGE), ADMIN
+        )[0], PAGE, 2,
+    ),
     "a trial": (lambda session: [trials.one(session, MANY)], 1, 3),
     "checkpoints": (lambda session: checkpoints.shown(session, ["u"]), 1, 4),
+    "checkpoints of an experiment": (
+        lambda session: session.scalars(
+            checkpoints.listed(checkpoints.of_experiment(session, 1), session.get_one(Experiment, 1))
+        ).all(), 1, 3,
+    ),
     "commands": (
         lambda session: tasks.many(session, TaskKind.COMMAND, tasks.TaskFilter(), "", Window(0, 100), ADMIN)[0],
         COMMANDS, 2,
@@ -108,6 +130,8 @@ def test_page_reads_no_more_of_very_many_trials(database: Database, page: str) -
         rows, plan = counted(database, statement, parameters)
         assert not any(f"SCAN {table}" in plan and "USING" not in plan for table in ("trials", "tasks")), plan
         assert rows <= MOST_TRIAL_IDS + 300, plan
+        if page.endswith("newest first"):  # SQLite does not say how many rows it reads
+            assert "TEMP B-TREE FOR ORDER BY" not in plan, plan
 
 
 def test_experiment_names_its_first_trials_and_how_many_there_are(database: Database) -> None:
@@ -145,6 +169,16 @@ def test_a_part_of_a_name_is_looked_for_in_an_index(tmp_path: Path) -> None:
     assert "TEMP B-TREE" not in plan, "the page is the first fifty that match"
 
 
+def test_open_trials_of_a_long_search_are_found_by_their_state(database: Database) -> None:
+    with database.read() as session, asked_of(session) as every:
+        facts, _ = why.of_experiment(session, 1, Timing())
+    assert facts.ended == {"COMPLETED": MANY}
+    [(statement, parameters)] = [each for each in every if "trials.hparams" in each[0]]
+    rows, plan = counted(database, statement, parameters)
+    assert rows == 0, plan
+    assert "ix_trials_by_state" in plan
+
+
 def test_of_a_queue_only_the_jobs_that_are_shown_are_read_whole(database: Database) -> None:
     with database.read() as session, asked_of(session) as every:
         standings = jobs.in_pool(session, "default", None, ADMIN)
@@ -160,3 +194,49 @@ def test_counts_of_a_pool_are_those_of_its_queue(database: Database) -> None:
         counts = jobs.counts(session, ["default", "none"])
     assert counts == {"default": (0, COMMANDS)}
     assert len([statement for statement, _ in every if statement.startswith("SELECT")]) == 2
+
+
+def test_what_refers_to_rows_that_are_deleted_is_found_by_an_index() -> None:
+    """Else a cluster of a million trials reads all of them for each trial that goes."""
+    for table in Base.metadata.tables.values():
+        begins = {next(iter(index.expressions)) for index in table.indexes}
+        begins |= {next(iter(key.columns)) for key in table.constraints if isinstance(key, KEYS)}
+        for key in table.foreign_keys:
+            if key.column.table.name in ("experiments", "trials", "tasks", "allocations", "checkpoints"):
+                assert key.parent in begins, f"{table.name}.{key.parent.name}"
+
+
+def test_dead_experiment_goes_in_parts(tmp_path: Path) -> None:
+    with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as database:
+        with database.write() as session:
+            owner = session.scalars(select(User.id).where(User.is_admin)).one()
+            session.add(
+                Experiment(
+                    id=1,
+                    job_id="j",
+                    name="e",
+                    state="DELETED",
+                    config={},
+                    original_config="",
+                    searcher_name="random",
+                    searcher_metric="x",
+                    resource_pool="default",
+                    owner_id=owner,
+                    project_id=1,
+                )
+            )
+            session.flush()
+            session.add_all(
+                Trial(experiment_id=1, request_id=f"r{n}", task_id=f"1.r{n}", seed=0, hparams={}, state="COMPLETED")
+                for n in range(25)
+            )
+            session.add_all(SearchDecision(experiment_id=1, number=n, decision="{}") for n in range(150))
+        left: list[tuple[int, ...]] = []
+        is_gone = False
+        while not is_gone:
+            with database.write() as session:
+                is_gone = erase_some(session, 1, 100)
+            with database.read() as session:
+                counts = (select(func.count()).select_from(each) for each in (SearchDecision, Trial, Experiment))
+                left.append(tuple(session.scalar(count) or 0 for count in counts))
+    assert left == [(50, 25, 1), (0, 25, 1), (0, 15, 1), (0, 5, 1), (0, 0, 1), (0, 0, 0)]

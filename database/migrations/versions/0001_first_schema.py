@@ -636,6 +636,9 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('experiments', schema=None) as batch_op:
+        batch_op.create_index('ix_experiments_by_start', ['started_at', 'id'], unique=False)
+        batch_op.create_index('ix_experiments_in_project', ['project_id', 'id'], unique=False)
+        batch_op.create_index('ix_experiments_of_parent', ['parent_id'], unique=False, sqlite_where=sa.text('parent_id IS NOT NULL'), postgresql_where=sa.text('parent_id IS NOT NULL'))
         batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count', 'state'], unique=False)
         if op.get_context().dialect.name == 'sqlite':  # see the model
             batch_op.create_index('ix_experiments_by_name', ['project_id', 'name'], unique=False)
@@ -880,6 +883,8 @@ def upgrade() -> None:
         batch_op.create_index('ix_trials_by_latest', ['experiment_id', 'latest_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_state', ['experiment_id', 'state'], unique=False)
         batch_op.create_index('ix_trials_of_experiment', ['experiment_id', 'id'], unique=False)
+        batch_op.create_index('ix_trials_inheriting', ['inherits_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
+        batch_op.create_index('ix_trials_taken_over', ['experiment_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.create_table('campaign_launches',
@@ -1252,6 +1257,8 @@ def downgrade() -> None:
         batch_op.drop_index('ix_trials_of_experiment')
         batch_op.drop_index('ix_trials_by_state')
         batch_op.drop_index('ix_trials_by_latest')
+        batch_op.drop_index('ix_trials_inheriting', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
+        batch_op.drop_index('ix_trials_taken_over', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.drop_table('trials')
@@ -1298,6 +1305,9 @@ def downgrade() -> None:
     with op.batch_alter_table('experiments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_experiments_state'))
         batch_op.drop_index(batch_op.f('ix_experiments_owner_id'))
+        batch_op.drop_index('ix_experiments_by_start')
+        batch_op.drop_index('ix_experiments_in_project')
+        batch_op.drop_index('ix_experiments_of_parent', sqlite_where=sa.text('parent_id IS NOT NULL'), postgresql_where=sa.text('parent_id IS NOT NULL'))
         batch_op.drop_index('ix_experiments_of_project')
         if op.get_context().dialect.name == 'sqlite':
             batch_op.drop_index('ix_experiments_by_name')
