@@ -12,6 +12,7 @@ from api.ingest.log_writer import LogWriter
 from api.ingest.metric_reports import MetricReports
 from api.ingest.metrics_writer import MetricsWriter
 from api.proxy.serve import Proxy
+from api.queries.followed_searches import FollowedSearches
 from api.schemas.streaming import Followers
 from api.services.continuation import Continuer
 from api.services.experiments import Creator
@@ -56,3 +57,4 @@ class Parts:
     version: str
     importances: Importances = field(default_factory=Importances)
     followers: Followers = field(default_factory=Followers)
+    searches: FollowedSearches = field(default_factory=FollowedSearches)

@@ -38,9 +38,10 @@ def rungs(
         has_rounds = "no rungs" if name != "pbt" else "no round that is over yet"
         number = export.header.experiment_id
         raise ValueError(f"the searcher {name!r} of experiment {number} has {has_rounds}; see `det e why {target}`")
-    from workflows.searchers.standings import Standing
+    from workflows.searchers.standings import Comparisons, Standing
 
-    standings = [Standing(view, export.decisions) for view in views]
+    comparisons = Comparisons(export.decisions)
+    standings = [Standing(view, comparisons) for view in views]
     raw = [standing.as_json(export.header.trials) for standing in standings]
     names = history.names(export)
     if every:
@@ -313,7 +314,7 @@ def _print_decisions(export: Export, form: Form) -> None:
                 event_words(decision.event),
                 trial and names.get(trial, trial),
                 reported(decision.event, metric),
-                decision.error or action_words(decision, names) or "-",
+                decision.error or action_words(decision, lambda other: names.get(other, other)) or "-",
             ]
         )
     if not rows and not form.is_for_programs:

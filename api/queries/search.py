@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
 from api.errors import BadRequest
+from api.queries.followed_searches import FollowedSearches, Numbers
 from api.schemas.search_views import DecisionRow, SearchView
-from database.engines import in_parts
 from database.models import Experiment, SearchDecision, Trial
 from workflows import names
 from workflows.searchers import Decision, Inherited, Search
-from workflows.searchers.explain import explain_search, explain_trial
-from workflows.searchers.replay import Header, carried_on
+from workflows.searchers.explain import TrialName, explain_trial
+from workflows.searchers.replay import Header
 from workflows.searchers.standings import Standing, about, action_words, event_words, reported, word
 
 #: A decision shows how at most so many trials compared.
@@ -28,46 +30,62 @@ def history(session: Session, experiment: Experiment) -> list[str]:
     return [_header(session, experiment).model_dump_json(), *_texts(session, experiment.id)]
 
 
-def view(session: Session, experiment: Experiment, at: int, most: int) -> SearchView:
+def view(session: Session, followed: FollowedSearches, experiment: Experiment, at: int, most: int) -> SearchView:
     """A search as it was after a decision.
 
     Args:
         session: To read with.
+        followed: What this process follows.
         experiment: Whose search.
         at: The decision; 0: the last one.
         most: Decisions to tell of.
 
     Raises: BadRequest, if there is no such decision.
     """
-    rows = session.execute(
-        select(SearchDecision.decision, SearchDecision.decided_at)
-        .where(SearchDecision.experiment_id == experiment.id)
-        .order_by(SearchDecision.number)
-    ).all()
-    if at > len(rows):
-        raise BadRequest(f"at: {at}: the search of experiment {experiment.id} has {len(rows)} decisions")
-    at = at or len(rows)
-    header = _header(session, experiment)
-    decisions = [Decision.model_validate_json(text) for text, _ in rows[:at]]
-    search = carried_on(header.new_search(), decisions)
-    called = {request_id: f"trial {trial_id}" for request_id, trial_id in header.trials.items()}
+    count = _count(session, experiment)
+    if at > count:
+        raise BadRequest(f"at: {at}: the search of experiment {experiment.id} has {count} decisions")
     metric = experiment.searcher_metric or "metric"
-    latest = list(zip(decisions, (time for _, time in rows), strict=False))[-most:]
-    return SearchView(
-        count=len(rows),
-        at=at,
-        metric=metric,
-        workflow_id=names.experiment_workflow(experiment.id),
-        sentences=explain_search(decisions, lambda other: called.get(other, other), metric=metric),
-        rungs=[Standing(rung, decisions).as_json(header.trials) for rung in search.rungs()],
-        decisions=[_row(decision, time, metric, header.trials, called) for decision, time in reversed(latest)],
-    )
+    begin = partial(_begun, session, experiment)
+    with followed.after(session, experiment.id, at or count, begin, is_last=not at) as (search, numbers):
+        latest = (
+            select(SearchDecision.decision, SearchDecision.decided_at)
+            .where(SearchDecision.experiment_id == experiment.id, SearchDecision.number <= search.count)
+            .order_by(SearchDecision.number.desc())
+            .limit(most)
+        )
+        rows = [(Decision.model_validate_json(text), time) for text, time in session.execute(latest).tuples()]
+        rungs = search.search.rungs()
+        compared = {entry[0] for rung in rungs for entry in rung.entries}
+        numbers.read(session, compared.union(*(decision.trials for decision, _ in rows)))
+        name = numbers.names(session)
+        return SearchView(
+            count=max(count, search.count),
+            at=search.count,
+            metric=metric,
+            workflow_id=names.experiment_workflow(experiment.id),
+            sentences=search.summary.sentences(name, metric),
+            rungs=[Standing(rung, search.comparisons).as_json(numbers) for rung in rungs],
+            decisions=[_row(decision, time, metric, numbers, name) for decision, time in rows],
+        )
 
 
-def rebuilt(session: Session, experiment: Experiment) -> Search:
-    """The search as it stands by its record."""
-    decisions = map(Decision.model_validate_json, _texts(session, experiment.id))
-    return carried_on(_header(session, experiment).new_search(), decisions)
+@contextmanager
+def as_it_stands(session: Session, followed: FollowedSearches, experiment: Experiment) -> Generator[Search]:
+    """The search by its record, for the block, which must not change it."""
+    count, begin = _count(session, experiment), partial(_begun, session, experiment)
+    with followed.after(session, experiment.id, count, begin, is_last=True) as (search, _):
+        yield search.search
+
+
+def _count(session: Session, experiment: Experiment) -> int:
+    """How many decisions there are: they are numbered from 1."""
+    of_search = SearchDecision.experiment_id == experiment.id
+    return session.scalar(select(func.max(SearchDecision.number)).where(of_search)) or 0
+
+
+def _begun(session: Session, experiment: Experiment) -> Search:
+    return _header(session, experiment).new_search()
 
 
 def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:
@@ -75,15 +93,13 @@ def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[
     # the database looks into each decision: those of a long search, and the names of its trials, would be megabytes
     statement = _decisions(experiment.id).where(SearchDecision.decision.contains(trial.request_id, autoescape=True))
     decisions = [Decision.model_validate_json(text) for text in session.scalars(statement)]
-    named = set[str]().union(*(decision.trials for decision in decisions))
-    called = {request_id: f"trial {trial_id}" for request_id, trial_id in _trials(session, experiment.id, named)}
+    numbers = Numbers(experiment.id)
+    numbers.read(session, set[str]().union(*(decision.trials for decision in decisions)))
     metric = experiment.searcher_metric or "metric"
-    return explain_trial(decisions, trial.request_id, lambda other: called.get(other, other), metric=metric)
+    return explain_trial(decisions, trial.request_id, numbers.names(session), metric=metric)
 
 
-def _row(
-    decision: Decision, time: datetime, metric: str, numbers: Mapping[str, int], called: Mapping[str, str]
-) -> DecisionRow:
+def _row(decision: Decision, time: datetime, metric: str, numbers: Mapping[str, int], name: TrialName) -> DecisionRow:
     trial = about(decision.event)
     return DecisionRow(
         number=decision.number,
@@ -91,23 +107,24 @@ def _row(
         event=event_words(decision.event),
         trial_id=numbers.get(trial or ""),
         value=word(reported(decision.event, metric)),
-        actions=action_words(decision, called),
+        actions=action_words(decision, name),
         error=decision.error,
-        sentences=_why(decision, called, metric),
+        sentences=_why(decision, name, metric),
     )
 
 
-def _why(decision: Decision, called: Mapping[str, str], metric: str) -> list[str]:
+def _why(decision: Decision, name: TrialName, metric: str) -> list[str]:
     """Why, for each trial that was compared."""
     compared: Sequence[str] = list(dict.fromkeys(verdict.request_id for verdict in decision.verdicts))
     return [
-        f"{called.get(each, each)}: {sentence.partition(': ')[2]}"
+        f"{name(each)}: {sentence.partition(': ')[2]}"
         for each in compared[:_MOST_COMPARED]
-        for sentence in explain_trial([decision], each, lambda other: called.get(other, other), metric=metric)
+        for sentence in explain_trial([decision], each, name, metric=metric)
     ]
 
 
 def _header(session: Session, experiment: Experiment) -> Header:
+    trials = select(Trial.request_id, Trial.id).where(Trial.experiment_id == experiment.id)
     return Header(
         experiment_id=experiment.id,
         name=experiment.name,
@@ -116,18 +133,8 @@ def _header(session: Session, experiment: Experiment) -> Header:
         state=experiment.state,
         parent_id=experiment.parent_id,
         forked_at=experiment.forked_at,
-        trials=dict(_trials(session, experiment.id)),
+        trials=dict(session.execute(trials).tuples().all()),
     )
-
-
-def _trials(session: Session, experiment_id: int, named: Collection[str] | None = None) -> Iterator[tuple[str, int]]:
-    """The request ids and ids of an experiment's trials: of all, or of those that are named."""
-    statement = select(Trial.request_id, Trial.id).where(Trial.experiment_id == experiment_id)
-    if named is None:
-        yield from session.execute(statement).tuples()
-        return
-    for some in in_parts(named):
-        yield from session.execute(statement.where(Trial.request_id.in_(some))).tuples()
 
 
 def _texts(session: Session, experiment_id: int) -> list[str]:

@@ -66,7 +66,7 @@ def view(
 ) -> Response:
     """A search after any of its decisions: rungs, what it waited for, and the latest decisions with their reasons."""
     with parts.database.read() as session:
-        return answer(search.view(session, readable(session, experiment_id, user), at, most))
+        return answer(search.view(session, parts.searches, readable(session, experiment_id, user), at, most))
 
 
 @router.get("/api/v1/undeterred/trials/{trial_id}/decisions")
@@ -210,7 +210,7 @@ async def preview_amend(
         with parts.database.read() as session:
             row = changeable(session, experiment_id, user)
             config = parse_experiment_config(row.config, cluster=ClusterDefaults(), seed=0)
-            return search_forecast.preview(session, row, config, change, _unit(config))
+            return search_forecast.preview(session, parts.searches, row, config, change, _unit(config))
 
     return answer(await run_in_threadpool(look))
 

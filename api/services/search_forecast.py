@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from api.errors import BadRequest, FailedPrecondition
 from api.queries import search as records
+from api.queries.followed_searches import FollowedSearches
 from api.schemas import search as wire
 from database.models import Allocation, Experiment, Trial
 from database.types import utc_now
@@ -16,24 +17,24 @@ from workflows.searchers import Amended, Forecast, Search, SearchError, forecast
 
 
 def preview(
-    session: Session, row: Experiment, config: ExperimentConfig, change: Amended, unit: str
+    session: Session, searches: FollowedSearches, row: Experiment, config: ExperimentConfig, change: Amended, unit: str
 ) -> wire.AmendPreview:
     """Compare. Raises: BadRequest if the change can't be made, FailedPrecondition if the search is over."""
     state = ExperimentState(row.state)
     over = FailedPrecondition(f"experiment {row.id} is {row.state}: its search takes nothing more")
     if state.is_stopping or state.is_terminal:
         raise over
-    search = records.rebuilt(session, row)  # from all of its decisions
-    if search.shutdown is not None:
-        raise over
     progress = dict(
         session.execute(select(Trial.request_id, Trial.progress).where(Trial.experiment_id == row.id)).tuples().all()
     )
-    trained = {request_id: share * _whole(search) for request_id, share in progress.items()}
-    try:
-        without, changed = forecast(search, trained), forecast(search, trained, change)
-    except SearchError as error:
-        raise BadRequest(str(error)) from None
+    with records.as_it_stands(session, searches, row) as search:
+        if search.shutdown is not None:
+            raise over
+        trained = {request_id: share * _whole(search) for request_id, share in progress.items()}
+        try:
+            without, changed = forecast(search, trained), forecast(search, trained, change)
+        except SearchError as error:
+            raise BadRequest(str(error)) from None
     speed = _seconds_a_unit(session, row.id, without)
     slots = config.resources.slots_per_trial
     return wire.AmendPreview(unit=unit, without=_wire(without, speed, slots), changed=_wire(changed, speed, slots))

@@ -77,17 +77,10 @@ def explain_search(decisions: Iterable[Decision], trial_name: TrialName, *, metr
         trial_name: What to call trials.
         metric: Name of the searcher's metric.
     """
-    standing = _Standing()
+    summary = Summary()
     for decision in decisions:
-        standing.add(decision)
-    if standing.count == 0:
-        return ["nothing has been decided yet"]
-    sentences = [_waits_for(standing, trial_name)]
-    if standing.last is not None:
-        sentences.append(_last(standing.last, trial_name, metric))
-    sentences += _rungs(standing)
-    sentences += [f"decision {decision.number} could not be made: {decision.error}" for decision in standing.errors]
-    return sentences
+        summary.add(decision)
+    return summary.sentences(trial_name, metric)
 
 
 # -- one trial
@@ -232,7 +225,7 @@ class _TrialStanding(State):
     is_told_to_end: bool = False
 
 
-class _Standing:
+class Summary:
     """What the decisions so far add up to."""
 
     def __init__(self) -> None:
@@ -268,6 +261,17 @@ class _Standing:
                 else:
                     trial.is_told_to_end = True
 
+    def sentences(self, trial_name: TrialName, metric: str) -> list[str]:
+        """As :func:`explain_search` has them."""
+        if self.count == 0:
+            return ["nothing has been decided yet"]
+        sentences = [_waits_for(self, trial_name)]
+        if self.last is not None:
+            sentences.append(_last(self.last, trial_name, metric))
+        sentences += _rungs(self)
+        sentences += [f"decision {decision.number} could not be made: {decision.error}" for decision in self.errors]
+        return sentences
+
     def _note_event(self, event: Event) -> None:
         if isinstance(event, TrialClosed):
             self.open.pop(event.request_id, None)
@@ -289,7 +293,7 @@ class _Standing:
             self.latest[key] = verdict
 
 
-def _waits_for(standing: _Standing, name: TrialName) -> str:
+def _waits_for(standing: Summary, name: TrialName) -> str:
     if standing.over is not None:
         number, shutdown = standing.over
         how = (
@@ -335,7 +339,7 @@ def _done(action: Any, name: TrialName) -> str:
     return f"question {action.number} to the sampler" if isinstance(action, Ask) else "the search is over"
 
 
-def _rungs(standing: _Standing) -> Iterator[str]:
+def _rungs(standing: Summary) -> Iterator[str]:
     for (bracket, rung), outcomes in sorted(standing.rungs.items()):
         latest = standing.latest[bracket, rung]
         counts = {text: sum(o is outcome for o in outcomes.values()) for outcome, text in _IN_A_RUNG.items()}

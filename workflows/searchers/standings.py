@@ -6,7 +6,7 @@ Pure, as all of this package: `det experiment rungs` and the pages of the API sh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workflows.searchers.base import RungView
@@ -17,23 +17,40 @@ _MOST_NAMES = 8
 _VERBS = {"train_to": "train", "ask": "ask the sampler", "shutdown": "end the search"}
 
 
+class Comparisons:
+    """The last comparison of each trial in each rung, and each rung's latest threshold.
+
+    Args:
+        decisions: Of the search, in order. Further ones are added as they come.
+    """
+
+    def __init__(self, decisions: Iterable[Decision] = ()) -> None:
+        self.verdicts: dict[tuple[int | None, int | None], dict[str, Verdict]] = {}
+        self.thresholds: dict[tuple[int | None, int | None], float] = {}
+        for decision in decisions:
+            self.add(decision)
+
+    def add(self, decision: Decision) -> None:
+        """Take the next decision."""
+        for verdict in decision.verdicts:
+            rung = verdict.bracket, verdict.rung
+            self.verdicts.setdefault(rung, {})[verdict.request_id] = verdict
+            if verdict.threshold is not None:
+                self.thresholds[rung] = verdict.threshold
+
+
 class Standing:
     """A rung with the last comparison of each of its trials.
 
     Args:
         view: The rung.
-        decisions: Of the search.
+        comparisons: Of the search.
     """
 
-    def __init__(self, view: RungView, decisions: Iterable[Decision]) -> None:
+    def __init__(self, view: RungView, comparisons: Comparisons) -> None:
         self.view = view
-        self.verdicts: dict[str, Verdict] = {}
-        self.threshold: float | None = None
-        for decision in decisions:
-            for verdict in decision.verdicts:
-                if (verdict.bracket, verdict.rung) == (view.bracket, view.rung):
-                    self.verdicts[verdict.request_id] = verdict
-                    self.threshold = self.threshold if verdict.threshold is None else verdict.threshold
+        self.verdicts = comparisons.verdicts.get((view.bracket, view.rung), {})
+        self.threshold = comparisons.thresholds.get((view.bracket, view.rung))
 
     @property
     def went_on(self) -> int | None:
@@ -89,10 +106,10 @@ def reported(event: Event, metric: str) -> float | None:
     return metrics.get(metric, getattr(event, "metric", None))
 
 
-def action_words(decision: Decision, names: Mapping[str, str]) -> str:
+def action_words(decision: Decision, name: Callable[[str], str]) -> str:
     """What was done, the same for several trials in one: `create trial 1, trial 2; train trial 1, trial 2 to 4`."""
     return "; ".join(
-        f"{verb}{f' {_first(found)}' if found else ''}{suffix}" for verb, suffix, found in _actions(decision, names)
+        f"{verb}{f' {_first(found)}' if found else ''}{suffix}" for verb, suffix, found in _actions(decision, name)
     )
 
 
@@ -101,7 +118,7 @@ def word(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else "NaN" if math.isnan(value) else str(value)
 
 
-def _actions(decision: Decision, names: Mapping[str, str]) -> Iterator[tuple[str, str, list[str]]]:
+def _actions(decision: Decision, name: Callable[[str], str]) -> Iterator[tuple[str, str, list[str]]]:
     trials: dict[tuple[str, str], list[str]] = {}
     for action in decision.actions:
         fields: Any = action
@@ -109,7 +126,7 @@ def _actions(decision: Decision, names: Mapping[str, str]) -> Iterator[tuple[str
         request_id = getattr(fields, "request_id", None)
         verb = _VERBS.get(fields.kind, str(fields.kind))
         found = trials.setdefault((verb, "" if length is None else f" to {length}"), [])
-        found += [] if request_id is None else [names.get(request_id, request_id)]
+        found += [] if request_id is None else [name(request_id)]
     for (verb, suffix), found in trials.items():
         yield verb, suffix, found
 

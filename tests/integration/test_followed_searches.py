@@ -1,0 +1,183 @@
+"""A process follows the searches that are looked at: what it shows is what the whole record says, and it reads little."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from api.queries import followed_searches, search
+from api.queries.followed_searches import FollowedSearches
+from api.schemas.search_views import SearchView
+from database.models import Experiment, SearchDecision, Trial, User
+from database.session import Database
+from tests.integration.test_sorted_trials import asked_of
+from tests.kit.records import seeded
+from tests.unit.searchers.search_bench import config
+from workflows.searchers import (
+    Close,
+    Create,
+    Decision,
+    Event,
+    OperationCompleted,
+    Search,
+    Started,
+    Stop,
+    TrainTo,
+    TrialClosed,
+)
+
+SEARCHERS: dict[str, dict[str, Any]] = {
+    "async_halving": {"name": "async_halving", "max_trials": 30, "num_rungs": 3, "divisor": 3, "max_length": 27,
+                      "max_concurrent_trials": 8},
+    "adaptive_asha": {"name": "adaptive_asha", "max_trials": 40, "max_length": 27, "divisor": 3, "max_rungs": 3,
+                      "max_concurrent_trials": 8},
+    "pbt": {"name": "pbt", "population_size": 6, "num_rounds": 8, "length_per_round": 1},
+}  # fmt: skip
+
+
+def decisions_of(searcher: dict[str, Any]) -> list[Decision]:
+    """Those of a search whose trials answer in an order of chance."""
+    draw, running = random.Random(1), Search.new(config(searcher))
+    waiting: list[Event] = [Started()]
+    made: list[Decision] = []
+    while waiting:
+        made.append(running.decide(waiting.pop(draw.randrange(len(waiting)))))
+        for action in made[-1].actions:
+            if isinstance(action, TrainTo):
+                done = OperationCompleted(request_id=action.request_id, length=action.length, metric=draw.random())
+                waiting.append(done)
+            elif isinstance(action, Close | Stop):
+                waiting.append(TrialClosed(request_id=action.request_id))
+    return made
+
+
+class Recorded:
+    """An experiment whose decisions are recorded as they are asked for."""
+
+    def __init__(self, database: Database, searcher: dict[str, Any]) -> None:
+        self.database, self.decisions, self.count = database, decisions_of(searcher), 0
+        with database.write() as session:
+            owner = session.scalars(select(User.id).where(User.is_admin)).one()
+            session.add(Experiment(
+                id=1, job_id="job", name="e", state="ACTIVE", config=config(searcher).model_dump(mode="json"),
+                original_config="", searcher_name=searcher["name"], searcher_metric="loss", resource_pool="default",
+                owner_id=owner, project_id=1,
+            ))  # fmt: skip
+
+    def until(self, count: int) -> None:
+        """So many are recorded, and their trials."""
+        some, self.count = self.decisions[self.count : count], count
+        created = [action.request_id for each in some for action in each.actions if isinstance(action, Create)]
+        with self.database.write() as session:
+            session.execute(insert(SearchDecision), [
+                {"experiment_id": 1, "number": each.number, "decision": each.canonical().decode()} for each in some
+            ])  # fmt: skip
+            session.add_all(
+                Trial(experiment_id=1, request_id=each, task_id=f"1.{each}", seed=0, hparams={}, state="ACTIVE")
+                for each in created
+            )
+
+
+def seen(session: Session, followed: FollowedSearches, at: int = 0) -> SearchView:
+    return search.view(session, followed, session.get_one(Experiment, 1), at, 10)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_whoever_looks_sees_what_the_whole_record_says(
+    database: Database, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(followed_searches, "_FIRST_KEPT", 4)
+    recorded, followed, draw = Recorded(database, SEARCHERS[name]), FollowedSearches(), random.Random(2)
+    while recorded.count < len(recorded.decisions):
+        recorded.until(min(recorded.count + draw.randrange(1, 20), len(recorded.decisions)))
+        with database.read() as session:
+            for at in (0, draw.randrange(1, recorded.count + 1), draw.randrange(1, recorded.count + 1)):
+                assert seen(session, followed, at) == seen(session, FollowedSearches(), at)
+    with database.read() as session:
+        last = seen(session, followed)
+    assert last.sentences[0].startswith("the search is over since decision ")
+    assert (last.at, last.count) == (recorded.count, recorded.count)
+    assert "request" not in str(last.sentences)
+    assert last.rungs
+    assert all(entry["trialId"] for rung in last.rungs for entry in rung["entries"])
+
+
+def cannot(*_: Any) -> Decision:
+    raise ZeroDivisionError
+
+
+def read_of(asked: list[tuple[str, Any]]) -> list[tuple[int, int]]:
+    """Between which decisions a search was read on, without those that a page lists."""
+    return [parameters[1:3] for statement, parameters in asked if "search_decisions.number > " in statement]
+
+
+def test_only_what_is_new_is_read(database: Database) -> None:
+    recorded, followed = Recorded(database, SEARCHERS["adaptive_asha"]), FollowedSearches()
+    recorded.until(100)
+    with database.read() as session, asked_of(session) as asked:
+        seen(session, followed)
+    assert read_of(asked) == [(0, 100)]
+    with database.read() as session, asked_of(session) as asked:
+        seen(session, followed)
+        seen(session, followed, 100)
+    assert read_of(asked) == []
+    recorded.until(103)
+    with database.read() as session, asked_of(session) as asked:
+        assert seen(session, followed).at == 103
+    assert read_of(asked) == [(100, 103)]
+
+
+def test_a_look_at_the_past_begins_at_what_was_kept(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_searches, "_FIRST_KEPT", 10)
+    recorded, followed = Recorded(database, SEARCHERS["adaptive_asha"]), FollowedSearches()
+    recorded.until(79)
+    with database.read() as session, asked_of(session) as asked:
+        seen(session, followed)
+        before = len(read_of(asked))
+        for at in (57, 58, 43):
+            assert seen(session, followed, at).at == at
+    assert before == 8
+    assert read_of(asked)[before:] == [(50, 57), (57, 58), (40, 43)]
+    recorded.until(100)
+    with database.read() as session, asked_of(session) as asked:
+        seen(session, followed)
+        seen(session, followed, 39)
+    assert read_of(asked)[-1] == (20, 39), "of more than eight each second one is kept"
+
+
+def test_what_fails_is_begun_anew(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, followed = Recorded(database, SEARCHERS["adaptive_asha"]), FollowedSearches()
+    recorded.until(20)
+    with database.read() as session:
+        seen(session, followed)
+    recorded.until(30)
+    with monkeypatch.context() as patch, database.read() as session:
+        patch.setattr(Search, "decide", cannot)
+        with pytest.raises(ZeroDivisionError):
+            seen(session, followed)
+    with database.read() as session:
+        assert seen(session, followed) == seen(session, FollowedSearches())
+
+
+def test_few_searches_are_followed_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_searches, "_MOST", 1)
+    recorded, followed = Recorded(database, SEARCHERS["adaptive_asha"]), FollowedSearches()
+    recorded.until(20)
+    with database.read() as session, asked_of(session) as asked:
+        seen(session, followed)
+        with followed.after(session, 2, 1, lambda: Search.new(config(SEARCHERS["pbt"]))) as (other, _):
+            assert other.count == 0
+        seen(session, followed)
+    assert read_of(asked) == [(0, 20), (0, 1), (0, 20)]
