@@ -1,22 +1,27 @@
-"""The endpoint behind each page and each list of `det`, with 100 rows: time of an answer, and processor time of the API.
+"""The endpoint behind each page and each list of `det`, with 100 rows: time of an answer among few trials and among many.
 
-On both engines, and twice: with 2,000 trials, and with as many as `UNDETERRED_BENCH_ENDPOINT_TRIALS` says (1,000,000).
-A tenth of the trials are one search, whose pages are asked for.
+On both engines, among 2,000 trials, and among as many as `UNDETERRED_BENCH_ENDPOINT_TRIALS` says (1,000,000). A tenth of
+them are of one experiment, whose pages are asked for; all experiments are in one project. A further search has recorded
+decisions. Each endpoint is said to the terminal, what they come to is a row.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import insert, select, text, update
+from sqlalchemy.orm import Session
 
 from bench.data import fill
 from bench.measure import Figure
+from bench.searchers import Simulation, asha
 from bench.served import Api, serving
 from bench.wire import log_in
 from database.models import (
@@ -27,6 +32,7 @@ from database.models import (
     ModelVersion,
     Project,
     ProjectVisit,
+    SearchDecision,
     Task,
     Template,
     Trial,
@@ -38,6 +44,7 @@ from database.models import (
 from database.session import Database
 from database.types import utc_now
 from tests.kit.servers import postgres_server
+from workflows.searchers import Create
 
 _TRIALS = int(os.environ.get("UNDETERRED_BENCH_ENDPOINT_TRIALS", "1000000"))
 _FEW, _ROWS, _CALLS = 2000, 100, 40
@@ -65,10 +72,12 @@ ENDPOINTS: dict[str, tuple[str, Any]] = {
     ),
     "experiment: checkpoints": ("experiments/{experiment}/checkpoints?limit=100", None),
     "experiment: history": ("undeterred/experiments/{experiment}/history?limit=100", None),
+    "experiment: search": ("undeterred/experiments/{search}/search", None),
     "experiment: gates": ("undeterred/gates?experimentId={experiment}", None),
     "trial": ("trials/{trial}", None),
     "trial: why": ("undeterred/trials/{trial}/why", None),
     "trial: decisions": ("undeterred/trials/{trial}/decisions", None),
+    "trial: decisions of a long search": ("undeterred/trials/{searched}/decisions", None),
     "trial: checkpoints": ("trials/{trial}/checkpoints?limit=100", None),
     "trial: workloads": ("trials/{trial}/workloads?limit=100&orderBy=ORDER_BY_DESC", None),
     "workspaces": ("workspaces?limit=100&sortBy=SORT_BY_NAME", None),
@@ -97,26 +106,50 @@ ENDPOINTS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """Of one endpoint: an answer's median in ms, the processor time of the API for one in ms, and its bytes."""
+
+    median: float
+    processor: float
+    size: int
+
+
 def figures() -> Iterator[Figure]:
     """SQLite, then PostgreSQL."""
-    sizes = sorted({_FEW, _TRIALS})
-    for size in sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            yield from _on("SQLite", f"sqlite:///{folder}/endpoints.db", size)
-        with postgres_server() as url:
-            yield from _on("PostgreSQL", url, size)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _of_engine("SQLite", [f"sqlite:///{folder}/{size}.db" for size in (_FEW, _TRIALS)])
+    with postgres_server() as few, postgres_server() as many:
+        yield from _of_engine("PostgreSQL", [few, many])
 
 
-def _on(engine: str, url: str, trials: int) -> Iterator[Figure]:
-    experiment, trial = fill_pages(url, trials)
+def _of_engine(engine: str, urls: list[str]) -> Iterator[Figure]:
+    few, many = (_asked(url, size) for url, size in zip(urls, (_FEW, _TRIALS), strict=True))
+    print(f"{engine}, ms among {_FEW:,} and {_TRIALS:,} trials; processor time of the API; KB", file=sys.stderr)
+    for what, one in many.items():
+        times = f"{few[what].median:8.1f} {one.median:8.1f} {few[what].processor:8.1f} {one.processor:8.1f}"
+        print(f"{what:44} {times} {one.size / 1000:6.0f}", file=sys.stderr)
+    medians = [one.median for one in many.values()]
+    slowest = max(many, key=lambda what: many[what].median)
+    grown = {what: one.median / few[what].median for what, one in many.items()}
+    most = max(grown, key=lambda what: grown[what])
+    among = f"{len(many)} pages and lists among {_TRIALS:,} trials, {engine}"
+    over = sum(median > _GOAL_MS for median in medians)
+    yield Figure(f"{among}: the middle one", [statistics.median(medians)], "ms", _GOAL_MS, note=f"{over} take longer")
+    yield Figure(f"{among}: the slowest", [many[slowest].median], "ms", _GOAL_MS, note=slowest)
+    times = f"times that among {_FEW:,}"
+    yield Figure(f"{among}: the middle one, {times}", [statistics.median(grown.values())], "x")
+    yield Figure(f"{among}: what grows most, {times}", [grown[most]], "x", note=most)
+
+
+def _asked(url: str, trials: int) -> dict[str, _Asked]:
+    ids = fill_pages(url, trials)
     with serving(url) as api:
         log_in(api)
-        for what, (path, body) in ENDPOINTS.items():
-            asked = path.format(experiment=experiment, trial=trial)
-            yield _timed(api, f"{what}, {trials:,} trials, {engine}", asked, body)
+        return {what: _timed(api, path.format_map(ids), body) for what, (path, body) in ENDPOINTS.items()}
 
 
-def _timed(api: Api, what: str, path: str, body: Any) -> Figure:
+def _timed(api: Api, path: str, body: Any) -> _Asked:
     def ask() -> bytes:
         return api.ask("GET" if body is None else "POST", f"/api/v1/{path}", body)
 
@@ -130,13 +163,15 @@ def _timed(api: Api, what: str, path: str, body: Any) -> Figure:
         ask()
         times.append((time.perf_counter() - began) * 1000)
     used = (sum(api.process.cpu_times()[:2]) - before) / _CALLS * 1000
-    quartiles = statistics.quantiles(times, n=4)
-    note = f"{_CALLS} calls, p75 {quartiles[2]:.1f} ms; {used:.1f} ms of a core in the API; {size / 1000:.0f} KB"
-    return Figure(what, [quartiles[1]], "ms", _GOAL_MS, note=note)
+    return _Asked(statistics.median(times), used, size)
 
 
-def fill_pages(url: str, trials: int) -> tuple[int, int]:
-    """Fill an empty database so that each list has 100 rows; the id of its large search, and of one of its trials."""
+def fill_pages(url: str, trials: int) -> dict[str, int]:
+    """Fill an empty database so that each list has 100 rows.
+
+    Returns: The ids of its large `experiment` and of a `trial` of it, of a `search` of a hundredth of the trials whose
+        decisions are recorded, and of a trial of that (`searched`).
+    """
     filled = fill(url, 0.0001, experiments=max(_ROWS, trials // 10), reported=_FEW)
     database = Database(url)
     search, last = 1, filled.trials // 10
@@ -172,8 +207,35 @@ def fill_pages(url: str, trials: int) -> tuple[int, int]:
         ]  # fmt: skip
         for table, values in rows:
             session.execute(insert(table), values)
+        recorded, searched = _search(session, admin, trials // 100)
     if not database.is_sqlite:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("VACUUM ANALYZE"))
     database.close()
-    return search, trial
+    return {"experiment": search, "trial": trial, "search": recorded, "searched": searched}
+
+
+def _search(session: Session, owner: int, trials: int) -> tuple[int, int]:
+    """The ids of a search with its decisions, and of its first trial."""
+    config = asha(trials, {"max_length": 81, "max_rungs": 5})
+    simulation = Simulation(config)
+    simulation.run(keep=True)
+    experiment = Experiment(
+        job_id="search", name="search", state="COMPLETED", config=config.model_dump(mode="json"), original_config="",
+        searcher_name="adaptive_asha", searcher_metric="loss", resource_pool="default", owner_id=owner, project_id=2,
+        trial_count=trials,
+    )  # fmt: skip
+    session.add(experiment)
+    session.flush()
+    created = [action.request_id for each in simulation.decisions for action in each.actions
+               if isinstance(action, Create)]  # fmt: skip
+    session.execute(insert(SearchDecision), [
+        {"experiment_id": experiment.id, "number": each.number, "decision": each.canonical().decode()}
+        for each in simulation.decisions
+    ])  # fmt: skip
+    session.execute(insert(Trial), [
+        {"experiment_id": experiment.id, "request_id": request_id, "task_id": f"search.{request_id}", "seed": 0,
+         "hparams": {}, "state": "COMPLETED", "ended_at": utc_now(), "is_settled": True} for request_id in created
+    ])  # fmt: skip
+    first = select(Trial.id).where(Trial.experiment_id == experiment.id, Trial.request_id == created[0])
+    return experiment.id, session.scalars(first).one()

@@ -71,7 +71,7 @@ def figures() -> Iterator[Figure]:
         yield from _sampling()
 
 
-def _asha(trials: int, lengths: dict[str, Any]) -> ExperimentConfig:
+def asha(trials: int, lengths: dict[str, Any]) -> ExperimentConfig:
     return _config({"name": "adaptive_asha", "max_trials": trials, **lengths})
 
 
@@ -88,7 +88,7 @@ def _config(searcher: dict[str, Any]) -> ExperimentConfig:
     )
 
 
-class _Simulation:
+class Simulation:
     """Plays the trials of a search, in random order, and takes the time that the search itself needs."""
 
     def __init__(self, config: ExperimentConfig) -> None:
@@ -150,7 +150,7 @@ class _Simulation:
 
 def _rates(trials: int, lengths: dict[str, Any]) -> list[float]:
     def measure() -> float:
-        simulation = _Simulation(_asha(trials, lengths))
+        simulation = Simulation(asha(trials, lengths))
         simulation.run()
         return simulation.count / simulation.seconds
 
@@ -159,7 +159,7 @@ def _rates(trials: int, lengths: dict[str, Any]) -> list[float]:
 
 def _sizes(kind: str, trials: int, lengths: dict[str, Any]) -> Iterator[Figure]:
     """Memory of a search that is over, and the text that a workflow carries on when it continues as new."""
-    simulation = _Simulation(_asha(trials, lengths))
+    simulation = Simulation(asha(trials, lengths))
     simulation.run()
     text = simulation.search.model_dump_json()
     tracemalloc.start()
@@ -173,7 +173,7 @@ def _sizes(kind: str, trials: int, lengths: dict[str, Any]) -> Iterator[Figure]:
     yield Figure(f"the same serialized ({kind})", [len(text) / created], "B", 250)
 
 
-class _Carried(_Simulation):
+class _Carried(Simulation):
     """A search whose state is carried on every so often, as its workflow does it.
 
     Attributes:
@@ -231,8 +231,8 @@ def _carried(kind: str, lengths: dict[str, Any]) -> Iterator[Figure]:
 def _replays() -> Iterator[Figure]:
     """Reading an export and deciding everything in it again."""
     for kind, lengths in _KINDS.items():
-        config = _asha(_REPLAYED, lengths)
-        simulation = _Simulation(config)
+        config = asha(_REPLAYED, lengths)
+        simulation = Simulation(config)
         simulation.run(keep=True, limit=_REPLAYED)
         header = Header(experiment_id=1, name="bench", config=config.model_dump(mode="json"))
         lines = list(dump_lines(header, simulation.decisions))

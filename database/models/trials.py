@@ -40,6 +40,14 @@ class Trial(Base):
             sqlite_where=text("inherits_id IS NOT NULL"),
             postgresql_where=text("inherits_id IS NOT NULL"),
         ),
+        # of unmanaged trials alone: who has been silent is looked for among them
+        Index(
+            "ix_trials_unmanaged",
+            "state",
+            "heard_at",
+            sqlite_where=text("heard_at IS NOT NULL"),
+            postgresql_where=text("heard_at IS NOT NULL"),
+        ),
         Index(
             "ix_trials_unsettled",
             "ended_at",

@@ -18,6 +18,7 @@ from api.queries.paging import Window
 from api.schemas.base import encode
 from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
 from api.schemas.runs import GridRequest
+from api.services import unmanaged
 from database.models import Checkpoint, Experiment, Project, SearchDecision, Task, Trial, User
 from database.models.base import Base
 from database.retention import erase_some
@@ -177,6 +178,14 @@ def test_open_trials_of_a_long_search_are_found_by_their_state(database: Databas
     rows, plan = counted(database, statement, parameters)
     assert rows == 0, plan
     assert "ix_trials_by_state" in plan
+
+
+def test_silent_trials_are_looked_for_among_unmanaged_ones(database: Database) -> None:
+    with database.read() as session, asked_of(session) as every:
+        assert unmanaged.give_up_silent(database) == []
+    [(statement, parameters)] = [each for each in every if "trials.heard_at < " in each[0]]
+    rows, plan = counted(database, statement, parameters)
+    assert (rows, "ix_trials_unmanaged" in plan) == (0, True), plan
 
 
 def test_of_a_queue_only_the_jobs_that_are_shown_are_read_whole(database: Database) -> None:

@@ -885,6 +885,7 @@ def upgrade() -> None:
         batch_op.create_index('ix_trials_of_experiment', ['experiment_id', 'id'], unique=False)
         batch_op.create_index('ix_trials_inheriting', ['inherits_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.create_index('ix_trials_taken_over', ['experiment_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
+        batch_op.create_index('ix_trials_unmanaged', ['state', 'heard_at'], unique=False, sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.create_table('campaign_launches',
@@ -1259,6 +1260,7 @@ def downgrade() -> None:
         batch_op.drop_index('ix_trials_by_latest')
         batch_op.drop_index('ix_trials_inheriting', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.drop_index('ix_trials_taken_over', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
+        batch_op.drop_index('ix_trials_unmanaged', sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
         batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.drop_table('trials')
