@@ -21,10 +21,11 @@ from workflows.searchers import Decision, Search
 from workflows.searchers.explain import TrialName
 from workflows.searchers.following import Followed
 
-#: Searches that are followed at once, and decisions after which each is kept. A search of 10,000 trials takes some
-#: 20 MB, and 2 MB each time.
-_MOST, _MOST_KEPT = 8, 8
-_FIRST_KEPT = 1000
+#: Searches that are followed at once, and how many decisions these may have; the one looked at last may have any.
+#: 30,000 decisions about 10,000 trials take some 80 MiB.
+_MOST, _MOST_DECISIONS = 8, 100_000
+#: Places at which each is kept, the first one after so many decisions.
+_MOST_KEPT, _FIRST_KEPT = 8, 1000
 _READ_AT_ONCE = 2000
 
 
@@ -63,7 +64,13 @@ class _Search:
         self._kept: dict[int, bytes] = {}
         self._every = _FIRST_KEPT
 
+    @property
+    def count(self) -> int:
+        """How many of its decisions were read."""
+        return 0 if self._now is None else self._now.count
+
     def after(self, session: Session, number: int, begin: Callable[[], Search], *, is_last: bool) -> Followed:
+        """See `FollowedSearches.after`."""
         if is_last and self._now is not None and self._now.count > number:
             return self._now  # others have looked since the last one was asked for
         if self._now is None or self._now.count <= number:
@@ -128,7 +135,14 @@ class FollowedSearches:
         with self._lock:
             search = self._known.setdefault(experiment_id, _Search(experiment_id))
             self._known.move_to_end(experiment_id)
-            while len(self._known) > _MOST:
-                self._known.popitem(last=False)
         with search.lock:
-            yield search.after(session, number, begin, is_last=is_last), search.numbers
+            followed = search.after(session, number, begin, is_last=is_last)
+            self._forget()
+            yield followed, search.numbers
+
+    def _forget(self) -> None:
+        with self._lock:
+            decisions = sum(search.count for search in self._known.values())
+            while len(self._known) > 1 and (len(self._known) > _MOST or decisions > _MOST_DECISIONS):
+                _, search = self._known.popitem(last=False)
+                decisions -= search.count

@@ -171,13 +171,18 @@ def test_what_fails_is_begun_anew(database: Database, monkeypatch: pytest.Monkey
         assert seen(session, followed) == seen(session, FollowedSearches())
 
 
-def test_few_searches_are_followed_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_searches, "_MOST", 1)
+@pytest.mark.parametrize("bound", [{"_MOST": 1}, {"_MOST_DECISIONS": 20}])
+def test_few_searches_are_followed_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+) -> None:
+    for name, value in bound.items():
+        monkeypatch.setattr(followed_searches, name, value)
     recorded, followed = Recorded(database, SEARCHERS["adaptive_asha"]), FollowedSearches()
-    recorded.until(20)
+    recorded.until(21)
     with database.read() as session, asked_of(session) as asked:
+        seen(session, followed)
         seen(session, followed)
         with followed.after(session, 2, 1, lambda: Search.new(config(SEARCHERS["pbt"]))) as (other, _):
             assert other.count == 0
         seen(session, followed)
-    assert read_of(asked) == [(0, 20), (0, 1), (0, 20)]
+    assert read_of(asked) == [(0, 21), (0, 1), (0, 21)]
