@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sqlite3
+import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -161,7 +162,7 @@ class Database:
         return {**arguments, **_postgres_options(make_url(self.url))}
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, those in use when they are given back."""
         self._reader.dispose()
         self._writer.dispose()
         if self._replica is not None:
@@ -179,6 +180,7 @@ def _postgres_engine(url: str, pool_size: int) -> Engine:
     event.listen(engine, "handle_error", _leave_if_useless)
     event.listen(engine, "connect", _prepare_if_direct)
     _check_idle_connections(engine)
+    _close_what_comes_back(engine)
     return engine
 
 
@@ -215,6 +217,21 @@ def _check_idle_connections(engine: Engine) -> None:
 
     event.listen(engine, "checkin", note)
     event.listen(engine, "checkout", check)
+
+
+def _close_what_comes_back(engine: Engine) -> None:
+    """Have a connection closed that is given back after the engine's end: a thread may still be at a statement then."""
+    ended = threading.Event()
+
+    def close(connection: Any, record: ConnectionPoolEntry) -> None:
+        if ended.is_set() and connection is not None:  # None: it was found useless
+            connection.close()
+
+    def end(_: Engine) -> None:
+        ended.set()
+
+    event.listen(engine, "checkin", close)
+    event.listen(engine, "engine_disposed", end)
 
 
 def _leave_if_useless(context: ExceptionContext) -> None:

@@ -617,3 +617,12 @@ def test_agent_is_as_last_recorded_when_recorded_again(database: Database) -> No
     agent = row(database, Agent, "a")
     assert (agent.is_connected, agent.slot_ids, agent.pool) == (False, [0], "default")
     assert agent.registered_at.astimezone(UTC) <= utc_now()
+
+
+def test_connection_that_comes_back_after_the_end_is_closed(postgres_database: str) -> None:
+    database = Database(postgres_database)
+    with database.read() as session:
+        connection: Any = session.connection().connection.dbapi_connection
+        database.close()
+        assert session.scalar(text("SELECT 1")) == 1, "who is at a statement ends it"
+    assert connection.closed
