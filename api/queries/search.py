@@ -6,7 +6,9 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from typing import Any
 
+from pydantic_core import from_json, to_json
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
@@ -92,11 +94,19 @@ def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[
     """What the search decided about a trial and why, in order."""
     # the database looks into each decision: those of a long search, and the names of its trials, would be megabytes
     statement = _decisions(experiment.id).where(SearchDecision.decision.contains(trial.request_id, autoescape=True))
-    decisions = [Decision.model_validate_json(text) for text in session.scalars(statement)]
+    decisions = [_for_trial(text, trial.request_id) for text in session.scalars(statement)]
     numbers = Numbers(experiment.id)
     numbers.read(session, set[str]().union(*(decision.trials for decision in decisions)))
     metric = experiment.searcher_metric or "metric"
     return explain_trial(decisions, trial.request_id, numbers.names(session), metric=metric)
+
+
+def _for_trial(text: str, request_id: str) -> Decision:
+    """A decision with no more than what it says of a trial: one may close thousands."""
+    whole: dict[str, Any] = from_json(text)
+    for said in ("actions", "verdicts"):
+        whole[said] = [each for each in whole.get(said, ()) if each.get("request_id") == request_id]
+    return Decision.model_validate_json(to_json(whole, inf_nan_mode="constants"))
 
 
 def _row(decision: Decision, time: datetime, metric: str, numbers: Mapping[str, int], name: TrialName) -> DecisionRow:

@@ -31,6 +31,7 @@ from workflows.searchers import (
     TrainTo,
     TrialClosed,
 )
+from workflows.searchers.explain import explain_trial
 
 SEARCHERS: dict[str, dict[str, Any]] = {
     "async_halving": {"name": "async_halving", "max_trials": 30, "num_rungs": 3, "divisor": 3, "max_length": 27,
@@ -186,3 +187,16 @@ def test_few_searches_are_followed_at_once(
             assert other.count == 0
         seen(session, followed)
     assert read_of(asked) == [(0, 21), (0, 1), (0, 21)]
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_what_is_told_of_a_trial_is_what_the_whole_record_says_of_it(database: Database, name: str) -> None:
+    recorded = Recorded(database, SEARCHERS[name])
+    recorded.until(len(recorded.decisions))
+    with database.read() as session:
+        found = {trial.request_id: trial for trial in session.scalars(select(Trial))}
+        called = {request_id: f"trial {trial.id}" for request_id, trial in found.items()}
+        for request_id, trial in found.items():
+            told = search.about_trial(session, session.get_one(Experiment, 1), trial)
+            assert told == explain_trial(recorded.decisions, request_id, called.__getitem__, metric="loss")
+            assert told
