@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.engines import in_parts
 from database.models import SearchDecision, Trial
 from workflows.searchers import Decision, Search
 from workflows.searchers.explain import TrialName
@@ -26,6 +25,8 @@ from workflows.searchers.following import Followed
 _MOST, _MOST_DECISIONS = 8, 100_000
 #: Places at which each is kept, the first one after so many decisions.
 _MOST_KEPT, _FIRST_KEPT = 8, 1000
+#: Trials whose ids are asked for by name.
+_FEW = 500
 _READ_AT_ONCE = 2000
 
 
@@ -37,10 +38,14 @@ class Numbers(dict[str, int]):
         self._experiment_id = experiment_id
 
     def read(self, session: Session, request_ids: Iterable[str]) -> None:
-        """Read those that are not known."""
+        """Read those that are not known; all of the experiment's, if these are many."""
+        wanted = [each for each in request_ids if each not in self]
+        if not wanted:
+            return
         statement = select(Trial.request_id, Trial.id).where(Trial.experiment_id == self._experiment_id)
-        for some in in_parts([each for each in request_ids if each not in self]):
-            self.update(session.execute(statement.where(Trial.request_id.in_(some))).tuples().all())
+        if len(wanted) <= _FEW:
+            statement = statement.where(Trial.request_id.in_(wanted))
+        self.update(session.execute(statement).tuples().all())
 
     def names(self, session: Session) -> TrialName:
         """What to call a trial in a sentence."""
