@@ -38,8 +38,8 @@ def run_ids_of(
     table = table_columns.of_runs(session)
     order = read_order(wanted.sort, table, Trial.id)
     if wanted.sort == "id=desc" and counted is not None and window.offset >= 0 and window.limit > 0:
-        # Most pages are full of the newest. SQLite would sort all of the project instead, as it walks by the column
-        # of a join wherever it may: not by an expression.
+        # The newest fill most pages. Without this SQLite sorts all runs of the project: it begins with the index of a
+        # join's column, and an expression has none.
         newest = Trial.id > select(func.max(Trial.id) - _NEWEST).scalar_subquery()
         statement = _narrowed(_runs(Trial.id, user, Trial.experiment_id + 0), table, wanted.filter, wanted.project_id)
         rows, pagination = rows_of(session, statement.where(newest).order_by(*order), window, counted=counted)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -72,12 +71,11 @@ def view(session: Session, followed: FollowedSearches, experiment: Experiment, a
         )
 
 
-@contextmanager
-def as_it_stands(session: Session, followed: FollowedSearches, experiment: Experiment) -> Generator[Search]:
-    """The search by its record, for the block, which must not change it."""
+def as_it_stands(session: Session, followed: FollowedSearches, experiment: Experiment) -> Search:
+    """The search by its record: a copy, with which others need not wait for what is done with it."""
     count, begin = _count(session, experiment), partial(_begun, session, experiment)
     with followed.after(session, experiment.id, count, begin, is_last=True) as (search, _):
-        yield search.search
+        return search.search.model_copy(deep=True)
 
 
 def _count(session: Session, experiment: Experiment) -> int:

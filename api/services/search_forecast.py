@@ -27,14 +27,14 @@ def preview(
     progress = dict(
         session.execute(select(Trial.request_id, Trial.progress).where(Trial.experiment_id == row.id)).tuples().all()
     )
-    with records.as_it_stands(session, searches, row) as search:
-        if search.shutdown is not None:
-            raise over
-        trained = {request_id: share * _whole(search) for request_id, share in progress.items()}
-        try:
-            without, changed = forecast(search, trained), forecast(search, trained, change)
-        except SearchError as error:
-            raise BadRequest(str(error)) from None
+    search = records.as_it_stands(session, searches, row)
+    if search.shutdown is not None:
+        raise over
+    trained = {request_id: share * _whole(search) for request_id, share in progress.items()}
+    try:
+        without, changed = forecast(search, trained), forecast(search, trained, change)
+    except SearchError as error:
+        raise BadRequest(str(error)) from None
     speed = _seconds_a_unit(session, row.id, without)
     slots = config.resources.slots_per_trial
     return wire.AmendPreview(unit=unit, without=_wire(without, speed, slots), changed=_wire(changed, speed, slots))
