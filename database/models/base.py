@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Integer, MetaData
+from typing import Any
+
+from sqlalchemy import BigInteger, Index, Integer, MetaData, text
 from sqlalchemy.orm import DeclarativeBase
 
 #: SQLite only gives rising keys to a column of type INTEGER.
@@ -20,3 +22,9 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+
+
+def partial_index(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
+    """An index of the rows of which a condition holds, on both engines."""
+    condition = text(where)
+    return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)

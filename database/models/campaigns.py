@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base
+from database.models.base import Base, partial_index
 from database.types import Document, UtcTime, utc_now
 
 
@@ -68,12 +68,7 @@ class CampaignRun(Base):
     __tablename__ = "campaign_runs"
     __table_args__ = (
         UniqueConstraint("campaign_id", "number"),
-        Index(
-            "ix_campaign_runs_live",
-            "state",
-            sqlite_where=text("ended_at IS NULL"),
-            postgresql_where=text("ended_at IS NULL"),
-        ),
+        partial_index("ix_campaign_runs_live", "state", where="ended_at IS NULL"),
         {"sqlite_autoincrement": True},
     )
 
@@ -127,12 +122,7 @@ class CampaignLaunch(Base):
     __tablename__ = "campaign_launches"
     __table_args__ = (
         UniqueConstraint("run_id", "step", "attempt"),
-        Index(
-            "ix_campaign_launches_open",
-            "state",
-            sqlite_where=text("state IN ('WAITING', 'LAUNCHED')"),
-            postgresql_where=text("state IN ('WAITING', 'LAUNCHED')"),
-        ),
+        partial_index("ix_campaign_launches_open", "state", where="state IN ('WAITING', 'LAUNCHED')"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, text
+from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base, BigId
+from database.models.base import Base, BigId, partial_index
 from database.types import Document, UtcTime, utc_now
 
 
@@ -127,11 +127,7 @@ class Outbox(Base):
     """
 
     __tablename__ = "outbox"
-    __table_args__ = (
-        Index(
-            "ix_outbox_waiting", "id", sqlite_where=text("sent_at IS NULL"), postgresql_where=text("sent_at IS NULL")
-        ),
-    )
+    __table_args__ = (partial_index("ix_outbox_waiting", "id", where="sent_at IS NULL"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(String(120))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base
+from database.models.base import Base, partial_index
 from database.models.contexts import HoldsContext
 from database.types import Document, UtcTime, WholeDocument, utc_now
 
@@ -28,12 +28,7 @@ class Experiment(Base):
         Index("ix_experiments_by_start", "started_at", "id"),
         Index("ix_experiments_in_project", "project_id", "id"),
         # of few; who is deleted is looked for in it
-        Index(
-            "ix_experiments_of_parent",
-            "parent_id",
-            sqlite_where=text("parent_id IS NOT NULL"),
-            postgresql_where=text("parent_id IS NOT NULL"),
-        ),
+        partial_index("ix_experiments_of_parent", "parent_id", where="parent_id IS NOT NULL"),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base
+from database.models.base import Base, partial_index
 from database.models.contexts import HoldsContext
 from database.types import Document, UtcTime, WholeDocument, utc_now
 
@@ -24,19 +24,8 @@ class Task(Base):
     __tablename__ = "tasks"
     # Lists of what is no trial, and its pool's queue: among a million tasks of trials there are few of them.
     __table_args__ = (
-        Index(
-            "ix_tasks_of_kind",
-            "kind",
-            "started_at",
-            sqlite_where=text("workspace_id IS NOT NULL"),
-            postgresql_where=text("workspace_id IS NOT NULL"),
-        ),
-        Index(
-            "ix_tasks_in_pool",
-            "pool",
-            sqlite_where=text("pool IS NOT NULL AND ended_at IS NULL"),
-            postgresql_where=text("pool IS NOT NULL AND ended_at IS NULL"),
-        ),
+        partial_index("ix_tasks_of_kind", "kind", "started_at", where="workspace_id IS NOT NULL"),
+        partial_index("ix_tasks_in_pool", "pool", where="pool IS NOT NULL AND ended_at IS NULL"),
     )
 
     id: Mapped[str] = mapped_column(String(80), primary_key=True)

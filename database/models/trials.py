@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base, BigId
+from database.models.base import Base, BigId, partial_index
 from database.types import Document, UtcTime, utc_now
 
 #: Lines that people look for, and that are few: an index of their own finds them in a log of any length.
@@ -28,26 +28,10 @@ class Trial(Base):
         Index("ix_trials_by_latest", "experiment_id", "latest_metric", "id"),
         # Of trials that were taken over when an experiment was forked, which are few: those of an experiment, and those
         # that inherit from a trial that is deleted.
-        Index(
-            "ix_trials_taken_over",
-            "experiment_id",
-            sqlite_where=text("inherits_id IS NOT NULL"),
-            postgresql_where=text("inherits_id IS NOT NULL"),
-        ),
-        Index(
-            "ix_trials_inheriting",
-            "inherits_id",
-            sqlite_where=text("inherits_id IS NOT NULL"),
-            postgresql_where=text("inherits_id IS NOT NULL"),
-        ),
+        partial_index("ix_trials_taken_over", "experiment_id", where="inherits_id IS NOT NULL"),
+        partial_index("ix_trials_inheriting", "inherits_id", where="inherits_id IS NOT NULL"),
         # of unmanaged trials alone: who has been silent is looked for among them
-        Index(
-            "ix_trials_unmanaged",
-            "state",
-            "heard_at",
-            sqlite_where=text("heard_at IS NOT NULL"),
-            postgresql_where=text("heard_at IS NOT NULL"),
-        ),
+        partial_index("ix_trials_unmanaged", "state", "heard_at", where="heard_at IS NOT NULL"),
         Index(
             "ix_trials_unsettled",
             "ended_at",
@@ -114,13 +98,7 @@ class Metric(Base):
             sqlite_where=text("archived = 0 AND total_batches IS NOT NULL"),
             postgresql_where=text("archived = false AND total_batches IS NOT NULL"),
         ),
-        Index(
-            "ix_metrics_system",
-            "trial_id",
-            "reported_at",
-            sqlite_where=text("total_batches IS NULL"),
-            postgresql_where=text("total_batches IS NULL"),
-        ),
+        partial_index("ix_metrics_system", "trial_id", "reported_at", where="total_batches IS NULL"),
         {"sqlite_autoincrement": True},  # reports in packed blocks keep their ids
     )
 
@@ -237,7 +215,7 @@ class TaskLog(Base):
     __table_args__ = (
         UniqueConstraint("container_id", "line_offset"),
         Index("ix_task_logs_task_id_id", "task_id", "id"),
-        Index("ix_task_logs_severe", "task_id", "id", sqlite_where=text(SEVERE), postgresql_where=text(SEVERE)),
+        partial_index("ix_task_logs_severe", "task_id", "id", where=SEVERE),
         {"sqlite_autoincrement": True},  # lines that went into blocks keep their ids
     )
 

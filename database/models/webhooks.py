@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, text
+from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base
+from database.models.base import Base, partial_index
 from database.types import Document, UtcTime, utc_now
 
 
@@ -45,14 +45,7 @@ class WebhookDelivery(Base):
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
         Index("ix_webhook_deliveries_of", "webhook_id", "created_at"),
-        Index(
-            "uq_webhook_deliveries_cause",
-            "webhook_id",
-            "cause",
-            unique=True,
-            sqlite_where=text("cause IS NOT NULL"),
-            postgresql_where=text("cause IS NOT NULL"),
-        ),
+        partial_index("uq_webhook_deliveries_cause", "webhook_id", "cause", where="cause IS NOT NULL", unique=True),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)  # a UUID: Temporal remembers it longer than we do
