@@ -32,7 +32,6 @@ from database.models import (
     ModelVersion,
     Project,
     ProjectVisit,
-    SearchDecision,
     Task,
     Template,
     Trial,
@@ -42,6 +41,7 @@ from database.models import (
     Workspace,
 )
 from database.session import Database
+from database.trials import record_decisions
 from database.types import utc_now
 from tests.kit.servers import postgres_server
 from workflows.searchers import Create
@@ -229,10 +229,7 @@ def _search(session: Session, owner: int, trials: int) -> tuple[int, int]:
     session.flush()
     created = [action.request_id for each in simulation.decisions for action in each.actions
                if isinstance(action, Create)]  # fmt: skip
-    session.execute(insert(SearchDecision), [
-        {"experiment_id": experiment.id, "number": each.number, "decision": each.canonical().decode()}
-        for each in simulation.decisions
-    ])  # fmt: skip
+    record_decisions(session, {experiment.id: simulation.decisions})
     session.execute(insert(Trial), [
         {"experiment_id": experiment.id, "request_id": request_id, "task_id": f"search.{request_id}", "seed": 0,
          "hparams": {}, "state": "COMPLETED", "ended_at": utc_now(), "is_settled": True} for request_id in created

@@ -79,10 +79,12 @@ def in_pool(session: Session, pool: str, state: PoolRun | None, user: UserPrinci
         user: who asks.
     """
     experiments = _active_experiments(
-        select(Experiment.id, Experiment.job_id, Experiment.started_at, readable_experiments(user)), pool
+        select(Experiment.id, Experiment.job_id, Experiment.started_at, readable_experiments(user))
+        .join(Project, Project.id == Experiment.project_id)
+        .where(Experiment.resource_pool == pool)
     )
-    tasks = _active_tasks(with_trials(select(Task.id, Task.job_id, Task.started_at, readable_tasks(user))), pool)
-    rows = [*session.execute(experiments.join(Project, Project.id == Experiment.project_id)), *session.execute(tasks)]
+    tasks = _active_tasks(with_trials(select(Task.id, Task.job_id, Task.started_at, readable_tasks(user))))
+    rows = [*session.execute(experiments), *session.execute(tasks.where(Task.pool == pool))]
     live: dict[str, int] = dict(session.execute(_live()).tuples().all())
     places = {} if state is None else _places(session, state)
     passed: set[str] = set() if state is None else _backfilled(state)
@@ -110,11 +112,11 @@ def in_pool(session: Session, pool: str, state: PoolRun | None, user: UserPrinci
     return found
 
 
-def read(session: Session, standings: Sequence[Standing], state: PoolRun | None) -> list[Job]:
+def read(session: Session, jobs: Sequence[Standing], state: PoolRun | None) -> list[Job]:
     """What a page shows of these jobs of a pool, in their order; those that were deleted meanwhile are left out."""
     usual = DEFAULT_PRIORITY if state is None else state.settings.default_priority
     found: dict[int | str, Job] = {}
-    for part in in_parts(standings):
+    for part in in_parts(jobs):
         some = {each.of: each for each in part}
         experiments, tasks = [of for of in some if isinstance(of, int)], [of for of in some if isinstance(of, str)]
         rows = [*(_experiments(session, experiments) if experiments else ())]
@@ -122,7 +124,7 @@ def read(session: Session, standings: Sequence[Standing], state: PoolRun | None)
         for row, username, workspace_id, requested in rows:
             priority = _resources(row).get("priority") or usual
             found[row.id] = Job(row, some[row.id], username, workspace_id, requested, priority)
-    return [found[each.of] for each in standings if each.of in found]
+    return [found[each.of] for each in jobs if each.of in found]
 
 
 def counts(session: Session, pools: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -134,22 +136,20 @@ def counts(session: Session, pools: Sequence[str]) -> dict[str, tuple[int, int]]
         (Task.job_id, Task.pool, _active_tasks),
     ):
         runs = func.coalesce(func.sum(case((of.in_(live), 1), else_=0)), 0)
-        each = statement(select(name, runs, func.count()), None).where(name.in_(pools)).group_by(name)
+        each = statement(select(name, runs, func.count())).where(name.in_(pools)).group_by(name)
         for pool, running, count in session.execute(each).tuples():
             has = found.get(pool, (0, 0))
             found[pool] = (has[0] + running, has[1] + count - running)
     return found
 
 
-def _active_experiments(statement: Statement, pool: str | None) -> Statement:
-    found = statement.where(Experiment.state == "ACTIVE", ~Experiment.is_unmanaged)
-    return found if pool is None else found.where(Experiment.resource_pool == pool)
+def _active_experiments(statement: Statement) -> Statement:
+    return statement.where(Experiment.state == "ACTIVE", ~Experiment.is_unmanaged)
 
 
-def _active_tasks(statement: Statement, pool: str | None) -> Statement:
+def _active_tasks(statement: Statement) -> Statement:
     """Those that wait or run and are no trials: a trial's names no pool."""
-    found = statement.where(Task.state == "ACTIVE", Task.ended_at.is_(None), Task.pool.is_not(None))
-    return found if pool is None else found.where(Task.pool == pool)
+    return statement.where(Task.state == "ACTIVE", Task.ended_at.is_(None), Task.pool.is_not(None))
 
 
 def _live() -> Select[str, int]:

@@ -28,7 +28,9 @@ _MOST_COMPARED = 10
 
 def history(session: Session, experiment: Experiment) -> list[str]:
     """The lines of the file that replays without a cluster."""
-    return [_header(session, experiment).model_dump_json(), *_texts(session, experiment.id)]
+    trials = select(Trial.request_id, Trial.id).where(Trial.experiment_id == experiment.id)
+    header = _header(experiment, dict(session.execute(trials).tuples().all()))
+    return [header.model_dump_json(), *session.scalars(_decisions(experiment.id))]
 
 
 def view(session: Session, followed: FollowedSearches, experiment: Experiment, at: int, most: int) -> SearchView:
@@ -47,7 +49,7 @@ def view(session: Session, followed: FollowedSearches, experiment: Experiment, a
     if at > count:
         raise BadRequest(f"at: {at}: the search of experiment {experiment.id} has {count} decisions")
     metric = experiment.searcher_metric or "metric"
-    begin = partial(_begun, session, experiment)
+    begin = partial(_begun, experiment)
     with followed.after(session, experiment.id, at or count, begin, is_last=not at) as (search, numbers):
         latest = (
             select(SearchDecision.decision, SearchDecision.decided_at)
@@ -73,7 +75,7 @@ def view(session: Session, followed: FollowedSearches, experiment: Experiment, a
 
 def as_it_stands(session: Session, followed: FollowedSearches, experiment: Experiment) -> Search:
     """The search by its record: a copy, with which others need not wait for what is done with it."""
-    count, begin = _count(session, experiment), partial(_begun, session, experiment)
+    count, begin = _count(session, experiment), partial(_begun, experiment)
     with followed.after(session, experiment.id, count, begin, is_last=True) as (search, _):
         return search.search.model_copy(deep=True)
 
@@ -84,8 +86,8 @@ def _count(session: Session, experiment: Experiment) -> int:
     return session.scalar(select(func.max(SearchDecision.number)).where(of_search)) or 0
 
 
-def _begun(session: Session, experiment: Experiment) -> Search:
-    return _header(session, experiment).new_search()
+def _begun(experiment: Experiment) -> Search:
+    return _header(experiment, {}).new_search()
 
 
 def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:
@@ -131,8 +133,7 @@ def _why(decision: Decision, name: TrialName, metric: str) -> list[str]:
     ]
 
 
-def _header(session: Session, experiment: Experiment) -> Header:
-    trials = select(Trial.request_id, Trial.id).where(Trial.experiment_id == experiment.id)
+def _header(experiment: Experiment, trials: dict[str, int]) -> Header:
     return Header(
         experiment_id=experiment.id,
         name=experiment.name,
@@ -141,12 +142,8 @@ def _header(session: Session, experiment: Experiment) -> Header:
         state=experiment.state,
         parent_id=experiment.parent_id,
         forked_at=experiment.forked_at,
-        trials=dict(session.execute(trials).tuples().all()),
+        trials=trials,
     )
-
-
-def _texts(session: Session, experiment_id: int) -> list[str]:
-    return list(session.scalars(_decisions(experiment_id)))
 
 
 def _decisions(experiment_id: int) -> Select[str]:

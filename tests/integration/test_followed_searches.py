@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.queries import followed_searches, search
 from api.queries.followed_searches import FollowedSearches
 from api.schemas.search_views import SearchView
-from database.models import Experiment, SearchDecision, Trial, User
+from database.models import Experiment, Trial, User
 from database.session import Database
+from database.trials import record_decisions
 from tests.integration.test_sorted_trials import asked_of
 from tests.kit.records import seeded
 from tests.unit.searchers.search_bench import config
@@ -76,9 +77,7 @@ class Recorded:
         some, self.count = self.decisions[self.count : count], count
         created = [action.request_id for each in some for action in each.actions if isinstance(action, Create)]
         with self.database.write() as session:
-            session.execute(insert(SearchDecision), [
-                {"experiment_id": 1, "number": each.number, "decision": each.canonical().decode()} for each in some
-            ])  # fmt: skip
+            record_decisions(session, {1: some})
             session.add_all(
                 Trial(experiment_id=1, request_id=each, task_id=f"1.{each}", seed=0, hparams={}, state="ACTIVE")
                 for each in created
