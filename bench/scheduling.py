@@ -64,7 +64,7 @@ def _with_requests(snapshot: PoolSnapshot, settings: dict[str, Any], seed: str) 
     pool = Pool(snapshot, PoolSettings.model_validate(settings))
     for request in requests(seed, _WAITING):
         pool.ask(request)
-    _ = pool.room.free, pool.fits_ever(snapshot.queue[0])  # kept from decision to decision
+    _ = pool.room.free, pool.fits_ever(next(iter(snapshot.queue.values())))  # kept from decision to decision
     return pool
 
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import islice, takewhile
 from typing import Any, Concatenate, ParamSpec
 
 from temporalio import workflow
@@ -160,7 +161,9 @@ class ResourcePool:
         ids = [request.allocation_id for request in asked.requests]
         # a holder whose own request came first, as this one was so late that nobody waits for its answer, gets a signal
         asking = {request.allocation_id for request in asked.requests if self._queue(request)}
-        self._run.early |= dict.fromkeys(ids, workflow.now())
+        for id_ in ids:  # the latest stand last
+            self._run.early.pop(id_, None)
+            self._run.early[id_] = workflow.now()
         self._asking |= asking
         self._dirty, seen = True, self._round
         await workflow.wait_condition(lambda: self._round > seen)
@@ -373,9 +376,9 @@ class ResourcePool:
 
     async def _send_late(self) -> None:
         run = self._run
-        if run.early:
-            oldest = workflow.now() - _EARLY
-            run.early = {id_: at for id_, at in run.early.items() if at > oldest}
+        oldest = workflow.now() - _EARLY
+        for id_ in list(takewhile(lambda each: run.early[each] <= oldest, run.early)):
+            del run.early[id_]
         late, run.late = run.late, []
         messages: list[_Message] = []
         for each in late:
@@ -433,10 +436,11 @@ class ResourcePool:
 
     def _say_who_waits(self) -> None:
         snapshot = self._pool.snapshot
-        used = sum(grant.request.slots for grant in snapshot.grants.values())
-        queue = "\n".join(f"- {request.name}: {request.slots} slots" for request in snapshot.queue[:20])
+        first = islice(snapshot.queue.values(), 20)
+        queue = "\n".join(f"- {request.name}: {request.slots} slots" for request in first)
+        held = self._pool.held_slots
         workflow.set_current_details(
-            f"**{used} of {snapshot.total_slots()} slots** of {len(snapshot.agents)} agents are in use, "
+            f"**{held} of {snapshot.total_slots()} slots** of {len(snapshot.agents)} agents are in use, "
             f"{len(snapshot.queue)} requests wait.\n\n{queue}"
         )
 

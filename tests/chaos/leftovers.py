@@ -24,7 +24,7 @@ async def temporal(cluster: Embedded) -> Client:
 async def held_slots(client: Client, pool: str = "default") -> list[str]:
     """Allocations that hold slots of a pool, or wait for some."""
     run = await client.get_workflow_handle(f"pool-{pool}").query("snapshot", result_type=PoolRun)
-    return [*run.snapshot.grants, *(request.allocation_id for request in run.snapshot.queue)]
+    return [*run.snapshot.grants, *run.snapshot.queue]
 
 
 async def open_workflows(client: Client) -> list[str]:

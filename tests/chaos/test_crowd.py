@@ -69,10 +69,10 @@ class Watch:
         """What each user has, and what would be fair: equal parts for experiments, of which none gets more than it wants."""
         wants: dict[str, int] = {}
         users: dict[str, str] = {}
-        for request in [*pool.snapshot.queue, *(grant.request for grant in pool.snapshot.grants.values())]:
+        for request in [*pool.snapshot.queue.values(), *(grant.request for grant in pool.snapshot.grants.values())]:
             wants[request.job_id] = wants.get(request.job_id, 0) + request.slots
             users[request.job_id] = request.user
-        if len({request.user for request in pool.snapshot.queue}) < len(USERS):
+        if len({request.user for request in pool.snapshot.queue.values()}) < len(USERS):
             return  # who has nothing that waits has all that he wants
         self.contested += 1
         for grant in pool.snapshot.grants.values():

@@ -19,7 +19,7 @@ def stand(name: str, pool: Pool, lost: Collection[AgentSlots], holder: str) -> Q
     grant = next((grant for grant in snapshot.grants.values() if grant.request.holder == holder), None)
     if grant is not None:
         return QueueFacts(pool=name, is_queued=False, is_granted=True, slots=grant.request.slots)
-    if all(request.holder != holder for request in snapshot.queue):
+    if all(request.holder != holder for request in snapshot.queue.values()):
         return QueueFacts(pool=name, is_queued=False)
     return next(facts for request, facts in standings(name, pool, lost) if request.holder == holder)
 
@@ -27,7 +27,7 @@ def stand(name: str, pool: Pool, lost: Collection[AgentSlots], holder: str) -> Q
 def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple[Request, QueueFacts]]:
     """How each request of the queue stands, the first in rank first."""
     snapshot, settings = pool.snapshot, pool.settings
-    queue = order(pool).queue
+    queue = list(order(pool).queue)
     draft = Draft(pool)
     usual = QueueFacts(
         pool=name,

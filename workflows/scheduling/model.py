@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_serializer, field_validator
 
 from workflows.config.resources import Closeness
 from workflows.scheduling.topology import Topology
@@ -65,6 +67,20 @@ class Request(BaseModel):
         return self.slots, self.is_single_node, self.closeness, self.excluded_agents
 
 
+class Kind(NamedTuple):
+    """All that decides whether a request of some rank starts. Many may wait, and of few kinds."""
+
+    shape: Shape
+    job_id: str
+    max_slots: int | None
+    is_preemptible: bool
+
+    @classmethod
+    def of(cls, request: Request) -> Kind:
+        """The kind of a request."""
+        return cls(request.shape, request.job_id, request.claim.max_slots, request.is_preemptible)
+
+
 class Grant(BaseModel):
     """Slots that a request holds until it releases them."""
 
@@ -104,12 +120,32 @@ class AgentSlots(BaseModel):
         return self.model_copy(update={"is_available": True, "is_enabled": True, "disabled_slots": ()})
 
 
+_REQUESTS = TypeAdapter(list[Request])
+
+
 class PoolSnapshot(BaseModel):
-    """Everything a policy decides with."""
+    """Everything a policy decides with.
+
+    Attributes:
+        agents: By id.
+        queue: Requests that wait, by allocation, in the order in which they came; a list on the wire.
+        grants: By allocation.
+    """
 
     agents: dict[str, AgentSlots] = Field(default_factory=dict[str, AgentSlots])
-    queue: list[Request] = Field(default_factory=list[Request])
+    queue: dict[str, Request] = Field(default_factory=dict[str, Request])
     grants: dict[str, Grant] = Field(default_factory=dict[str, Grant])
+
+    @field_validator("queue", mode="before")
+    @classmethod
+    def _read_queue(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return {request.allocation_id: request for request in _REQUESTS.validate_python(value)}
+
+    @field_serializer("queue")
+    def _write_queue(self, queue: dict[str, Request]) -> list[Request]:
+        return list(queue.values())
 
     def total_slots(self) -> int:
         """Slots of all agents, reachable or not."""

@@ -25,7 +25,7 @@ def moved(pool: Pool, job_id: str, claim: Claim, anchor_id: str, anchor: Claim, 
         return claim
     settings = pool.settings
     priority = anchor.priority or settings.default_priority
-    requests = [*pool.snapshot.queue, *(grant.request for grant in pool.snapshot.grants.values())]
+    requests = [*pool.snapshot.queue.values(), *(grant.request for grant in pool.snapshot.grants.values())]
     positions = sorted(
         {
             request.claim.position

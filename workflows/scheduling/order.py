@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workflows.scheduling.model import Grant, Request
@@ -13,26 +14,26 @@ from workflows.scheduling.settings import PoolSettings
 
 @dataclass(frozen=True)
 class Order:
-    """Holders and those who wait, the first in rank first."""
+    """Holders and those who wait, the first in rank first; until the pool changes."""
 
-    grants: list[tuple[Rank, Grant]]
-    queue: list[tuple[Rank, Request]]
+    grants: Iterable[tuple[Rank, Grant]]
+    queue: Iterable[tuple[Rank, Request]]
 
 
 def order(pool: Pool) -> Order:
     """Rank all that hold or want slots, of those that want or hold slots; what needs none borrows nothing."""
     if not pool.settings.quotas:
-        return Order(pool.holders.in_order(), pool.waiting.in_order())
+        return Order(pool.holders, pool.waiting)
     quotas = _Quotas(pool.settings)
     grants: tuple[list[tuple[Rank, Grant]], list[tuple[Rank, Grant]]] = ([], [])  # within a quota, beyond it
-    for rank, grant in pool.holders.in_order():
+    for rank, grant in pool.holders:
         is_borrowing = quotas.is_beyond(grant.request)
         if not is_borrowing:
             quotas.take(grant.request)
         grants[is_borrowing].append((_ranked(rank, is_borrowing), grant))
     queue: tuple[list[tuple[Rank, Request]], list[tuple[Rank, Request]]] = ([], [])
     held = defaultdict[str, int](int)
-    for rank, request in pool.waiting.in_order():
+    for rank, request in pool.waiting:
         is_borrowing = quotas.is_beyond(request)
         # what can't start whatever is free uses up nothing of the quota
         if not is_borrowing and not pool.is_capped(request, held[request.job_id]) and pool.fits_ever(request):

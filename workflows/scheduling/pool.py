@@ -11,6 +11,7 @@ from workflows.scheduling.model import (
     Claim,
     Decision,
     Grant,
+    Kind,
     Leave,
     Placement,
     PoolSnapshot,
@@ -28,6 +29,11 @@ class Pool:
     Args:
         snapshot: the state to resume from; it is changed in place.
         settings: how it shares its slots.
+
+    Attributes:
+        waiting: The queue, in the order of its ranks.
+        holders: The grants, likewise.
+        kinds: How many requests of each kind wait.
     """
 
     def __init__(self, snapshot: PoolSnapshot, settings: PoolSettings | None = None) -> None:
@@ -53,8 +59,9 @@ class Pool:
         """Queue a request. False if it is known already."""
         if request.allocation_id in self.snapshot.grants or request.allocation_id in self.waiting:
             return False
-        self.snapshot.queue.append(request)
+        self.snapshot.queue[request.allocation_id] = request
         self.waiting.add(request, request)
+        self.kinds[Kind.of(request)] += 1
         return True
 
     def release(self, allocation_id: str) -> bool:
@@ -68,16 +75,22 @@ class Pool:
             return True
         if allocation_id not in self.waiting:
             return False
-        self.waiting.remove(allocation_id)
-        self.snapshot.queue = [queued for queued in self.snapshot.queue if queued.allocation_id != allocation_id]
+        self._leave_queue(allocation_id)
         return True
+
+    def _leave_queue(self, allocation_id: str) -> None:
+        self.waiting.remove(allocation_id)
+        kind = Kind.of(self.snapshot.queue.pop(allocation_id))
+        self.kinds[kind] -= 1
+        if not self.kinds[kind]:
+            del self.kinds[kind]
 
     def claim(self, job_id: str, claim: Claim) -> None:
         """What a job may ask for has changed, also for what it asks and holds already."""
         snapshot = self.snapshot
-        snapshot.queue = [
-            each.model_copy(update={"claim": claim}) if each.job_id == job_id else each for each in snapshot.queue
-        ]
+        for request in snapshot.queue.values():
+            if request.job_id == job_id:
+                snapshot.queue[request.allocation_id] = request.model_copy(update={"claim": claim})
         for grant in snapshot.grants.values():
             if grant.request.job_id == job_id:
                 grant.request = grant.request.model_copy(update={"claim": claim})
@@ -126,9 +139,11 @@ class Pool:
 
         A request that would not fit without its exclusions either stays: agents of that size may still join.
         """
+        if not any(kind.shape[3] for kind in self.kinds):
+            return []
         hopeless = [
             request
-            for request in self.snapshot.queue
+            for request in self.snapshot.queue.values()
             if request.excluded_agents
             and not self.could_hold(request, lost)
             and self.could_hold(request.model_copy(update={"excluded_agents": ()}), lost)
@@ -140,14 +155,11 @@ class Pool:
 
     def apply(self, decision: Decision) -> None:
         """Note what was decided. The room has it already, see `Draft`."""
-        if decision.starts:
-            started = {grant.request.allocation_id: grant for grant in decision.starts}
-            self.snapshot.queue = [each for each in self.snapshot.queue if each.allocation_id not in started]
-            self.snapshot.grants |= started
-            for allocation_id, grant in started.items():
-                self.waiting.remove(allocation_id)
-                self.holders.add(grant.request, grant)
-                self._held[grant.request.job_id] += grant.request.slots
+        for grant in decision.starts:
+            self._leave_queue(grant.request.allocation_id)
+            self.snapshot.grants[grant.request.allocation_id] = grant
+            self.holders.add(grant.request, grant)
+            self._held[grant.request.job_id] += grant.request.slots
         for leave in decision.leaves:
             self.snapshot.grants[leave.allocation_id].is_preempting = True
 
@@ -170,6 +182,11 @@ class Pool:
             mixed=settings.allow_heterogeneous_fits,
             max_aux=settings.max_aux_containers_per_agent,
         )
+
+    @property
+    def held_slots(self) -> int:
+        """Slots that are held now."""
+        return sum(self._held.values())
 
     def slots_of_job(self, job_id: str) -> int:
         """Slots that the job holds now."""
@@ -205,7 +222,8 @@ class Pool:
     def _line_up(self) -> None:
         """Rank all of them anew."""
         snapshot = self.snapshot
-        self.waiting = Line(self.settings, ((request, request) for request in snapshot.queue))
+        self.waiting = Line(self.settings, ((request, request) for request in snapshot.queue.values()))
+        self.kinds = Counter(map(Kind.of, snapshot.queue.values()))
         self.holders = Line(self.settings, ((grant.request, grant) for grant in snapshot.grants.values()))
 
     def could_provide(self, request: Request) -> bool:

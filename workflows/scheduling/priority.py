@@ -9,8 +9,12 @@ lent beyond a quota are still asked back by those who are within theirs.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import islice
 
-from workflows.scheduling.model import Decision, Grant, Placement, Request, Shape
+from workflows.scheduling.model import Decision, Grant, Kind, Placement, Request, Shape
 from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
 from workflows.scheduling.rank import Rank
@@ -21,48 +25,108 @@ def schedule(pool: Pool) -> Decision:
     """Decide who starts and who is asked to leave."""
     ranks = order(pool)
     draft = Draft(pool)
-    # those with slots and those without don't compete: each kind has a line of its own
+    # those with slots and those without don't compete: they wait in lines of their own
     for has_slots in (False, True):
-        queue = [entry for entry in ranks.queue if (entry[1].slots > 0) is has_slots]
-        grants = [entry for entry in ranks.grants if entry[1].request.slots > 0] if has_slots else []
-        _serve(pool, draft, queue, _Reclaim(pool, draft, grants))
+        counts = {kind: count for kind, count in pool.kinds.items() if (kind.shape[0] > 0) is has_slots}
+        if counts:
+            queue = (entry for entry in ranks.queue if (entry[1].slots > 0) is has_slots)
+            reclaim = _Reclaim(pool, draft, ranks.grants if has_slots else ())
+            _serve(pool, draft, islice(queue, sum(counts.values())), reclaim, _Open(counts))
     return draft.done()
 
 
-def _serve(pool: Pool, draft: Draft, queue: list[tuple[Rank, Request]], reclaim: _Reclaim) -> None:
+class _Open:
+    """The kinds of requests for which a decision may still do something: when there are none, it has been made.
+
+    Thousands may wait that are of one kind, as the trials of a search are, or of one shape.
+
+    Args:
+        counts: How many requests of each kind wait.
+    """
+
+    def __init__(self, counts: Mapping[Kind, int]) -> None:
+        self._left = dict(counts)
+        self._kinds = Counter(kind.shape for kind in counts)  # of each shape: those that are open
+        self._closed: set[Kind] = set()
+        self._in_vain: set[Shape] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing more can be done."""
+        return len(self._in_vain) == len(self._kinds)
+
+    def close(self, request: Request) -> None:
+        """Nothing can be done for its kind in this decision."""
+        kind = Kind.of(request)
+        if kind not in self._closed:
+            self._closed.add(kind)
+            self._kinds[kind.shape] -= 1
+            if not self._kinds[kind.shape]:
+                self.close_shape(kind.shape)
+
+    def close_shape(self, shape: Shape) -> None:
+        """Nothing can be done for any of this shape."""
+        self._kinds.pop(shape, None)
+        self._in_vain.discard(shape)
+
+    def close_for_now(self, shape: Shape) -> None:
+        """Nothing can be done for any of this shape, unless others are made to leave."""
+        self._in_vain.add(shape)
+
+    def reopen(self) -> None:
+        """Others leave, perhaps more of them than was needed: what was in vain may not be any more."""
+        self._in_vain.clear()
+
+    def served(self, request: Request) -> None:
+        """Its slots are found: it may have been the last one of its kind."""
+        kind = Kind.of(request)
+        self._left[kind] -= 1
+        if not self._left[kind]:
+            self.close(request)
+
+
+def _serve(pool: Pool, draft: Draft, queue: Iterable[tuple[Rank, Request]], reclaim: _Reclaim, kinds: _Open) -> None:
     may_pass = pool.settings.preemption
     waits = False
     for rank, request in queue:
-        if rank.is_borrowing and not pool.settings.quotas.borrowing:
+        if kinds.is_empty or (rank.is_borrowing and not pool.settings.quotas.borrowing):
             break
-        # what its own job's cap keeps waiting, or waits for agents to join, holds nobody up
-        if draft.is_capped(request) or not pool.fits_ever(request):
+        # what waits for agents to join, or what its own job's cap keeps waiting, holds nobody up
+        if not pool.fits_ever(request):
+            kinds.close_shape(request.shape)
             continue
-        if waits and not (may_pass and request.is_preemptible):
-            if may_pass:
-                continue
+        if draft.is_capped(request):
+            kinds.close(request)
+            continue
+        if waits and not may_pass:
             break
+        if waits and not request.is_preemptible:
+            kinds.close(request)
+            continue
         placements = draft.fit(request)
         if placements is None:
             waits = True
-            reclaim.make_room(rank, request)
-        elif draft.decision.leaves:
+            if reclaim.make_room(rank, request):
+                kinds.reopen()
+            else:
+                kinds.close_for_now(request.shape)
+            continue
+        if draft.decision.leaves:
             draft.reserve(placements)  # nothing starts while slots are asked back: the next decision sees more
-            reclaim.given(placements)
         else:
             draft.start(request, placements, is_backfilled=waits)
-            reclaim.given(placements)
+        reclaim.given(placements)
+        kinds.served(request)
 
 
 class _Reclaim:
     """Finds holders that can be made to leave for a request of a better rank."""
 
-    def __init__(self, pool: Pool, draft: Draft, grants: list[tuple[Rank, Grant]]) -> None:
+    def __init__(self, pool: Pool, draft: Draft, holders: Iterable[tuple[Rank, Grant]]) -> None:
         self._pool = pool
         self._draft = draft
-        self._grants = grants
-        self._ranks = [rank for rank, _ in grants]
-        self._end = len(grants)  # behind it, all are leaving
+        self._holders = holders
+        self._gone = 0  # as many of the last ones are leaving
         self._leaving: set[str] = set()
         self._later: Room | None = None
         self._in_vain: set[Shape] = set()
@@ -72,24 +136,36 @@ class _Reclaim:
         if self._later is not None:
             self._later.take(placements)
 
-    def make_room(self, rank: Rank, request: Request) -> None:
-        """Keep room for the request that will be free soon, and ask for more where that does not do."""
+    def make_room(self, rank: Rank, request: Request) -> bool:
+        """Keep room for the request that will be free soon, and ask for more where that does not do.
+
+        Returns whether there is room; without, there is none for others of its shape either.
+        """
         if request.shape in self._in_vain:
-            return
+            return False
         first = self._first_victim(rank)
         if first is None:
-            return
+            return False
         later = self._room()
         placements, victims = later.fit(request), []
         if placements is None:
             placements, victims = self._search(first, request, later)
         if placements is None:
-            return
+            return False
         later.take(placements)
         self._draft.reserve(placements)
         for victim_rank, victim in victims:
             self._leaving.add(victim.request.allocation_id)
             self._draft.leave(victim, self._reason(rank, request, victim_rank))
+        return True
+
+    @cached_property
+    def _grants(self) -> list[tuple[Rank, Grant]]:
+        return [entry for entry in self._holders if entry[1].request.slots > 0]
+
+    @cached_property
+    def _ranks(self) -> list[Rank]:
+        return [rank for rank, _ in self._grants]
 
     def _first_victim(self, rank: Rank) -> int | None:
         """Index of the first holder that has to leave for a request of this rank; None if there never is any."""
@@ -104,11 +180,11 @@ class _Reclaim:
     def _search(
         self, first: int, request: Request, later: Room
     ) -> tuple[tuple[Placement, ...] | None, list[tuple[Rank, Grant]]]:
-        while self._end > 0 and self._is_leaving(self._grants[self._end - 1][1]):
-            self._end -= 1
+        while self._gone < len(self._grants) and self._is_leaving(self._grants[-1 - self._gone][1]):
+            self._gone += 1
         asked: list[tuple[Rank, Grant]] = []
         placements = None
-        for index in range(self._end - 1, first - 1, -1):
+        for index in range(len(self._grants) - self._gone - 1, first - 1, -1):
             entry = self._grants[index]
             if not entry[1].request.is_preemptible or self._is_leaving(entry[1]):
                 continue

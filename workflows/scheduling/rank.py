@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import itemgetter
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from workflows.scheduling.model import Grant, Request
@@ -21,7 +21,10 @@ class Rank(NamedTuple):
 
 
 class Line(Generic[_Entry]):
-    """Those who wait, or those who hold, each with its rank, which is found once and not at every decision.
+    """Those who wait, or those who hold, each with its rank; iteration begins with the first in rank.
+
+    The requests of a job have one rank. So there are few ranks, and who comes or leaves costs the same however long the
+    line is.
 
     Args:
         settings: of the pool.
@@ -30,30 +33,38 @@ class Line(Generic[_Entry]):
 
     def __init__(self, settings: PoolSettings, entries: Iterable[tuple[Request, _Entry]]) -> None:
         self._settings = settings
-        self._ranked: dict[str, tuple[Rank, _Entry]] = {}
-        self._sorted: list[tuple[Rank, _Entry]] | None = None
+        self._rank_of: dict[str, Rank] = {}
+        self._of_rank: dict[Rank, dict[str, _Entry]] = {}
+        self._ranks: list[Rank] = []  # ascending
         for request, entry in entries:
             self.add(request, entry)
 
     def __contains__(self, allocation_id: str) -> bool:
-        return allocation_id in self._ranked
+        return allocation_id in self._rank_of
+
+    def __len__(self) -> int:
+        return len(self._rank_of)
+
+    def __iter__(self) -> Iterator[tuple[Rank, _Entry]]:
+        for rank in self._ranks:
+            for entry in self._of_rank[rank].values():
+                yield rank, entry
 
     def add(self, request: Request, entry: _Entry) -> None:
         """Add one more, which comes after those of its rank."""
         rank = Rank(False, priority_of(request, self._settings), request.claim.position)
-        self._ranked[request.allocation_id] = (rank, entry)
-        self._sorted = None
+        self._rank_of[request.allocation_id] = rank
+        if rank not in self._of_rank:
+            self._of_rank[rank] = {}
+            insort(self._ranks, rank)
+        self._of_rank[rank][request.allocation_id] = entry
 
     def remove(self, allocation_id: str) -> None:
         """One fewer. KeyError if it is not there."""
-        del self._ranked[allocation_id]
-        self._sorted = None
-
-    def in_order(self) -> list[tuple[Rank, _Entry]]:
-        """All of them, the first in rank first. Not to be changed."""
-        if self._sorted is None:
-            self._sorted = sorted(self._ranked.values(), key=itemgetter(0))
-        return self._sorted
+        rank = self._rank_of.pop(allocation_id)
+        del self._of_rank[rank][allocation_id]
+        if not self._of_rank[rank]:
+            del self._of_rank[rank], self._ranks[bisect_left(self._ranks, rank)]
 
 
 def priority_of(request: Request, settings: PoolSettings) -> int:

@@ -221,7 +221,7 @@ async def test_jobs_tell_why_and_about_how_long_they_wait(api: Served, monkeypat
     snapshot = PoolSnapshot(
         agents={"a": AgentSlots(agent_id="a", slot_ids=(0, 1))},
         grants={"held": Grant(request=held, placements=(Placement(agent_id="a", slot_ids=(0, 1)),))},
-        queue=[mine],
+        queue={mine.allocation_id: mine},
     )
 
     async def answer(name: str) -> PoolRun:

@@ -132,7 +132,7 @@ async def test_queued_trial_tells_its_place_when_the_pool_answers(api: Served, m
     agents = {"agent-a": AgentSlots(agent_id="agent-a", slot_ids=(0, 1))}
     other = Request(allocation_id="other", holder="trial-0", slots=2)
     mine = Request(allocation_id=f"{run.task_id}.2", holder=holder, slots=4)
-    pool(api, monkeypatch, PoolSnapshot(agents=agents, queue=[other, mine]))
+    pool(api, monkeypatch, PoolSnapshot(agents=agents, queue={each.allocation_id: each for each in (other, mine)}))
     sentences, facts = await why(api, run)
     assert sentences[0] == (
         f"trial {run.trial_id} waits for 4 slots of pool `default`: place 2 of 2 in the queue, 2 of 2 slots free; it "

@@ -63,7 +63,7 @@ def decided(pool: Pool) -> tuple[set[str], set[str]]:
 
 def waiting(pool: Pool) -> list[str]:
     """Ids of those who wait."""
-    return [request.allocation_id for request in pool.snapshot.queue]
+    return list(pool.snapshot.queue)
 
 
 def sizes_of(placements: tuple[Placement, ...] | None) -> list[int] | None:

@@ -24,7 +24,7 @@ def queue(**positions: int) -> Pool:
 
 def claims(pool: Pool) -> dict[str, Claim]:
     grants = [grant.request for grant in pool.snapshot.grants.values()]
-    return {request.job_id: request.claim for request in [*pool.snapshot.queue, *grants]}
+    return {request.job_id: request.claim for request in [*pool.snapshot.queue.values(), *grants]}
 
 
 def move(pool: Pool, job: str, anchor: str, *, ahead: bool, now: int = NOW) -> Claim:
@@ -116,7 +116,7 @@ def test_jobs_that_run_are_neighbours_too_and_all_requests_of_a_job_move() -> No
     hold(pool, "a.1", "a0", job="a", position=1000)
     ask(pool, 1, "c.2", job="c", position=3000)
     assert move(pool, "c", "b", ahead=True).position == 1500
-    assert [request.claim.position for request in pool.snapshot.queue] == [2000, 1500, 1500]
+    assert [request.claim.position for request in pool.snapshot.queue.values()] == [2000, 1500, 1500]
 
 
 @given(

@@ -59,7 +59,7 @@ def claims(job: int) -> st.SearchStrategy[Claim]:
 def copy_of(pool: Pool) -> Pool:
     snapshot = pool.snapshot
     grants = {name: grant.model_copy() for name, grant in snapshot.grants.items()}
-    return Pool(PoolSnapshot(agents=dict(snapshot.agents), queue=list(snapshot.queue), grants=grants), pool.settings)
+    return Pool(PoolSnapshot(agents=dict(snapshot.agents), queue=dict(snapshot.queue), grants=grants), pool.settings)
 
 
 def ids(grants: list[Grant]) -> set[str]:
@@ -76,7 +76,7 @@ def rank(pool: Pool, request: Request) -> tuple[int, int]:
 
 
 def in_order(pool: Pool) -> list[Request]:
-    return sorted(pool.snapshot.queue, key=lambda request: rank(pool, request))
+    return sorted(pool.snapshot.queue.values(), key=lambda request: rank(pool, request))
 
 
 class Checked:
@@ -96,7 +96,7 @@ class Checked:
         return decision
 
     def _check_starts(self, before: Pool, decision: Decision) -> None:
-        queued = {request.allocation_id: request for request in before.snapshot.queue}
+        queued = dict(before.snapshot.queue)
         taken = {
             (place.agent_id, slot)
             for grant in before.snapshot.grants.values()
@@ -134,7 +134,7 @@ class Checked:
             held[request.job_id] += request.slots
             is_within = request.claim.max_slots is None or held[request.job_id] <= request.claim.max_slots
             assert is_within or request.slots == 0, "what takes no slot starts, also when the cap was lowered"
-        assert {request.allocation_id for request in self.pool.snapshot.queue} == set(queued)
+        assert set(self.pool.snapshot.queue) == set(queued)
 
     def _check_leaves(self, before: Pool, decision: Decision) -> None:
         told = before.settings
@@ -244,7 +244,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def known(self) -> list[str]:
         snapshot = self.pool.snapshot
-        return [*snapshot.grants, *(request.allocation_id for request in snapshot.queue)]
+        return [*snapshot.grants, *snapshot.queue]
 
     @precondition(lambda self: self.known())
     @rule(data=st.data())
@@ -372,7 +372,7 @@ def everybody_is_served(pool: Pool) -> None:
         checked.decide()
         for name in list(pool.snapshot.grants):
             pool.release(name)
-    for request in pool.snapshot.queue:
+    for request in pool.snapshot.queue.values():
         cap = request.claim.max_slots
         quotas = [quota for quota in pool.settings.quotas.of(request.user, request.workspace) if quota is not None]
         assert (
@@ -442,7 +442,12 @@ def told_of(pool: Pool) -> str:
     """For whoever reads of a test that failed."""
     held = [f"{name} {grant.request!r} on {grant.placements!r}" for name, grant in pool.snapshot.grants.items()]
     return "\n".join(
-        [repr(pool.settings), *map(repr, pool.snapshot.agents.values()), *held, *map(repr, pool.snapshot.queue)]
+        [
+            repr(pool.settings),
+            *map(repr, pool.snapshot.agents.values()),
+            *held,
+            *map(repr, pool.snapshot.queue.values()),
+        ]
     )
 
 

@@ -544,7 +544,7 @@ def test_what_fits_now_fits_ever(sizes: list[int], request: Request, held: int) 
     pool = pool_of(*sizes)
     for number in range(held):
         ask(pool, number, f"held {number}")
-        placements = pool.room.fit(pool.snapshot.queue[-1])
+        placements = pool.room.fit(list(pool.snapshot.queue.values())[-1])
         if placements is not None:
             pool.room.take(placements)
     if pool.room.fit(request) is not None:
