@@ -33,7 +33,9 @@ def history(session: Session, experiment: Experiment) -> list[str]:
     return [header.model_dump_json(), *session.scalars(_decisions(experiment.id))]
 
 
-def view(session: Session, followed: FollowedSearches, experiment: Experiment, at: int, most: int) -> SearchView:
+def view(
+    session: Session, followed: FollowedSearches, experiment: Experiment, at: int, most: int, trials: int
+) -> SearchView:
     """A search as it was after a decision.
 
     Args:
@@ -42,6 +44,7 @@ def view(session: Session, followed: FollowedSearches, experiment: Experiment, a
         experiment: Whose search.
         at: The decision; 0: the last one.
         most: Decisions to tell of.
+        trials: Of each rung, the best ones: how many to tell of.
 
     Raises: BadRequest, if there is no such decision.
     """
@@ -58,7 +61,7 @@ def view(session: Session, followed: FollowedSearches, experiment: Experiment, a
             .limit(most)
         )
         rows = [(Decision.model_validate_json(text), time) for text, time in session.execute(latest).tuples()]
-        rungs = search.search.rungs()
+        rungs = search.search.rungs(trials)
         compared = {entry[0] for rung in rungs for entry in rung.entries}
         numbers.read(session, compared.union(*(decision.trials for decision, _ in rows)))
         name = numbers.names(session)

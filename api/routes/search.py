@@ -63,10 +63,11 @@ def view(
     user: UserDep,
     at: Annotated[int, Query(ge=0, le=2**31 - 1, description="a decision; 0: the last one")] = 0,
     most: Annotated[int, Query(ge=1, le=1000, description="decisions to tell of")] = 100,
+    trials: Annotated[int, Query(ge=0, le=1_000_000, description="of each rung: the best ones to tell of")] = 100,
 ) -> Response:
     """A search after any of its decisions: rungs, what it waited for, and the latest decisions with their reasons."""
     with parts.database.read() as session:
-        return answer(search.view(session, parts.searches, readable(session, experiment_id, user), at, most))
+        return answer(search.view(session, parts.searches, readable(session, experiment_id, user), at, most, trials))
 
 
 @router.get("/api/v1/undeterred/trials/{trial_id}/decisions")

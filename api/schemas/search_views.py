@@ -38,7 +38,7 @@ class SearchView(Wire):
         metric: Name of the searcher's metric.
         workflow_id: By which Temporal knows the experiment.
         sentences: What it waits for, and what it decided last.
-        rungs: Brackets and rungs with their trials, best first.
+        rungs: Brackets and rungs: how many results each has, and its trials, best first, as many as were asked for.
         decisions: The latest ones up to `at`, the newest first.
     """
 

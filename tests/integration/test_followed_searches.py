@@ -84,8 +84,8 @@ class Recorded:
             )
 
 
-def seen(session: Session, followed: FollowedSearches, at: int = 0) -> SearchView:
-    return search.view(session, followed, session.get_one(Experiment, 1), at, 10)
+def seen(session: Session, followed: FollowedSearches, at: int = 0, trials: int = 100) -> SearchView:
+    return search.view(session, followed, session.get_one(Experiment, 1), at, 10, trials)
 
 
 @pytest.fixture
@@ -112,6 +112,32 @@ def test_whoever_looks_sees_what_the_whole_record_says(
     assert "request" not in str(last.sentences)
     assert last.rungs
     assert all(entry["trialId"] for rung in last.rungs for entry in rung["entries"])
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_page_has_the_best_trials_of_each_rung(database: Database, name: str) -> None:
+    recorded = Recorded(database, SEARCHERS[name])
+    recorded.until(len(recorded.decisions))
+    with database.read() as session:
+        whole = seen(session, FollowedSearches()).rungs
+        some = seen(session, FollowedSearches(), trials=3)
+        none = seen(session, FollowedSearches(), trials=0)
+    assert max(rung["results"] for rung in whole) > 3
+    assert all(len(rung["entries"]) == rung["results"] for rung in whole)
+    assert some.rungs == [rung | {"entries": rung["entries"][:3]} for rung in whole]
+    assert none.rungs == [rung | {"entries": []} for rung in whole]
+
+
+def test_ids_of_those_who_are_not_shown_are_not_read(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_searches, "_FEW", 10**6)  # each is asked for by its name
+    recorded = Recorded(database, SEARCHERS["async_halving"])
+    recorded.until(len(recorded.decisions))
+    with database.read() as session, asked_of(session) as asked:
+        seen(session, FollowedSearches(), trials=1)
+    named = [parameters for statement, parameters in asked if "trials.request_id IN" in statement]
+    assert named
+    # the best of each rung, and those that the last ten decisions are about
+    assert sum(map(len, named)) < 20
 
 
 def cannot(*_: Any) -> Decision:

@@ -363,9 +363,34 @@ def test_rungs_are_saved_with_who_stands_where(admin: Visitor, cluster: Embedded
     assert len(rows) == rungs.count()
     assert [row["trial"] for row in rows] == [text.rstrip("↑") for text in rungs.all_inner_texts()]
     assert {"stopped", "finished"} < {row["outcome"] for row in rows}
-    drawing = ElementTree.fromstring(saved(page, "save rungs as SVG"))
-    texts = [each.text for each in drawing.iter(f"{SVG}text")]
+    texts = texts_of(saved(page, "save rungs as SVG"))
     assert all(text in texts for text in rungs.all_inner_texts())
+
+
+def test_all_trials_of_long_rungs_are_shown_when_asked_for(admin: Visitor) -> None:
+    """At first the best 100 of each rung: here the best two, as the search is a small one."""
+    page = admin.page
+    page.route(
+        re.compile("/search.*trials=100$"),
+        lambda route: route.continue_(url=route.request.url.replace("trials=100", "trials=2")),
+    )
+    page.goto("/det/experiments/1/search")
+    rungs = page.locator(".rung .cells a")
+    cut = page.get_by_text(re.compile(r"\d+ results, the best 2$"))
+    expect(cut.first).to_be_visible()
+    best = rungs.all_inner_texts()
+    rows = list(csv.DictReader(io.StringIO(saved(page, "save rungs as CSV"))))
+    assert [row["trial"] for row in rows] == [text.rstrip("↑") for text in best]
+    assert any(text and text.endswith(", the best 2") for text in texts_of(saved(page, "save rungs as SVG")))
+    page.get_by_role("button", name="Show all trials of each rung").click()
+    expect(cut).to_have_count(0)
+    expect(page.get_by_role("button", name="Show all trials of each rung")).to_have_count(0)
+    assert rungs.count() > len(best)
+    assert page.locator(".rung").first.locator(".cells a").all_inner_texts()[:2] == best[:2]
+
+
+def texts_of(drawing: str) -> list[str | None]:
+    return [each.text for each in ElementTree.fromstring(drawing).iter(f"{SVG}text")]
 
 
 def plotted(page: Page, **changes: Any) -> tuple[str, Any]:

@@ -131,9 +131,9 @@ class Brackets(Method):
         bracket = self._bracket(request_id)
         return bracket.number, bracket.rung_of[request_id]
 
-    def rungs(self) -> list[RungView]:
-        """All rungs, bracket by bracket."""
-        return [view for bracket in self.brackets for view in bracket.views()]
+    def rungs(self, most: int | None = None) -> list[RungView]:
+        """All rungs, bracket by bracket, with at most `most` of the trials of each."""
+        return [view for bracket in self.brackets for view in bracket.views(most)]
 
     def _bracket(self, request_id: str) -> Bracket:
         return next(bracket for bracket in self.brackets if request_id in bracket.rung_of)

@@ -104,8 +104,9 @@ class RungView(BaseModel):
         bracket: Number of its bracket, from 0.
         rung: Number within the bracket, from 0.
         length: Where trials are compared.
-        entries: (request id, metric, whether it went on to the next rung), best first; NaN is the metric of a trial
-            that failed.
+        results: How many trials have one here.
+        entries: (request id, metric, whether it went on to the next rung), best first: of all of them, or of as many as
+            were asked for. NaN is the metric of a trial that failed.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
@@ -113,6 +114,7 @@ class RungView(BaseModel):
     bracket: int
     rung: int
     length: int
+    results: int
     entries: list[tuple[str, MetricValue, bool]]
 
 
@@ -442,8 +444,8 @@ class Method(State):
         """(bracket, rung) of a trial."""
         return None, None
 
-    def rungs(self) -> list[RungView]:
-        """All rungs, bracket by bracket."""
+    def rungs(self, most: int | None = None) -> list[RungView]:
+        """All rungs, bracket by bracket, with at most `most` of the trials of each."""
         return []
 
 

@@ -1,7 +1,9 @@
 """Why a search did what it did, in sentences, from its recorded decisions alone."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from workflows.searchers.base import State
@@ -300,16 +302,19 @@ def _waits_for(standing: Summary, name: TrialName) -> str:
             "every trial failed" if shutdown.failure else "every trial was canceled" if shutdown.cancel else "completed"
         )
         return f"the search is over since decision {number}: {how}"
-    waited = ["the sampler's answer"] if standing.question is not None else []
+    sampler = ["the sampler's answer"] if standing.question is not None else []
     results = {r: trial for r, trial in standing.open.items() if _owes(trial)}
-    waited += [
-        f"the result of {name(r)}" + ("" if trial.length is None else f" at {trial.length}")
-        for r, trial in results.items()
-    ]
     ending = [r for r, trial in standing.open.items() if trial.is_told_to_end and r not in results]
-    waited += [f"the end of {name(r)}" for r in ending]
-    more = f" and {len(waited) - _MOST_NAMES} more" if len(waited) > _MOST_NAMES else ""
-    return f"waits for {', '.join(waited[:_MOST_NAMES]) or 'nothing'}{more}"
+    waited = chain(
+        sampler,
+        (
+            f"the result of {name(r)}" + ("" if trial.length is None else f" at {trial.length}")
+            for r, trial in results.items()
+        ),
+        (f"the end of {name(r)}" for r in ending),
+    )
+    named = ", ".join(islice(waited, _MOST_NAMES)) or "nothing"
+    return f"waits for {named}{_more(len(sampler) + len(results) + len(ending))}"
 
 
 def _owes(trial: _TrialStanding) -> bool:
@@ -318,15 +323,18 @@ def _owes(trial: _TrialStanding) -> bool:
 
 
 def _last(decision: Decision, name: TrialName, metric: str) -> str:
-    done = [_done(action, name) for action in decision.actions]
-    texts = [text for text in done if text]
-    more = f" and {len(texts) - _MOST_NAMES} more" if len(texts) > _MOST_NAMES else ""
     event = decision.event
     metrics = event.metrics if isinstance(event, ValidationReported) else {}
     value = metrics.get(metric) if isinstance(event, ValidationReported) else getattr(event, "metric", None)
     result = "" if value is None else f" ({metric} {_short(value)})"
-    what = ", ".join(texts[:_MOST_NAMES]) or "compared, nothing to do"
-    return f"decided last (decision {decision.number}): {_happened(event, name)}{result}: {what}{more}"
+    done = [_done(action, name) for action in decision.actions[:_MOST_NAMES]]
+    what = f"{', '.join(done)}{_more(len(decision.actions))}" if done else "compared, nothing to do"
+    return f"decided last (decision {decision.number}): {_happened(event, name)}{result}: {what}"
+
+
+def _more(count: int) -> str:
+    """How many are not named."""
+    return f" and {count - _MOST_NAMES} more" if count > _MOST_NAMES else ""
 
 
 def _done(action: Any, name: TrialName) -> str:
@@ -342,8 +350,8 @@ def _done(action: Any, name: TrialName) -> str:
 def _rungs(standing: Summary) -> Iterator[str]:
     for (bracket, rung), outcomes in sorted(standing.rungs.items()):
         latest = standing.latest[bracket, rung]
-        counts = {text: sum(o is outcome for o in outcomes.values()) for outcome, text in _IN_A_RUNG.items()}
-        texts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
+        counts = Counter(outcomes.values())
+        texts = ", ".join(f"{counts[outcome]} {text}" for outcome, text in _IN_A_RUNG.items() if counts[outcome])
         results = f"{len(outcomes)} result{'s' * (len(outcomes) != 1)}"
         yield f"bracket {bracket}, rung {rung} (length {latest.length}): {results}, {texts}{_rule(latest)}"
 

@@ -237,14 +237,15 @@ class Bracket(State):
             share = max(share, (self.done - self.invalid) / self.max_trials)
         return share
 
-    def views(self) -> list[RungView]:
-        """The rungs for people."""
+    def views(self, most: int | None = None) -> list[RungView]:
+        """The rungs for people, with at most `most` of the trials of each."""
         return [
             RungView(
                 bracket=self.number,
                 rung=index,
                 length=rung.length,
-                entries=[(e.request_id, e.metric, self.went_on(e, index)) for e in rung.entries],
+                results=len(rung.entries),
+                entries=[(e.request_id, e.metric, self.went_on(e, index)) for e in rung.entries[:most]],
             )
             for index, rung in enumerate(self.rungs)
         ]

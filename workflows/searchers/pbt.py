@@ -189,14 +189,15 @@ class PopulationBasedTraining(Method):
         """(0, round) of a trial: there is one bracket."""
         return 0, self.round_of[request_id]
 
-    def rungs(self) -> list[RungView]:
-        """The rounds that are over."""
+    def rungs(self, most: int | None = None) -> list[RungView]:
+        """The rounds that are over, with at most `most` of the trials of each."""
         return [
             RungView(
                 bracket=0,
                 rung=number,
                 length=(number + 1) * self.length_per_round,
-                entries=[(result.request_id, result.metric, result.goes_on) for result in results],
+                results=len(results),
+                entries=[(result.request_id, result.metric, result.goes_on) for result in results[:most]],
             )
             for number, results in enumerate(self.results)
         ]

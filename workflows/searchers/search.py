@@ -209,9 +209,12 @@ class Search(State):
             exit_reason=trial.exit_reason,
         )
 
-    def rungs(self) -> list[RungView]:
-        """All rungs, bracket by bracket; empty for methods without rungs."""
-        return self.method.rungs()
+    def rungs(self, most: int | None = None) -> list[RungView]:
+        """All rungs, bracket by bracket, with at most `most` of the trials of each, the best ones first.
+
+        Empty for methods without rungs.
+        """
+        return self.method.rungs(most)
 
     def queue(self) -> list[QueuedEvent]:
         """The events that the program of a custom search has not answered; none for other methods."""

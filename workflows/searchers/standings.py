@@ -70,6 +70,7 @@ class Standing:
             "rung": self.view.rung,
             "length": self.view.length,
             "threshold": word(self.threshold),
+            "results": self.view.results,
             "entries": [
                 {
                     "trialId": numbers.get(request_id),
@@ -109,7 +110,7 @@ def reported(event: Event, metric: str) -> float | None:
 def action_words(decision: Decision, name: Callable[[str], str]) -> str:
     """What was done, the same for several trials in one: `create trial 1, trial 2; train trial 1, trial 2 to 4`."""
     return "; ".join(
-        f"{verb}{f' {_first(found)}' if found else ''}{suffix}" for verb, suffix, found in _actions(decision, name)
+        f"{verb}{f' {_first(found, name)}' if found else ''}{suffix}" for verb, suffix, found in _actions(decision)
     )
 
 
@@ -118,7 +119,7 @@ def word(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else "NaN" if math.isnan(value) else str(value)
 
 
-def _actions(decision: Decision, name: Callable[[str], str]) -> Iterator[tuple[str, str, list[str]]]:
+def _actions(decision: Decision) -> Iterator[tuple[str, str, list[str]]]:
     trials: dict[tuple[str, str], list[str]] = {}
     for action in decision.actions:
         fields: Any = action
@@ -126,11 +127,11 @@ def _actions(decision: Decision, name: Callable[[str], str]) -> Iterator[tuple[s
         request_id = getattr(fields, "request_id", None)
         verb = _VERBS.get(fields.kind, str(fields.kind))
         found = trials.setdefault((verb, "" if length is None else f" to {length}"), [])
-        found += [] if request_id is None else [name(request_id)]
+        found += [] if request_id is None else [request_id]
     for (verb, suffix), found in trials.items():
         yield verb, suffix, found
 
 
-def _first(found: Sequence[str]) -> str:
+def _first(found: Sequence[str], name: Callable[[str], str]) -> str:
     more = len(found) - _MOST_NAMES
-    return ", ".join(found[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(name, found[:_MOST_NAMES])) + (f" and {more} more" if more > 0 else "")

@@ -21,7 +21,8 @@ async def test_search_is_shown_after_any_of_its_decisions(api: Served) -> None:
     assert (decision["number"], decision["event"]) == (1, "started")
     assert decision["actions"].startswith("create trial ")
     assert now["sentences"][0].startswith("waits for ")
-    assert now["rungs"] == [] or all(rung["entries"] == [] for rung in now["rungs"])
+    assert now["rungs"]
+    assert all((rung["results"], rung["entries"]) == (0, []) for rung in now["rungs"])
     trials = (await user.get(f"/api/v1/experiments/{number}/trials"))["trials"]
     told = await user.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/decisions")
     assert told["sentences"][0].startswith("decision 1: created: ")
@@ -33,6 +34,8 @@ async def test_decision_that_is_not_there_is_refused(api: Served) -> None:
     path = f"/api/v1/undeterred/experiments/{number}/search"
     assert "at: 2: the search of experiment" in await user.refused(400, "GET", path, params={"at": 2})
     assert "at" in await user.refused(400, "GET", path, params={"at": -1})
+    assert "trials" in await user.refused(400, "GET", path, params={"trials": -1})
+    assert "trials" in await user.refused(400, "GET", path, params={"trials": 10**7})
 
 
 async def planned(user: Caller, config: Any, **more: Any) -> Any:

@@ -4,7 +4,7 @@ import { useGet, useRested } from "./data.js";
 import { exact, metric } from "./format.js";
 import { setQuery, useLocation } from "./router.js";
 import { Load } from "./ui.js";
-import { Rungs } from "./searchview.js";
+import { Rungs, searchAt } from "./searchview.js";
 
 /** @param {{experiments: any[]}} props two of them */
 export function ByDecision({ experiments }) {
@@ -16,7 +16,7 @@ export function ByDecision({ experiments }) {
   useEffect(() => {
     if (rested !== at) setQuery({ at: rested ? String(rested) : "" });
   }, [rested]);
-  const searches = experiments.map((e) => useGet(`undeterred/experiments/${e.id}/search?at=0&most=1`, [`experiment:${e.id}`]));
+  const searches = experiments.map((e) => useGet(searchAt(e.id, 0, 1, false), [`experiment:${e.id}`]));
   const counts = searches.map((each) => each.data?.count);
   const failed = searches.find((each) => each.error && !each.data);
   return html`<${Load} of=${failed ?? { data: counts.every((count) => count !== undefined) ? counts : undefined, error: null }}>${() => {
@@ -33,7 +33,8 @@ export function ByDecision({ experiments }) {
 
 /** One of them. @param {{e: any, at: number, count: number, wanted: number}} props `wanted`: what the other one is at, maybe beyond its end */
 function After({ e, at, count, wanted }) {
-  const view = useGet(count ? `undeterred/experiments/${e.id}/search?at=${at}&most=1` : null);
+  const [every, setEvery] = useState(false);
+  const view = useGet(count ? searchAt(e.id, at, 1, every) : null);
   const [last, setLast] = useState(/** @type {any} */ (undefined));
   useEffect(() => {
     if (view.data) setLast(view.data);
@@ -46,6 +47,6 @@ function After({ e, at, count, wanted }) {
       return html`<div class="stack tight"><dl class="facts"><dt>Decision</dt><dd>${decision.number}, <time datetime=${decision.time}>${exact(decision.time)}</time></dd><dt>What happened</dt><dd>${decision.event}${decision.trialId ? html`, <a href="/det/trials/${decision.trialId}">trial ${decision.trialId}</a>` : ""}${decision.value === null ? "" : `, ${s.metric} ${metric(decision.value)}`}</dd>
         <dt>What was done</dt><dd>${decision.error || decision.actions || "nothing"}</dd></dl>
         <ul class="why">${[...decision.sentences, ...s.sentences].map((/** @type {string} */ text) => html`<li key=${text}>${text}</li>`)}</ul>
-        ${s.rungs.length > 0 && html`<${Rungs} rungs=${s.rungs} metricName=${s.metric} name="rungs of ${e.id}" />`}</div>`;
+        ${s.rungs.length > 0 && html`<${Rungs} rungs=${s.rungs} metricName=${s.metric} name="rungs of ${e.id}" onEvery=${() => setEvery(true)} />`}</div>`;
     }}</${Load}></section>`;
 }

@@ -11,6 +11,11 @@ import { Empty, Load, Table } from "./ui.js";
 import { Fork } from "./experimentdialogs.js";
 
 const SHOWN = 60;
+/** So many trials of each rung are shown at first, and all when asked for: thousands are as many links. */
+const [BEST, EVERY] = [100, 1_000_000];
+
+/** Where a search after a decision is read. @param {number} id of its experiment @param {number} at @param {number} most decisions to tell of @param {boolean} every with all trials of each rung */
+export const searchAt = (id, at, most, every) => `undeterred/experiments/${id}/search?at=${at}&most=${most}&trials=${every ? EVERY : BEST}`;
 const OUTCOMES = /** @type {Record<string, string>} */ ({ goes_on: "on", promoted: "on", finished: "top", stopped: "stop", failed: "fail", replaced: "stop" });
 
 /** @param {{e: any}} props */
@@ -21,7 +26,8 @@ export function Search({ e }) {
   useEffect(() => setMoved(at), [at]);
   const rested = useRested(moved, 60);
   const [fork, setFork] = useState(false);
-  const view = useGet(`undeterred/experiments/${e.id}/search?at=${rested}&most=${SHOWN}`, rested ? [] : [`experiment:${e.id}`]);
+  const [every, setEvery] = useState(false);
+  const view = useGet(searchAt(e.id, rested, SHOWN, every), rested ? [] : [`experiment:${e.id}`]);
   useEffect(() => {
     if (rested !== at) setQuery({ at: rested ? String(rested) : "" });
   }, [rested]);
@@ -39,7 +45,7 @@ export function Search({ e }) {
           <button aria-pressed=${rested === 0} onClick=${() => setMoved(0)}>Now</button>${may("CREATE_EXPERIMENT", e.workspaceId) && html`<button onClick=${() => setFork(true)}>Fork here</button>`}</div></div>
         <input type="range" min="1" max=${s.count} value=${moved || s.count} aria-label="decision" onInput=${(/** @type {any} */ event) => setMoved(Number(event.target.value) >= s.count ? 0 : Number(event.target.value))} />
         <ul class="why">${s.sentences.map((/** @type {string} */ text) => html`<li key=${text}>${text}</li>`)}</ul></section>
-      ${s.rungs.length > 0 && html`<section class="card" aria-label="rungs"><h2>Rungs</h2><${Rungs} rungs=${s.rungs} metricName=${s.metric} /></section>`}
+      ${s.rungs.length > 0 && html`<section class="card" aria-label="rungs"><h2>Rungs</h2><${Rungs} rungs=${s.rungs} metricName=${s.metric} onEvery=${() => setEvery(true)} /></section>`}
       <${Table} label="decisions" rows=${s.decisions} id=${(/** @type {any} */ d) => d.number} columns=${[
         { key: "n", title: "Decision", num: true, cell: (/** @type {any} */ d) => html`<button class="small" aria-pressed=${d.number === s.at} onClick=${() => setMoved(d.number)}>${d.number}</button>` },
         { key: "time", title: "Time", cell: (/** @type {any} */ d) => html`<time datetime=${d.time} title=${exact(d.time)}>${clock(d.time)}</time>` },
@@ -62,6 +68,9 @@ const LOOKS = {
 };
 const [CELL, CELLS, LEFT, RIGHT] = [32, 20, 150, 110];
 
+/** How many results a rung has, and how many of them are shown. @param {any} rung */
+const results = (rung) => `${many(rung.results, "result")}${rung.entries.length < rung.results ? `, the best ${rung.entries.length}` : ""}`;
+
 /** Rungs as a drawing: as many rows as the cells of each need. @param {any[]} rungs @param {string} metricName @returns {import("./svg.js").Drawing} */
 export function drawnRungs(rungs, metricName) {
   const width = LEFT + CELLS * CELL + RIGHT;
@@ -72,7 +81,7 @@ export function drawnRungs(rungs, metricName) {
     y += Math.max(34, rows * 26) + 12;
     return [
       words(0, top + 13, `bracket ${rung.bracket}, rung ${rung.rung}`, { "font-weight": 600, "font-size": 12, fill: colour("--ink") }),
-      words(0, top + 29, `at ${rung.length}: ${many(rung.entries.length, "result")}`),
+      words(0, top + 29, `at ${rung.length}: ${results(rung)}`),
       ...rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => {
         const look = LOOKS[OUTCOMES[entry.outcome] ?? ""];
         const [left, up] = [LEFT + (i % CELLS) * CELL, top + Math.floor(i / CELLS) * 26];
@@ -86,16 +95,16 @@ export function drawnRungs(rungs, metricName) {
   return { body, width, height: y, title: "Rungs", about: `Trials of each rung by ${metricName}, the best first; ↑ went on`, keys: Object.entries(LOOKS).filter(([kind]) => present.has(kind)).map(([, look]) => look) };
 }
 
-/** @param {{rungs: any[], metricName: string, name?: string}} props `name`: of what is saved */
-export function Rungs({ rungs, metricName, name = "rungs" }) {
+/** @param {{rungs: any[], metricName: string, name?: string, onEvery: () => void}} props `name`: of what is saved; `onEvery`: all trials of each rung are wanted */
+export function Rungs({ rungs, metricName, name = "rungs", onEvery }) {
   const rows = rungs.flatMap((rung) => rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => [rung.bracket, rung.rung, rung.length, i + 1, entry.trialId, entry.metric, (entry.outcome ?? "not compared").replaceAll("_", " "), rung.threshold]));
   return html`<div class="rungs">${rungs.map((rung) => html`<div class="rung" key="${rung.bracket}.${rung.rung}">
-    <div><strong>bracket ${rung.bracket}, rung ${rung.rung}</strong><div class="muted">at ${rung.length}: ${rung.entries.length} results</div></div>
+    <div><strong>bracket ${rung.bracket}, rung ${rung.rung}</strong><div class="muted">at ${rung.length}: ${results(rung)}</div></div>
     <div class="cells">${rung.entries.map((/** @type {any} */ entry, /** @type {number} */ i) => html`<a key=${entry.requestId} class=${OUTCOMES[entry.outcome] ?? ""} href=${entry.trialId ? `/det/trials/${entry.trialId}` : null}
-      title="trial ${entry.trialId}: ${metricName} ${metric(entry.metric)}, place ${i + 1} of ${rung.entries.length}, ${(entry.outcome ?? "not compared").replaceAll("_", " ")}">${entry.trialId}${entry.wentOn ? "↑" : ""}</a>`)}</div>
+      title="trial ${entry.trialId}: ${metricName} ${metric(entry.metric)}, place ${i + 1} of ${rung.results}, ${(entry.outcome ?? "not compared").replaceAll("_", " ")}">${entry.trialId}${entry.wentOn ? "↑" : ""}</a>`)}</div>
     <div class="num"><span class="muted">threshold</span> ${metric(rung.threshold)}</div></div>`)}
     <p class="muted row tight"><span class="cells"><span class="cell">7↑</span></span> went on; dashed: stopped; best first, by ${metricName}</p>
-    <div class="row"><${Saves} name=${name} draw=${() => drawnRungs(rungs, metricName)} table=${() => [["bracket", "rung", "length", "place", "trial", metricName, "outcome", "threshold"], Array.from({ length: 8 }, (_, k) => rows.map((row) => row[k]))]} /></div></div>`;
+    <div class="row">${rungs.some((rung) => rung.entries.length < rung.results) && html`<button class="small" onClick=${onEvery}>Show all trials of each rung</button>`}<${Saves} name=${name} draw=${() => drawnRungs(rungs, metricName)} table=${() => [["bracket", "rung", "length", "place", "trial", metricName, "outcome", "threshold"], Array.from({ length: 8 }, (_, k) => rows.map((row) => row[k]))]} /></div></div>`;
 }
 
 /** @param {string} workflow */
