@@ -21,16 +21,16 @@ from tests.kit.servers import temporal_server
 from workers.versioning import deployment, take_over
 from workflows import names
 from workflows.converter import CONVERTER
-from workflows.messages import AllocationNotice, Assignment, PoolRun
+from workflows.messages import AgentSeen, AllocationNotice, Assignment, JobClaim, PoolRun
 from workflows.resource_pool import ResourcePool
 from workflows.scheduling.decide import decide
-from workflows.scheduling.model import PoolSnapshot, Request
+from workflows.scheduling.model import Claim, PoolSnapshot, Request
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.settings import PoolSettings
 
 _SIZES = (1_250, 5_000, 10_000)  # agents of eight slots
 _WAITING = 5_000
-_RUNS = 5
+_RUNS, _AT_ONCE = 5, 100
 _HOLDERS, _CYCLES = 40, 10
 
 
@@ -40,6 +40,14 @@ def figures() -> Iterator[Figure]:
         yield Figure(
             f"a decision of a full pool of {agents:,} agents with 8 slots, {_WAITING:,} requests wait",
             _decisions_ms(agents), "ms", note="by priority; processor time",
+        )  # fmt: skip
+        yield Figure(
+            f"{_AT_ONCE} of {agents:,} agents of this pool fall silent at once, each", [_silent_ms(agents)], "ms",
+            note="processor time",
+        )  # fmt: skip
+        yield Figure(
+            f"the priority of {_AT_ONCE} jobs changes at once in a pool of {agents:,} agents, each", [_claims_ms(agents)],
+            "ms", note="processor time",
         )  # fmt: skip
         yield Figure(
             f"state of this pool's workflow as it continues as new, compressed, {agents:,} agents",
@@ -76,6 +84,28 @@ def _decisions_ms(agents: int) -> list[float]:
         decide(pool)
         found.append((time.process_time() - start) * 1000)
     return found[1:]
+
+
+def _silent_ms(agents: int) -> float:
+    """What was held there is found, and that it can go on elsewhere; as when a switch fails."""
+    pool = ResourcePool(PoolRun(name="bench", snapshot=_full(agents).snapshot))
+    start = time.process_time()
+    for number in range(_AT_ONCE):
+        name = f"a{number}"
+        pool.agent_lost(AgentSeen(agent_id=name, pool="bench", slots=agent(name)))
+    return (time.process_time() - start) * 1000 / _AT_ONCE
+
+
+def _claims_ms(agents: int) -> float:
+    """With the next decision, which ranks all anew."""
+    scheduler = _full(agents)
+    jobs = list(dict.fromkeys(request.job_id for request in scheduler.snapshot.queue.values()))
+    pool = ResourcePool(PoolRun(name="bench", snapshot=scheduler.snapshot))
+    start = time.process_time()
+    for job in jobs[:_AT_ONCE]:
+        pool.job_claim(JobClaim(job_id=job, claim=Claim(priority=50)))
+    pool.take_up_claims()
+    return (time.process_time() - start) * 1000 / _AT_ONCE
 
 
 async def _allocations_a_second(agents: int) -> float:

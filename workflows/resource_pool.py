@@ -81,10 +81,13 @@ class ResourcePool:
     def __init__(self, run: PoolRun) -> None:
         self._run = run
         self._pool = Pool(run.snapshot, run.settings)
+        for agent_id in run.silent:
+            self._pool.lose(agent_id)
         self._dirty = True
         self._of_hosts: list[_Message] = []  # what became of an agent
         self._refused: list[_Message] = []
         self._preempted: list[_Message] = []
+        self._claimed: dict[str, Claim] = {}  # changed since the last decision, by job
         self._demand: Demand | None = None  # as last sent to the Autoscaler workflow
         self._asking: set[str] = set()  # allocations that an `ask` is being answered about
         self._again: list[str] = []  # allocations whose holder asks for what it was granted
@@ -111,6 +114,7 @@ class ResourcePool:
                 reason = f"log policies excluded every agent of pool `{self._run.name}` that could hold {slots}"
                 self._refused.append(("refused", request.holder, _notice(request, reason)))
             await self._send_all(self._refused)
+            self.take_up_claims()
             decision = decide(self._pool)
             self._round += 1
             # an `ask` answers by itself, as soon as this waits for anything
@@ -137,6 +141,7 @@ class ResourcePool:
                 calm = -1
                 await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._dirty)
                 if self._is_all_told() and workflow.all_handlers_finished():
+                    self.take_up_claims()
                     workflow.continue_as_new(self._run)  # which begins with a decision about what came meanwhile
 
     # -- from holders --------------------------------------------------------------------------------------------------
@@ -198,6 +203,7 @@ class ResourcePool:
         self._run.lost.pop(seen.agent_id, None)
         if seen.agent_id in self._run.silent:
             self._run.silent.remove(seen.agent_id)
+            self._pool.find(seen.agent_id)
             self._notify_held(seen.agent_id, "agent_back")
         for silent in list(self._run.silent):
             self._give_up(silent)
@@ -222,6 +228,7 @@ class ResourcePool:
         """
         if seen.agent_id not in self._run.silent and seen.agent_id in self._pool.snapshot.agents:
             self._run.silent.append(seen.agent_id)
+            self._pool.lose(seen.agent_id)
             self._notify_held(seen.agent_id, "agent_silent")
         self._give_up(seen.agent_id, all_of_them=seen.is_gone)
         self._dirty = True
@@ -284,6 +291,7 @@ class ResourcePool:
             known.get(anchor.job_id, anchor.claim),
             is_ahead=move.is_ahead,
             now=workflow.time_ns(),
+            changed=self._claimed,
         )
         self._claim(job.job_id, claim)
         return claim
@@ -304,17 +312,14 @@ class ResourcePool:
 
     # -- agents that fell silent -----------------------------------------------------------------------------------
 
-    def _held_on(self, agent_id: str) -> list[Grant]:
-        grants = self._pool.snapshot.grants.values()
-        return [grant for grant in grants if any(place.agent_id == agent_id for place in grant.placements)]
-
     def _notify_held(self, agent_id: str, signal: str) -> None:
-        self._of_hosts += [(signal, grant.request.holder, _notice(grant.request)) for grant in self._held_on(agent_id)]
+        held = self._pool.grants_on(agent_id)
+        self._of_hosts += [(signal, grant.request.holder, _notice(grant.request)) for grant in held]
 
     def _give_up(self, agent_id: str, *, all_of_them: bool = False) -> None:
         """What was held on a silent agent and can be held elsewhere is no more; with the last of it the agent goes."""
-        held = self._held_on(agent_id)
-        given_up = [grant for grant in held if all_of_them or self._pool.could_go_on(grant.request, self._run.silent)]
+        held = self._pool.grants_on(agent_id)
+        given_up = [grant for grant in held if all_of_them or self._pool.could_go_on(grant.request)]
         for grant in given_up:
             self._pool.release(grant.request.allocation_id)
             self._of_hosts.append(("agent_lost", grant.request.holder, _notice(grant.request)))
@@ -415,9 +420,14 @@ class ResourcePool:
         self._run.most_claims = max(MOST_CLAIMS, 2 * len(self._run.claims))
 
     def _claim(self, job_id: str, claim: Claim) -> None:
-        self._run.claims[job_id] = claim
-        self._pool.claim(job_id, claim)
+        self._run.claims[job_id] = self._claimed[job_id] = claim
         self._dirty = True
+
+    def take_up_claims(self) -> None:
+        """Together: each time all who wait are ranked anew, and a user may change hundreds of jobs at once."""
+        if self._claimed:
+            self._pool.claim(self._claimed)
+            self._claimed.clear()
 
     def _in_service(self, agent: AgentSlots) -> AgentSlots:
         service = self._run.services.get(agent.agent_id, AgentService(agent_id=agent.agent_id))
@@ -425,10 +435,12 @@ class ResourcePool:
         return agent.model_copy(update={"is_enabled": service.is_enabled, "disabled_slots": closed})
 
     def _give_back(self, allocation_id: str) -> None:
+        grant = self._pool.snapshot.grants.get(allocation_id)
         if self._pool.release(allocation_id):
             self._dirty = True
-            for silent in list(self._run.silent):
-                self._give_up(silent)  # it may have been the last one there
+            for agent_id in dict.fromkeys(place.agent_id for place in grant.placements) if grant else ():
+                if agent_id in self._run.silent:
+                    self._give_up(agent_id)  # it may have been the last one there
 
     def _is_all_told(self) -> bool:
         """Whether nothing waits to be sent that the next run would not know."""

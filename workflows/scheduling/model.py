@@ -9,8 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_serializer
 from workflows.config.resources import Closeness
 from workflows.scheduling.topology import Topology
 
-#: All of a request that decides whether it fits somewhere.
-Shape = tuple[int, bool, Closeness | None, tuple[str, ...]]
+
+class Shape(NamedTuple):
+    """All of a request that decides whether it fits somewhere."""
+
+    slots: int
+    is_single_node: bool
+    closeness: Closeness | None
+    excluded_agents: tuple[str, ...]
 
 
 class Placement(BaseModel):
@@ -64,7 +70,7 @@ class Request(BaseModel):
     @property
     def shape(self) -> Shape:
         """All that decides whether it fits somewhere."""
-        return self.slots, self.is_single_node, self.closeness, self.excluded_agents
+        return Shape(self.slots, self.is_single_node, self.closeness, self.excluded_agents)
 
 
 class Kind(NamedTuple):

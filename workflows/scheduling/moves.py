@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from workflows.scheduling.model import Claim
 from workflows.scheduling.pool import Pool
-from workflows.scheduling.rank import priority_of
 
 
-def moved(pool: Pool, job_id: str, claim: Claim, anchor_id: str, anchor: Claim, *, is_ahead: bool, now: int) -> Claim:
+def moved(
+    pool: Pool,
+    job_id: str,
+    claim: Claim,
+    anchor_id: str,
+    anchor: Claim,
+    *,
+    is_ahead: bool,
+    now: int,
+    changed: Mapping[str, Claim],
+) -> Claim:
     """The claim of a job that is placed just before or behind another one.
 
     It takes the other one's priority, and a position halfway to that one's neighbour; the end of the queue is `now`.
@@ -20,17 +31,19 @@ def moved(pool: Pool, job_id: str, claim: Claim, anchor_id: str, anchor: Claim, 
         anchor: what that one claims.
         is_ahead: whether it goes before it.
         now: ns since 1970.
+        changed: claims that the pool has yet to take up, by job.
     """
     if job_id == anchor_id:
         return claim
     settings = pool.settings
     priority = anchor.priority or settings.default_priority
     requests = [*pool.snapshot.queue.values(), *(grant.request for grant in pool.snapshot.grants.values())]
+    claims = {request.job_id: changed.get(request.job_id, request.claim) for request in requests}
     positions = sorted(
         {
-            request.claim.position
-            for request in requests
-            if request.job_id not in (job_id, anchor_id) and priority_of(request, settings) == priority
+            other.position
+            for name, other in claims.items()
+            if name not in (job_id, anchor_id) and (other.priority or settings.default_priority) == priority
         }
     )
     own = anchor.position

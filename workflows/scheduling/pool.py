@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from workflows.scheduling.model import (
@@ -41,11 +41,15 @@ class Pool:
         self.settings = settings or PoolSettings()
         self._line_up()
         self._held = Counter[str]()
+        self._held_on: dict[str, dict[str, None]] = {}  # allocations by agent, in the order in which they were granted
         for grant in snapshot.grants.values():
-            self._held[grant.request.job_id] += grant.request.slots
+            self._note_grant(grant)
         self._room: Room | None = None
         self._idle: Room | None = None
         self._fits_idle: dict[Shape, bool] = {}
+        self._out_of_reach: set[str] = set()
+        self._rest: Room | None = None  # all idle, without those out of reach
+        self._fits_rest: dict[Shape, bool] = {}
 
     # -- what changes it -----------------------------------------------------------------------------------------------
 
@@ -54,6 +58,8 @@ class Pool:
         self.settings = settings
         self._line_up()
         self._forget_room()
+        self._rest = None
+        self._fits_rest.clear()
 
     def ask(self, request: Request) -> bool:
         """Queue a request. False if it is known already."""
@@ -68,8 +74,7 @@ class Pool:
         """The request is over, or no longer wanted. False if it is not known."""
         grant = self.snapshot.grants.pop(allocation_id, None)
         if grant is not None:
-            self.holders.remove(allocation_id)
-            self._held[grant.request.job_id] -= grant.request.slots
+            self._forget_grant(grant)
             if self._room is not None:
                 self._room.give(grant.placements)
             return True
@@ -85,15 +90,16 @@ class Pool:
         if not self.kinds[kind]:
             del self.kinds[kind]
 
-    def claim(self, job_id: str, claim: Claim) -> None:
-        """What a job may ask for has changed, also for what it asks and holds already."""
+    def claim(self, claims: Mapping[str, Claim]) -> None:
+        """What jobs may ask for has changed, by their ids, also for what they ask and hold already."""
         snapshot = self.snapshot
         for request in snapshot.queue.values():
-            if request.job_id == job_id:
+            if request.job_id in claims:
+                claim = claims[request.job_id]
                 snapshot.queue[request.allocation_id] = request.model_copy(update={"claim": claim})
         for grant in snapshot.grants.values():
-            if grant.request.job_id == job_id:
-                grant.request = grant.request.model_copy(update={"claim": claim})
+            if grant.request.job_id in claims:
+                grant.request = grant.request.model_copy(update={"claim": claims[grant.request.job_id]})
         self._line_up()
 
     def put_agent(self, agent: AgentSlots) -> None:
@@ -102,6 +108,7 @@ class Pool:
             agent = agent.model_copy(update={"slot_ids": self._counted(agent)})
         self.snapshot.agents[agent.agent_id] = agent
         self._forget_room()
+        self._say_rest(agent.agent_id)
 
     def _counted(self, agent: AgentSlots) -> tuple[int, ...]:
         """Ids for the slots of a cluster: those that are held come first, as ids only count there.
@@ -122,24 +129,55 @@ class Pool:
     def remove_agent(self, agent_id: str) -> list[Grant]:
         """An agent is gone, and with it what ran there: these grants are no more."""
         self.snapshot.agents.pop(agent_id, None)
-        gone = [
-            grant
-            for grant in self.snapshot.grants.values()
-            if any(place.agent_id == agent_id for place in grant.placements)
-        ]
+        gone = self.grants_on(agent_id)
         for grant in gone:
             del self.snapshot.grants[grant.request.allocation_id]
-            self.holders.remove(grant.request.allocation_id)
-            self._held[grant.request.job_id] -= grant.request.slots
+            self._forget_grant(grant)
         self._forget_room()
+        self._out_of_reach.discard(agent_id)
+        self._say_rest(agent_id)
         return gone
+
+    def lose(self, agent_id: str) -> None:
+        """An agent is out of reach for so long that what it holds is to go on elsewhere, if it can."""
+        self._out_of_reach.add(agent_id)
+        self._say_rest(agent_id)
+
+    def find(self, agent_id: str) -> None:
+        """It is in reach again."""
+        self._out_of_reach.discard(agent_id)
+        self._say_rest(agent_id)
+
+    def _say_rest(self, agent_id: str) -> None:
+        self._fits_rest.clear()
+        if self._rest is None:
+            return
+        agent = self.snapshot.agents.get(agent_id)
+        if agent is None or agent_id in self._out_of_reach:
+            self._rest.drop(agent_id)
+        else:
+            self._rest.put(agent.at_best())
+
+    def _note_grant(self, grant: Grant) -> None:
+        self._held[grant.request.job_id] += grant.request.slots
+        for place in grant.placements:
+            self._held_on.setdefault(place.agent_id, {})[grant.request.allocation_id] = None
+
+    def _forget_grant(self, grant: Grant) -> None:
+        self.holders.remove(grant.request.allocation_id)
+        self._held[grant.request.job_id] -= grant.request.slots
+        for place in grant.placements:
+            on = self._held_on.get(place.agent_id, {})
+            on.pop(grant.request.allocation_id, None)
+            if not on:
+                self._held_on.pop(place.agent_id, None)
 
     def take_hopeless(self, lost: Collection[AgentSlots] = ()) -> list[Request]:
         """Take the requests from the queue that only agents which they exclude could hold, whichever agents come back.
 
         A request that would not fit without its exclusions either stays: agents of that size may still join.
         """
-        if not any(kind.shape[3] for kind in self.kinds):
+        if not any(kind.shape.excluded_agents for kind in self.kinds):
             return []
         hopeless = [
             request
@@ -159,7 +197,7 @@ class Pool:
             self._leave_queue(grant.request.allocation_id)
             self.snapshot.grants[grant.request.allocation_id] = grant
             self.holders.add(grant.request, grant)
-            self._held[grant.request.job_id] += grant.request.slots
+            self._note_grant(grant)
         for leave in decision.leaves:
             self.snapshot.grants[leave.allocation_id].is_preempting = True
 
@@ -192,6 +230,10 @@ class Pool:
         """Slots that the job holds now."""
         return self._held.get(job_id, 0)
 
+    def grants_on(self, agent_id: str) -> list[Grant]:
+        """What is held on an agent, also if on others too."""
+        return [self.snapshot.grants[each] for each in self._held_on.get(agent_id, ())]
+
     def is_capped(self, request: Request, more: int = 0) -> bool:
         """Whether `max_slots` keeps the request waiting, if its job held `more` slots beyond those of now."""
         cap = request.claim.max_slots
@@ -214,10 +256,18 @@ class Pool:
         agents = {agent.agent_id: agent for agent in (*lost, *self.snapshot.agents.values())}
         return self.new_room([agent.at_best() for agent in agents.values()]).fit(request) is not None
 
-    def could_go_on(self, request: Request, without: Collection[str]) -> bool:
-        """Whether the pool could hold the request without some of its agents, or have nodes launched that do."""
-        agents = [agent.at_best() for name, agent in self.snapshot.agents.items() if name not in without]
-        return self.new_room(agents).fit(request) is not None or self.could_provide(request)
+    def could_go_on(self, request: Request) -> bool:
+        """Whether the pool could hold the request without the agents out of reach, or have nodes launched that do.
+
+        When a switch fails, this is asked about all that hundreds of agents hold.
+        """
+        fits = self._fits_rest.get(request.shape)
+        if fits is None:
+            if self._rest is None:
+                agents = self.snapshot.agents.values()
+                self._rest = self.new_room([a.at_best() for a in agents if a.agent_id not in self._out_of_reach])
+            fits = self._fits_rest[request.shape] = self._rest.fit(request) is not None
+        return fits or self.could_provide(request)
 
     def _line_up(self) -> None:
         """Rank all of them anew."""

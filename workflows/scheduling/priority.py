@@ -27,7 +27,7 @@ def schedule(pool: Pool) -> Decision:
     draft = Draft(pool)
     # those with slots and those without don't compete: they wait in lines of their own
     for has_slots in (False, True):
-        counts = {kind: count for kind, count in pool.kinds.items() if (kind.shape[0] > 0) is has_slots}
+        counts = {kind: count for kind, count in pool.kinds.items() if (kind.shape.slots > 0) is has_slots}
         if counts:
             queue = (entry for entry in ranks.queue if (entry[1].slots > 0) is has_slots)
             reclaim = _Reclaim(pool, draft, ranks.grants if has_slots else ())

@@ -43,21 +43,16 @@ class Room:
     ) -> None:
         self._fitting = fitting
         self._mixed = mixed
-        agents = list(agents)
-        self._serving = {agent.agent_id: agent.serving_slots for agent in agents if agent.is_open}
-        self._free = {agent_id: list(slots) for agent_id, slots in self._serving.items()}
-        self._aux = {
-            agent.agent_id: max_aux if agent.max_zero_slot is None else agent.max_zero_slot
-            for agent in agents
-            if agent.is_open
-        }
-        self._max_aux = dict(self._aux)
-        self._clusters = {
-            agent.agent_id: agent.slots_per_pod for agent in agents if agent.is_open and agent.slots_per_pod is not None
-        }
-        self._topologies = {
-            agent.agent_id: agent.topology for agent in agents if agent.is_open and agent.topology.levels
-        }
+        self._usual_aux = max_aux
+        self._serving: dict[str, list[int]] = {}
+        self._free: dict[str, list[int]] = {}
+        self._max_aux: dict[str, int] = {}
+        self._aux: dict[str, int] = {}
+        self._clusters: dict[str, int] = {}
+        self._topologies: dict[str, Topology] = {}
+        for agent in agents:
+            if agent.is_open:
+                self._note(agent)
         for grant in grants:
             for place in grant.placements:
                 if place.agent_id in self._free:
@@ -69,6 +64,35 @@ class Room:
         for ring in self._rings.values():
             ring.sort()
         self._sizes = sorted((self._cost(size), size) for size in self._rings)  # those that are preferred come first
+
+    def _note(self, agent: AgentSlots) -> None:
+        name = agent.agent_id
+        self._serving[name] = agent.serving_slots
+        self._free[name] = list(self._serving[name])
+        self._max_aux[name] = self._usual_aux if agent.max_zero_slot is None else agent.max_zero_slot
+        self._aux[name] = self._max_aux[name]
+        if agent.slots_per_pod is not None:
+            self._clusters[name] = agent.slots_per_pod
+        if agent.topology.levels:
+            self._topologies[name] = agent.topology
+
+    def put(self, agent: AgentSlots) -> None:
+        """An agent of which nobody holds anything joins, or offers something else than before. Not for copies."""
+        self.drop(agent.agent_id)
+        if agent.is_open:
+            self._note(agent)
+            if agent.agent_id not in self._clusters:
+                self._enter(agent.agent_id)
+
+    def drop(self, agent_id: str) -> None:
+        """An agent is gone; nothing happens if it was not there. Not for copies."""
+        if agent_id not in self._free:
+            return
+        if agent_id not in self._clusters:
+            self._leave(agent_id, self._size(agent_id))
+        known = self._serving, self._free, self._max_aux, self._aux, self._clusters, self._topologies
+        for each in known:
+            each.pop(agent_id, None)
 
     def copy(self) -> Room:
         """The same room, to be tried out: what is taken and given there changes nothing here."""
@@ -147,18 +171,22 @@ class Room:
         return -_score(self._fitting, *size)
 
     def _file(self, agent_id: str, before: _Size) -> None:
-        after = self._size(agent_id)
-        if after == before or agent_id in self._clusters:
-            return
-        entry = _entry(agent_id)
-        ring = self._rings[before]
-        del ring[bisect_left(ring, entry)]
+        if self._size(agent_id) != before and agent_id not in self._clusters:
+            self._leave(agent_id, before)
+            self._enter(agent_id)
+
+    def _leave(self, agent_id: str, size: _Size) -> None:
+        ring = self._rings[size]
+        del ring[bisect_left(ring, _entry(agent_id))]
         if not ring:
-            del self._rings[before]
-            self._sizes.remove((self._cost(before), before))
-        if after not in self._rings:
-            insort(self._sizes, (self._cost(after), after))
-        insort(self._rings[after], entry)
+            del self._rings[size]
+            self._sizes.remove((self._cost(size), size))
+
+    def _enter(self, agent_id: str) -> None:
+        size = self._size(agent_id)
+        if size not in self._rings:
+            insort(self._sizes, (self._cost(size), size))
+        insort(self._rings[size], _entry(agent_id))
 
     def _take_of(self, place: Placement) -> None:
         if place.slot_ids:

@@ -87,7 +87,7 @@ def test_the_first_two_of_four_leave_when_the_cap_of_their_job_is_lowered_to_two
     pool = fair(4)
     ask_many(pool, "j", 4)
     assert len(started(pool)) == 4
-    pool.claim("j", pool.snapshot.grants["j.0"].request.claim.model_copy(update={"max_slots": 2}))
+    pool.claim({"j": pool.snapshot.grants["j.0"].request.claim.model_copy(update={"max_slots": 2})})
     decision = decide(pool)
     assert [each.allocation_id for each in decision.leaves] == ["j.0", "j.1"]
     assert decision.leaves[0].reason == "its job holds 4 slots, and its fair share is 2"

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.scheduling.pools import agent, ask, hold, pool_of, wish
+from tests.unit.scheduling.pools import agent, ask, counted, hold, pool_of, wish
+from workflows.messages import JobClaim, PoolRun
+from workflows.resource_pool import ResourcePool
 from workflows.scheduling import priority
-from workflows.scheduling.model import Decision, PoolSnapshot
+from workflows.scheduling.model import Claim, Decision, PoolSnapshot
 from workflows.scheduling.order import Order, order
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.priority import schedule
@@ -157,3 +159,17 @@ def test_kinds_are_counted_as_the_queue_changes() -> None:
         assert list(pool.waiting) == list(anew.waiting)
         assert sorted(pool.holders, key=str) == sorted(anew.holders, key=str)
         assert pool.held_slots == sum(grant.request.slots for grant in pool.snapshot.grants.values())
+
+
+def test_claims_of_hundreds_of_jobs_are_taken_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(1)
+    for number in range(300):
+        ask(pool, 1, f"{number}", job=f"job {number}", position=number)
+    workflow = ResourcePool(PoolRun(name="p", snapshot=pool.snapshot))
+    ranked = counted(monkeypatch, Pool, "_line_up")
+    for number in range(300):
+        workflow.job_claim(JobClaim(job_id=f"job {number}", claim=Claim(position=1000 - number)))
+    for _ in range(2):
+        workflow.take_up_claims()
+    assert len(ranked) == 1
+    assert [request.claim.position for request in pool.snapshot.queue.values()] == list(range(1000, 700, -1))

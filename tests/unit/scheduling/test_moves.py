@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +31,8 @@ def claims(pool: Pool) -> dict[str, Claim]:
 
 def move(pool: Pool, job: str, anchor: str, *, ahead: bool, now: int = NOW) -> Claim:
     known = claims(pool)
-    claim = moved(pool, job, known[job], anchor, known[anchor], is_ahead=ahead, now=now)
-    pool.claim(job, claim)
+    claim = moved(pool, job, known[job], anchor, known[anchor], is_ahead=ahead, now=now, changed={})
+    pool.claim({job: claim})
     return claim
 
 
@@ -137,3 +139,19 @@ def test_job_stands_right_beside_the_anchor_as_long_as_there_are_places_between(
             expected.remove(job)
             expected.insert(expected.index(anchor) + (not ahead), job)
     assert in_order(pool) == expected
+
+
+def test_moves_that_the_pool_has_yet_to_take_up_count() -> None:
+    draw, jobs = random.Random(1), "abcdefgh"
+    pool = queue(**{job: 1000 * number for number, job in enumerate(jobs, 1)})
+    late = queue(**{job: 1000 * number for number, job in enumerate(jobs, 1)})
+    known, changed = claims(late), dict[str, Claim]()
+    for _ in range(30):
+        job, anchor = draw.sample(jobs, 2)
+        ahead = draw.random() < 0.5
+        claim = moved(late, job, known[job], anchor, known[anchor], is_ahead=ahead, now=NOW, changed=changed)
+        assert claim == move(pool, job, anchor, ahead=ahead)
+        known[job] = changed[job] = claim
+    late.claim(changed)
+    assert claims(late) == claims(pool)
+    assert in_order(late) == in_order(pool)

@@ -94,7 +94,7 @@ def test_cap_counts_for_what_waits_when_it_is_changed() -> None:
         ask(pool, 1, f"j.{number}", job="j", max_slots=1)
     assert started(pool) == ["j.0"]
     claim = pool.snapshot.grants["j.0"].request.claim
-    pool.claim("j", claim.model_copy(update={"max_slots": 3}))
+    pool.claim({"j": claim.model_copy(update={"max_slots": 3})})
     assert started(pool) == ["j.1", "j.2"]
 
 

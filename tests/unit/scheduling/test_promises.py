@@ -302,7 +302,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(job=st.integers(0, JOBS - 1), data=st.data())
     def claim(self, job: int, data: st.DataObject) -> None:
         self.claims[f"j{job}"] = data.draw(claims(job))
-        self.pool.claim(f"j{job}", self.claims[f"j{job}"])
+        self.pool.claim({f"j{job}": self.claims[f"j{job}"]})
 
     @rule(told=all_settings())
     def configure(self, told: PoolSettings) -> None:

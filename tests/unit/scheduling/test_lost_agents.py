@@ -1,0 +1,99 @@
+"""Agents that fall silent, many at once as when a switch fails: what they hold is found, and whether it could go on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.unit.scheduling.pools import agent, ask, counted, pool_of, wish
+from workflows.scheduling.decide import decide
+from workflows.scheduling.model import Request
+from workflows.scheduling.pool import Pool
+from workflows.scheduling.room import Room
+
+MIXED = {"allow_heterogeneous_fits": True}
+
+
+def could_go_on(pool: Pool, request: Request, lost: set[str]) -> bool:
+    """By a room that is made anew."""
+    agents = pool.snapshot.agents.values()
+    room = pool.new_room([each.at_best() for each in agents if each.agent_id not in lost])
+    return room.fit(request) is not None
+
+
+def drawn_request(draw: random.Random, number: int) -> dict[str, Any]:
+    return {
+        "slots": draw.randrange(7), "allocation_id": f"{number}", "is_single_node": draw.random() < 0.3,
+        "excluded_agents": draw.choice(((), (), ("a0",), ("a0", "a1", "a2"))),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_could_go_on_is_known_as_agents_come_and_go(seed: int) -> None:
+    draw = random.Random(seed)
+    pool = pool_of(*(draw.randrange(5) for _ in range(5)), settings=draw.choice(({}, MIXED)), aux=2)
+    lost: set[str] = set()
+    for number in range(60):
+        agent_id = f"a{draw.randrange(6)}"
+        what = draw.randrange(6)
+        if what == 0:
+            pool.put_agent(agent(agent_id, draw.randrange(5), is_available=draw.random() < 0.5))
+        elif what == 1 and agent_id in pool.snapshot.agents:
+            pool.lose(agent_id)
+            lost.add(agent_id)
+        elif what == 2:
+            pool.find(agent_id)
+            lost.discard(agent_id)
+        elif what == 3:
+            on = pool.grants_on(agent_id)
+            assert pool.remove_agent(agent_id) == on
+            lost.discard(agent_id)
+        elif what == 4 and pool.snapshot.grants:
+            pool.release(draw.choice(list(pool.snapshot.grants)))
+        else:
+            ask(pool, **drawn_request(draw, number))
+            decide(pool)
+        for each in (drawn_request(draw, 1000 + k) for k in range(4)):
+            request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
+            assert pool.could_go_on(request) == could_go_on(pool, request, lost)
+        for each in (*pool.snapshot.agents, "a0", "a5"):
+            grants = pool.snapshot.grants.values()
+            held = [grant for grant in grants if any(place.agent_id == each for place in grant.placements)]
+            assert pool.grants_on(each) == held
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_room_whose_agents_change_is_that_of_those_who_are_there(seed: int) -> None:
+    draw = random.Random(seed)
+    pool = pool_of(settings=MIXED)
+    agents = {each.agent_id: each for each in (agent(f"a{n}", draw.randrange(5), max_zero_slot=1) for n in range(4))}
+    room = pool.new_room(agents.values())
+    for number in range(60):
+        agent_id = f"a{draw.randrange(5)}"
+        if draw.random() < 0.4:
+            room.drop(agent_id)
+            agents.pop(agent_id, None)
+        else:
+            per_pod = draw.choice((None, None, 2))
+            agents[agent_id] = agent(agent_id, draw.randrange(5), is_enabled=draw.random() < 0.8, slots_per_pod=per_pod)
+            room.put(agents[agent_id])
+        anew: Room = pool.new_room(agents.values())
+        assert room.free == anew.free
+        for each in (drawn_request(draw, number * 10 + k) for k in range(6)):
+            request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
+            assert room.fit(request) == anew.fit(request)
+
+
+def test_hundreds_that_fall_silent_are_asked_about_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(*[4] * 300)
+    for number in range(1200):
+        ask(pool, 1, str(number))
+    assert len(decide(pool).starts) == 1200
+    made, fitted = counted(monkeypatch, Pool, "new_room"), counted(monkeypatch, Room, "fit")
+    for number in range(200):
+        pool.lose(f"a{number}")
+        assert all(pool.could_go_on(grant.request) for grant in pool.grants_on(f"a{number}"))
+    assert len(made) == 1
+    assert len(fitted) == 200
