@@ -206,11 +206,13 @@ def _places(session: Session, state: PoolRun) -> dict[str, _Place]:
     pace = slots_per_second(session, state.name)
     found: dict[str, _Place] = {}
     wanted = 0
-    for request, facts in standings(state.name, Pool(state.snapshot, state.settings), state.lost.values()):
+    pool, lost = Pool(state.snapshot, state.settings), state.lost.values()
+    for request, facts in standings(state.name, pool, lost, lambda each: each.job_id not in found):
         wanted += request.slots
-        can_start = facts.fits_ever and not facts.is_capped and (facts.lends or not facts.is_borrowing)
-        wait_s = max(0, wanted - facts.free) / pace if pace and can_start else None
-        found.setdefault(request.job_id, _Place(len(found), why_queued(facts), wait_s))
+        if facts is not None:  # it is the first one of its job
+            can_start = facts.fits_ever and not facts.is_capped and (facts.lends or not facts.is_borrowing)
+            wait_s = max(0, wanted - facts.free) / pace if pace and can_start else None
+            found[request.job_id] = _Place(len(found), why_queued(facts), wait_s)
     return found
 
 

@@ -20,7 +20,7 @@ from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
 from workflows.lifecycle.explain_task import explain_task, waits_for_slots
-from workflows.lifecycle.facts import ExperimentFacts, TaskFacts, TrialFacts
+from workflows.lifecycle.facts import ExperimentFacts, QueueFacts, TaskFacts, TrialFacts
 from workflows.scheduling.explain import stand
 from workflows.scheduling.pool import Pool
 
@@ -96,6 +96,9 @@ async def _ask(parts: Parts, pool: str, waiting: Mapping[str, TrialFacts | TaskF
         for each in waiting.values():
             each.queue_error = error.message
         return
-    state = Pool(known.snapshot, known.settings)
-    for holder, each in waiting.items():
-        each.queue = stand(pool, state, known.lost.values(), holder)
+
+    def look() -> dict[str, QueueFacts]:
+        return stand(pool, Pool(known.snapshot, known.settings), known.lost.values(), waiting)
+
+    for holder, facts in (await run_in_threadpool(look)).items():
+        waiting[holder].queue = facts

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -244,12 +244,13 @@ class Commands:
 
     async def pool(self, name: str) -> PoolRun:
         """Agents, queue and grants of a pool, at this moment. Raises: Unavailable, also while no orchestrator runs."""
-        handle = (await self.client()).get_workflow_handle(names.pool_workflow(name))
+        client = await self.client()
+        handle = client.get_workflow_handle(names.pool_workflow(name))
         with _translated(f"pool {name!r} does not answer: do Temporal and an orchestrator run?"):
-            return cast(
-                "PoolRun",
-                await handle.query("snapshot", result_type=PoolRun, rpc_timeout=_QUERY_DEADLINE),  # pyright: ignore[reportUnknownMemberType]
-            )
+            raw: RawValue = await handle.query("snapshot", result_type=RawValue, rpc_timeout=_QUERY_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
+        # a large pool has megabytes: all other requests would wait while they are read
+        read = client.data_converter.payload_converter.from_payload
+        return await asyncio.to_thread(read, raw.payload, PoolRun)
 
     async def move_job(self, pool: str, move: JobMove) -> Claim:
         """Place a job before or behind another one; returns what it claims from then on.

@@ -243,4 +243,4 @@ async def test_pool_that_is_never_quiet_continues_as_new_and_forgets_nobody(clus
         is_next.set()
     assert (await client.get_workflow_handle(pool.id, run_id=first).describe()).history_length < 2000
     left = (await pool.query(ResourcePool.snapshot)).snapshot
-    assert (left.grants, left.queue, list(left.agents)) == ({}, [], ["host"])
+    assert (left.grants, left.queue, list(left.agents)) == ({}, {}, ["host"])

@@ -3,73 +3,96 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from workflows.lifecycle.facts import QueueFacts
-from workflows.scheduling.model import AgentSlots, Request
+from workflows.scheduling.model import AgentSlots, Request, Shape
 from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
 from workflows.scheduling.rank import Rank
 from workflows.scheduling.settings import Policy
 
 
-def stand(name: str, pool: Pool, lost: Collection[AgentSlots], holder: str) -> QueueFacts:
-    """The standing of the request of `holder` (a workflow's id), which has one at a time."""
-    snapshot = pool.snapshot
-    grant = next((grant for grant in snapshot.grants.values() if grant.request.holder == holder), None)
-    if grant is not None:
-        return QueueFacts(pool=name, is_queued=False, is_granted=True, slots=grant.request.slots)
-    if all(request.holder != holder for request in snapshot.queue.values()):
-        return QueueFacts(pool=name, is_queued=False)
-    return next(facts for request, facts in standings(name, pool, lost) if request.holder == holder)
+def stand(name: str, pool: Pool, lost: Collection[AgentSlots], holders: Collection[str]) -> dict[str, QueueFacts]:
+    """The standing of the request of each holder (a workflow's id), which has one at a time."""
+    found = {holder: QueueFacts(pool=name, is_queued=False) for holder in holders}
+    for grant in pool.snapshot.grants.values():
+        if grant.request.holder in found:
+            slots = grant.request.slots
+            found[grant.request.holder] = QueueFacts(pool=name, is_queued=False, is_granted=True, slots=slots)
+    wanted = {holder for holder, facts in found.items() if not facts.is_granted}
+    if any(request.holder in wanted for request in pool.snapshot.queue.values()):
+        for request, facts in standings(name, pool, lost, lambda request: request.holder in wanted):
+            if facts is not None:
+                found[request.holder] = facts
+    return found
 
 
-def standings(name: str, pool: Pool, lost: Collection[AgentSlots]) -> list[tuple[Request, QueueFacts]]:
-    """How each request of the queue stands, the first in rank first."""
+def standings(
+    name: str, pool: Pool, lost: Collection[AgentSlots], is_wanted: Callable[[Request], bool] = lambda _: True
+) -> Iterator[tuple[Request, QueueFacts | None]]:
+    """How each request of the queue stands, the first in rank first.
+
+    Args:
+        name: Of the pool.
+        pool: It must not change meanwhile.
+        lost: Agents that may come back.
+        is_wanted: Of which requests more is wanted than their place. Thousands may wait.
+    """
     snapshot, settings = pool.snapshot, pool.settings
-    queue = list(order(pool).queue)
     draft = Draft(pool)
     usual = QueueFacts(
         pool=name,
         policy=settings.scheduler.value,
-        waiting=len(queue),
+        waiting=len(snapshot.queue),
         total=snapshot.total_slots(),
         agents=len(snapshot.agents),
         most_aux=settings.max_aux_containers_per_agent,
         leaving=sum(grant.request.slots for grant in snapshot.grants.values() if grant.is_preempting),
         holders=_holders(pool),
+        lends=settings.quotas.borrowing,
     )
+    of_shape: dict[Shape, dict[str, Any]] = {}  # what looks at all agents
     first: dict[bool, tuple[Rank, Request]] = {}  # who holds up those with slots, and those without
-    found: list[tuple[Request, QueueFacts]] = []
-    for place, (rank, request) in enumerate(queue, 1):
+    for place, (rank, request) in enumerate(order(pool).queue, 1):
         line = request.slots > 0
         is_capped, fits_ever = draft.is_capped(request), pool.fits_ever(request)
         ahead = first.get(line) if settings.scheduler is Policy.PRIORITY else None
-        facts = usual.model_copy(
-            update={
-                "place": place,
-                "slots": request.slots,
-                "priority": rank.priority,
-                "free": _free(pool, request),
-                "free_aux": pool.room.free_aux(request),
-                "behind": ahead[1].name if ahead else "",
-                "behind_slots": ahead[1].slots if ahead else 0,
-                "behind_priority": ahead[0].priority if ahead else 0,
-                "fits_ever": fits_ever,
-                "is_provided": pool.could_provide(request),
-                "fits_lost": fits_ever or pool.could_hold(request, lost),
-                "is_capped": is_capped,
-                "is_apart": _is_apart(pool, request),
-                "is_borrowing": rank.is_borrowing,
-                "quota": _quota(pool, request) if rank.is_borrowing else "",
-                "lends": settings.quotas.borrowing,
-                "job_slots": pool.slots_of_job(request.job_id),
-            }
-        )
-        found.append((request, facts))
+        facts = None
+        if is_wanted(request):
+            if request.shape not in of_shape:
+                of_shape[request.shape] = _of_shape(pool, request, lost)
+            facts = usual.model_copy(
+                update={
+                    "place": place,
+                    "slots": request.slots,
+                    "priority": rank.priority,
+                    "behind": ahead[1].name if ahead else "",
+                    "behind_slots": ahead[1].slots if ahead else 0,
+                    "behind_priority": ahead[0].priority if ahead else 0,
+                    "is_capped": is_capped,
+                    "is_borrowing": rank.is_borrowing,
+                    "quota": _quota(pool, request) if rank.is_borrowing else "",
+                    "job_slots": pool.slots_of_job(request.job_id),
+                }
+                | of_shape[request.shape]
+            )
+        yield request, facts
         if not is_capped and fits_ever:
             first.setdefault(line, (rank, request))
-    return found
+
+
+def _of_shape(pool: Pool, request: Request, lost: Collection[AgentSlots]) -> dict[str, Any]:
+    fits_ever = pool.fits_ever(request)
+    return {
+        "free": _free(pool, request),
+        "free_aux": pool.room.free_aux(request),
+        "fits_ever": fits_ever,
+        "is_provided": pool.could_provide(request),
+        "fits_lost": fits_ever or pool.could_hold(request, lost),
+        "is_apart": _is_apart(pool, request),
+    }
 
 
 def _is_apart(pool: Pool, request: Request) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.scheduling.pools import agent, ask, hold, pool_of, started
+from tests.unit.scheduling.pools import agent, ask, counted, hold, pool_of, started
 from workflows.lifecycle.facts import QueueFacts
+from workflows.scheduling.decide import decide
 from workflows.scheduling.explain import stand, standings
 from workflows.scheduling.model import AgentSlots
 from workflows.scheduling.pool import Pool
+from workflows.scheduling.room import Room
 
 
 def facts(pool: Pool, allocation_id: str, *lost: AgentSlots) -> QueueFacts:
-    return stand("default", pool, lost, f"trial-{allocation_id}")
+    [told] = stand("default", pool, lost, [f"trial-{allocation_id}"]).values()
+    return told
 
 
 def test_standing_has_place_slots_and_what_is_free() -> None:
@@ -39,11 +42,8 @@ def test_standings_come_in_rank() -> None:
     hold(pool, "held", "a0", 0)
     ask(pool, 1, "low", priority=90)
     ask(pool, 1, "high", priority=10)
-    told = standings("default", pool, ())
-    assert [(request.allocation_id, each.place, each.priority) for request, each in told] == [
-        ("high", 1, 10),
-        ("low", 2, 90),
-    ]
+    told = [(request.allocation_id, each and (each.place, each.priority)) for request, each in standings("p", pool, ())]
+    assert told == [("high", (1, 10)), ("low", (2, 90))]
     assert facts(pool, "low").behind_priority == 10
 
 
@@ -139,3 +139,20 @@ def test_asking_changes_nothing() -> None:
     assert facts(pool, "1").free == facts(pool, "1").free == 8
     assert pool.snapshot == before
     assert started(pool) == ["1"]
+
+
+def test_all_who_are_asked_about_are_told_of_in_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(*[4] * 50)
+    for number in range(300):
+        ask(pool, 1 + number % 2, str(number))
+    decide(pool)
+    apart = {holder: stand("p", pool, (), [holder])[holder] for holder in (f"trial-{n}" for n in range(301))}
+    passed, looked = counted(monkeypatch, Pool, "fits_ever"), counted(monkeypatch, Room, "free_aux")
+    assert stand("p", pool, (), list(apart)) == apart
+    assert sum(facts.is_granted for facts in apart.values()) < 250
+    assert sum(facts.is_queued for facts in apart.values()) > 50
+    assert len(looked) == 2, "once for each shape"
+    assert len(passed) == len(pool.snapshot.queue) + 2
+    [(_, told), *others] = standings("p", pool, (), lambda request: request.holder == "trial-299")
+    assert told is None
+    assert [facts for _, facts in others if facts is not None] == [apart["trial-299"]]

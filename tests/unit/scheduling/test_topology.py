@@ -107,6 +107,7 @@ def test_strong_waits_until_close_slots_are_free_and_why_says_so() -> None:
     request = ask(pool, 2, "strong", closeness="strong")
     assert started(pool) == []
     [(_, facts)] = standings("p", pool, [])
+    assert facts is not None
     assert facts.is_apart
     assert "as many are free on one host, but apart: by `prefer_gpu_topology: strong` it waits" in why_queued(facts)
     pool.release("of b")
