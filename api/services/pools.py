@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, delete, select
+from sqlalchemy import ColumnElement, and_, delete, func, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -16,6 +16,7 @@ from api.schemas.jobs import PatchPool, PostPool
 from api.schemas.validation import checked_text
 from api.services.jobs import claim_of
 from api.temporal import outbox
+from database.engines import on_postgresql
 from database.models import Agent, Cluster, Experiment, PoolBinding, PoolGrant, Project, ResourcePool, Workspace
 from database.types import utc_now
 from workflows import names
@@ -224,10 +225,15 @@ def _is_available(session: Session, name: str, workspace_id: int, user: UserPrin
 
 def offered(session: Session, pool: str, slots: int) -> tuple[frozenset[str], list[str]]:
     """The launchers of a pool's agents, and what to tell of a task that needs more slots than they offer at present."""
-    rows = session.execute(select(Agent.launcher, Agent.slot_ids).where(Agent.pool == pool, Agent.is_connected))
-    agents = rows.tuples().all()
-    is_more = slots > sum(len(slot_ids) for _, slot_ids in agents)
-    return frozenset(launcher for launcher, _ in agents), (["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if is_more else [])
+    length = func.jsonb_array_length if on_postgresql(session) else func.json_array_length
+    statement = (
+        select(Agent.launcher, func.sum(length(Agent.slot_ids)))
+        .where(Agent.pool == pool, Agent.is_connected)
+        .group_by(Agent.launcher)
+    )
+    count = dict(session.execute(statement).tuples().all())  # each creation asks, and there may be thousands of agents
+    is_more = slots > sum(count.values())
+    return frozenset(count), (["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] if is_more else [])
 
 
 def _check_fits(session: Session, name: str, row: Experiment) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from api.app import create_app
 from api.errors import Unavailable
 from api.services import contexts, experiments
+from api.services.pools import offered
 from api.settings import ApiSettings, TemporalSettings
 from api.temporal.commands import Commands, StillClosing
 from api.temporal.connection import Connection
@@ -347,6 +348,26 @@ async def test_experiment_that_goes_on_is_answered_when_it_runs_again(
     assert tries == [made["experiment"]["id"]] * 4
 
 
+async def test_creation_warns_of_more_slots_than_are_there_now(api: Served) -> None:
+    user, pool = api.user(), "that-is-counted"
+    agents = [
+        ("one", 2, "docker", True), ("two", 3, "process", True), ("away", 8, "slurm", False), ("none", 0, "docker", True),
+    ]  # fmt: skip
+    with api.database.write() as session:
+        session.add(ResourcePool(name=pool, settings={}))
+        session.flush()
+        session.add_all(
+            Agent(id=name, pool=pool, slot_ids=list(range(size)), launcher=launcher, is_connected=is_connected)
+            for name, size, launcher, is_connected in agents
+        )
+    for slots, warnings in ((5, []), (6, ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"])):
+        sent = request(api, config={"resources": {"resource_pool": pool, "slots_per_trial": slots}})
+        assert (await user.post(PATH, sent))["warnings"] == warnings
+    with api.database.read() as session:
+        assert offered(session, pool, 5) == ({"docker", "process"}, [])
+        assert offered(session, "that-has-none", 0) == (frozenset(), [])
+
+
 async def test_experiment_is_recorded_and_waits_for_temporal_when_created(api: Served) -> None:
     user = api.user()
     sent = request(api, a_file("src", kind=53), a_file("src/train.py", b"print(1)\n"), activate=True)
@@ -366,7 +387,6 @@ async def test_experiment_is_recorded_and_waits_for_temporal_when_created(api: S
     assert experiment["originalConfig"] == sent["config"]
     assert made["config"] == experiment["config"]
     assert made["config"]["max_restarts"] == 5, "it is fully defaulted"
-    assert made["warnings"] == ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"] or made["warnings"] == []
     shown = await user.get(f"{PATH}/{experiment['id']}")
     assert shown["config"] == made["config"]
     assert shown["jobSummary"] == {"state": "STATE_QUEUED", "jobsAhead": 0}
