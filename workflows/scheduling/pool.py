@@ -57,8 +57,8 @@ class Pool:
         """Share the slots in another way from now on. What is held stays, until the policy wants it back."""
         self.settings = settings
         self._line_up()
-        self._forget_room()
-        self._rest = None
+        self._room = self._idle = self._rest = None
+        self._fits_idle.clear()
         self._fits_rest.clear()
 
     def ask(self, request: Request) -> bool:
@@ -74,7 +74,12 @@ class Pool:
         """The request is over, or no longer wanted. False if it is not known."""
         grant = self.snapshot.grants.pop(allocation_id, None)
         if grant is not None:
-            self._forget_grant(grant)
+            self.holders.remove(allocation_id)
+            self._held[grant.request.job_id] -= grant.request.slots
+            for agent_id in {place.agent_id for place in grant.placements}:
+                del self._held_on[agent_id][allocation_id]
+                if not self._held_on[agent_id]:
+                    del self._held_on[agent_id]
             if self._room is not None:
                 self._room.give(grant.placements)
             return True
@@ -107,7 +112,11 @@ class Pool:
         if agent.slots_per_pod is not None:
             agent = agent.model_copy(update={"slot_ids": self._counted(agent)})
         self.snapshot.agents[agent.agent_id] = agent
-        self._forget_room()
+        if self._room is not None:
+            self._room.put(agent, self.grants_on(agent.agent_id))
+        if self._idle is not None:
+            self._idle.put(agent.at_best())
+        self._fits_idle.clear()
         self._say_rest(agent.agent_id)
 
     def _counted(self, agent: AgentSlots) -> tuple[int, ...]:
@@ -117,7 +126,7 @@ class Pool:
         """
         held = {
             slot
-            for grant in self.snapshot.grants.values()
+            for grant in self.grants_on(agent.agent_id)
             for place in grant.placements
             if place.agent_id == agent.agent_id
             for slot in place.slot_ids
@@ -131,9 +140,11 @@ class Pool:
         self.snapshot.agents.pop(agent_id, None)
         gone = self.grants_on(agent_id)
         for grant in gone:
-            del self.snapshot.grants[grant.request.allocation_id]
-            self._forget_grant(grant)
-        self._forget_room()
+            self.release(grant.request.allocation_id)
+        for room in (self._room, self._idle):
+            if room is not None:
+                room.drop(agent_id)
+        self._fits_idle.clear()
         self._out_of_reach.discard(agent_id)
         self._say_rest(agent_id)
         return gone
@@ -162,15 +173,6 @@ class Pool:
         self._held[grant.request.job_id] += grant.request.slots
         for place in grant.placements:
             self._held_on.setdefault(place.agent_id, {})[grant.request.allocation_id] = None
-
-    def _forget_grant(self, grant: Grant) -> None:
-        self.holders.remove(grant.request.allocation_id)
-        self._held[grant.request.job_id] -= grant.request.slots
-        for place in grant.placements:
-            on = self._held_on.get(place.agent_id, {})
-            on.pop(grant.request.allocation_id, None)
-            if not on:
-                self._held_on.pop(place.agent_id, None)
 
     def take_hopeless(self, lost: Collection[AgentSlots] = ()) -> list[Request]:
         """Take the requests from the queue that only agents which they exclude could hold, whichever agents come back.
@@ -280,10 +282,6 @@ class Pool:
         """Whether nodes may be launched that hold the request."""
         provider = self.settings.provider
         return provider is not None and provider.could_hold(request.slots, is_single_node=request.is_single_node)
-
-    def _forget_room(self) -> None:
-        self._room = self._idle = None
-        self._fits_idle.clear()
 
 
 class Draft:

@@ -76,13 +76,17 @@ class Room:
         if agent.topology.levels:
             self._topologies[name] = agent.topology
 
-    def put(self, agent: AgentSlots) -> None:
-        """An agent of which nobody holds anything joins, or offers something else than before. Not for copies."""
-        self.drop(agent.agent_id)
-        if agent.is_open:
-            self._note(agent)
-            if agent.agent_id not in self._clusters:
-                self._enter(agent.agent_id)
+    def put(self, agent: AgentSlots, grants: Iterable[Grant] = ()) -> None:
+        """An agent joins, or offers something else than before; with what is held on it. Not for copies."""
+        name = agent.agent_id
+        self.drop(name)
+        if not agent.is_open:
+            return
+        self._note(agent)
+        for place in (place for grant in grants for place in grant.placements if place.agent_id == name):
+            self._take_of(place)
+        if name not in self._clusters:
+            self._enter(name)
 
     def drop(self, agent_id: str) -> None:
         """An agent is gone; nothing happens if it was not there. Not for copies."""

@@ -23,6 +23,19 @@ def could_go_on(pool: Pool, request: Request, lost: set[str]) -> bool:
     return room.fit(request) is not None
 
 
+def check_room(pool: Pool, room: Room, anew: Room, draw: random.Random) -> None:
+    """One that was kept up to date is as one that is made anew, and what fits ever is, too."""
+    assert room.free == anew.free
+    assert [room.free_of(f"a{n}") for n in range(6)] == [anew.free_of(f"a{n}") for n in range(6)]
+    idle = pool.new_room([each.at_best() for each in pool.snapshot.agents.values()])
+    for _ in range(6):
+        each = drawn_request(draw, draw.randrange(10**6))
+        request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
+        assert room.fit(request) == anew.fit(request)
+        assert room.free_aux(request) == anew.free_aux(request)
+        assert pool.fits_ever(request) == (idle.fit(request) is not None)
+
+
 def drawn_request(draw: random.Random, number: int) -> dict[str, Any]:
     return {
         "slots": draw.randrange(7), "allocation_id": f"{number}", "is_single_node": draw.random() < 0.3,
@@ -39,7 +52,8 @@ def test_who_could_go_on_is_known_as_agents_come_and_go(seed: int) -> None:
         agent_id = f"a{draw.randrange(6)}"
         what = draw.randrange(6)
         if what == 0:
-            pool.put_agent(agent(agent_id, draw.randrange(5), is_available=draw.random() < 0.5))
+            per_pod = draw.choice((None, None, 1, 2))
+            pool.put_agent(agent(agent_id, draw.randrange(5), is_available=draw.random() < 0.5, slots_per_pod=per_pod))
         elif what == 1 and agent_id in pool.snapshot.agents:
             pool.lose(agent_id)
             lost.add(agent_id)
@@ -58,6 +72,7 @@ def test_who_could_go_on_is_known_as_agents_come_and_go(seed: int) -> None:
         for each in (drawn_request(draw, 1000 + k) for k in range(4)):
             request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
             assert pool.could_go_on(request) == could_go_on(pool, request, lost)
+        check_room(pool, pool.room, pool.new_room(pool.snapshot.agents.values(), pool.snapshot.grants.values()), draw)
         for each in (*pool.snapshot.agents, "a0", "a5"):
             grants = pool.snapshot.grants.values()
             held = [grant for grant in grants if any(place.agent_id == each for place in grant.placements)]
@@ -70,7 +85,7 @@ def test_room_whose_agents_change_is_that_of_those_who_are_there(seed: int) -> N
     pool = pool_of(settings=MIXED)
     agents = {each.agent_id: each for each in (agent(f"a{n}", draw.randrange(5), max_zero_slot=1) for n in range(4))}
     room = pool.new_room(agents.values())
-    for number in range(60):
+    for _ in range(60):
         agent_id = f"a{draw.randrange(5)}"
         if draw.random() < 0.4:
             room.drop(agent_id)
@@ -79,11 +94,7 @@ def test_room_whose_agents_change_is_that_of_those_who_are_there(seed: int) -> N
             per_pod = draw.choice((None, None, 2))
             agents[agent_id] = agent(agent_id, draw.randrange(5), is_enabled=draw.random() < 0.8, slots_per_pod=per_pod)
             room.put(agents[agent_id])
-        anew: Room = pool.new_room(agents.values())
-        assert room.free == anew.free
-        for each in (drawn_request(draw, number * 10 + k) for k in range(6)):
-            request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
-            assert room.fit(request) == anew.fit(request)
+        check_room(pool, room, pool.new_room(agents.values()), draw)
 
 
 def test_hundreds_that_fall_silent_are_asked_about_once_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,13 +53,12 @@ def test_cluster_gives_pods_and_only_counts_their_slots(slots: int, single: bool
 
 def test_cluster_that_shrinks_has_no_more_free_than_it_has_left() -> None:
     """The ids of its slots only count: those that are held stay, whichever they are."""
-    pool = Pool(PoolSnapshot(), PoolSettings())
-    pool.put_agent(AgentSlots(agent_id="gpu", slot_ids=tuple(range(8)), slots_per_pod=4))
     grant = Grant(
         request=Request(allocation_id="a", holder="h", slots=4),
         placements=(Placement(agent_id="gpu", slot_ids=(4, 5, 6, 7)),),
     )
-    pool.snapshot.grants["a"] = grant
+    gpu = AgentSlots(agent_id="gpu", slot_ids=tuple(range(8)), slots_per_pod=4)
+    pool = Pool(PoolSnapshot(agents={"gpu": gpu}, grants={"a": grant}), PoolSettings())
     for left, ids in ((4, (4, 5, 6, 7)), (2, (4, 5)), (6, (0, 1, 4, 5, 6, 7)), (0, ())):
         pool.put_agent(AgentSlots(agent_id="gpu", slot_ids=tuple(range(left)), slots_per_pod=4))
         assert pool.snapshot.agents["gpu"].slot_ids == ids
