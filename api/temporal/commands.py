@@ -51,6 +51,7 @@ from workflows.messages import (
 from workflows.scheduling.model import Claim
 from workflows.searchers import Amended, OperationsPosted, Steered
 from workflows.searchers.base import MANY
+from workflows.together import Together
 from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
@@ -79,6 +80,7 @@ class Commands:
         self._reports: TrialReports | None = None
         self._lock = asyncio.Lock()
         self._completions = Completions(self._complete_operations)
+        self._pools: Together[str, None, PoolRun] = Together(self._read_pool)
         #: starts an experiment's workflow if its start was held or is on its way: whether it did
         self.start_held: Callable[[int], Awaitable[bool]] | None = None
 
@@ -243,14 +245,21 @@ class Commands:
                 raise _unavailable(error) from None
 
     async def pool(self, name: str) -> PoolRun:
-        """Agents, queue and grants of a pool, at this moment. Raises: Unavailable, also while no orchestrator runs."""
+        """Agents, queue and grants of a pool, at this moment; of the caller and others, so not to be changed.
+
+        Raises: Unavailable, also while no orchestrator runs.
+        """
+        return await self._pools.send(name, None)
+
+    async def _read_pool(self, name: str, asked: Sequence[None]) -> Sequence[PoolRun]:
+        """For all who asked meanwhile: a large pool has megabytes, and its page is open at many desks."""
         client = await self.client()
         handle = client.get_workflow_handle(names.pool_workflow(name))
         with _translated(f"pool {name!r} does not answer: do Temporal and an orchestrator run?"):
             raw: RawValue = await handle.query("snapshot", result_type=RawValue, rpc_timeout=_QUERY_DEADLINE)  # pyright: ignore[reportUnknownMemberType]
-        # a large pool has megabytes: all other requests would wait while they are read
+        # in a thread: all other requests would wait while it is read
         read = client.data_converter.payload_converter.from_payload
-        return await asyncio.to_thread(read, raw.payload, PoolRun)
+        return [await asyncio.to_thread(read, raw.payload, PoolRun)] * len(asked)
 
     async def move_job(self, pool: str, move: JobMove) -> Claim:
         """Place a job before or behind another one; returns what it claims from then on.

@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
+from api.errors import Unavailable
+from api.settings import TemporalSettings
+from api.temporal.commands import Commands
+from api.temporal.connection import Connection
 from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
+from tests.kit.counting import counted
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
 from workflows import names
-from workflows.messages import AgentSeen, AllocationNotice, AllocationNotices, SlotGrants, SlotRequests
+from workflows.messages import AgentSeen, AllocationNotice, AllocationNotices, SlotGrants, SlotRequests, Timing
 from workflows.resource_pool import ResourcePool
 from workflows.scheduling.model import AgentSlots, Request
 from workflows.updates import Updates
@@ -244,3 +250,19 @@ async def test_pool_that_is_never_quiet_continues_as_new_and_forgets_nobody(clus
     assert (await client.get_workflow_handle(pool.id, run_id=first).describe()).history_length < 2000
     left = (await pool.query(ResourcePool.snapshot)).snapshot
     assert (left.grants, left.queue, list(left.agents)) == ({}, {}, ["host"])
+
+
+async def test_many_who_look_at_a_pool_share_a_look(cluster: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = await new_pool(cluster, f"{cluster.pool}-looked-at")
+    pool = await workflow_of(cluster, name)
+    address = cluster.temporal.service_client.config.target_host
+    commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing())
+    looks = counted(monkeypatch, WorkflowHandle, "query")
+    found = await asyncio.gather(*(commands.pool(name) for _ in range(50)))
+    assert all(each == found[0] for each in found)
+    assert len(looks) <= 2, "the first one, and all who came meanwhile"
+    request = Request(allocation_id=f"{name}-asks", holder="nobody", slots=1)
+    await pool.signal("request", request)
+    assert list((await commands.pool(name)).snapshot.queue) == [request.allocation_id]
+    with pytest.raises(Unavailable):
+        await commands.pool("nowhere")

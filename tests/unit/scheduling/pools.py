@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import AgentSlots, Claim, Grant, Placement, PoolSnapshot, Request
@@ -72,16 +69,3 @@ def waiting(pool: Pool) -> list[str]:
 def sizes_of(placements: tuple[Placement, ...] | None) -> list[int] | None:
     """The sizes of the parts of a placement, ascending."""
     return None if placements is None else sorted(len(place.slot_ids) for place in placements)
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:
-    """Has an entry for each call of a method from now on."""
-    calls: list[str] = []
-    method: Callable[..., Any] = getattr(kind, name)
-
-    def call(*given: Any, **named: Any) -> Any:
-        calls.append(name)
-        return method(*given, **named)
-
-    monkeypatch.setattr(kind, name, call)
-    return calls

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.scheduling.pools import agent, ask, counted, hold, pool_of, wish
+from tests.kit.counting import counted
+from tests.unit.scheduling.pools import agent, ask, hold, pool_of, wish
 from workflows.messages import JobClaim, PoolRun
 from workflows.resource_pool import ResourcePool
 from workflows.scheduling import priority

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.scheduling.pools import agent, ask, counted, pool_of, wish
+from tests.kit.counting import counted
+from tests.unit.scheduling.pools import agent, ask, pool_of, wish
 from workflows.scheduling.decide import decide
 from workflows.scheduling.model import Request
 from workflows.scheduling.pool import Pool

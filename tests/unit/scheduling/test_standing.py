@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.scheduling.pools import agent, ask, counted, hold, pool_of, started
+from tests.kit.counting import counted
+from tests.unit.scheduling.pools import agent, ask, hold, pool_of, started
 from workflows.lifecycle.facts import QueueFacts
 from workflows.scheduling.decide import decide
 from workflows.scheduling.explain import stand, standings
