@@ -26,7 +26,7 @@ from database.audit import note_experiment
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 
-#: Experiments of one request: more would keep the caller waiting longer than clients do.
+#: Experiments, runs or jobs of one request: more would keep the caller waiting longer than clients do.
 MOST = 1000
 #: In place of a project's id.
 _ALL_PROJECTS = -1

@@ -147,6 +147,9 @@ async def test_priority_and_weight_change_when_updated(api: Served) -> None:
     foreign = {"updates": [{"jobId": job, "priority": 1}]}
     await other.refused(403, "POST", "/api/v1/job-queues", foreign)
     assert "expected one or more" in await user.refused(400, "POST", "/api/v1/job-queues", {})
+    many = {"updates": [{"jobId": job, "priority": 4}] * 1001}
+    told = await user.refused(400, "POST", "/api/v1/job-queues", many)
+    assert told == "updates: 1001 changes: expected at most 1000 at once"
 
 
 async def test_moved_job_keeps_its_place_until_its_priority_changes(
