@@ -136,9 +136,11 @@ def holders(session: Session, user: UserPrincipal) -> Holders:
     by_slot = _of_others(session, hosts)
     without_slots: dict[str, list[Holder]] = {}
     nodes, taken = _nodes(session, hosts), Counter[str]()
+    # columns, not rows of the mapper: all that runs is read for a list of agents
+    columns = Allocation.id, Allocation.task_id, Allocation.state, Allocation.placements
     statement = (
         with_trials(
-            select(Allocation, AllocationContainer.token_hash, readable_tasks(user)).join(
+            select(*columns, AllocationContainer.token_hash, readable_tasks(user)).join(
                 Task, Task.id == Allocation.task_id
             )
         )
@@ -147,13 +149,13 @@ def holders(session: Session, user: UserPrincipal) -> Holders:
         )
         .where(Allocation.ended_at.is_(None))
     )
-    for allocation, secret, is_readable in session.execute(statement).tuples():
-        holder = Holder(allocation.id, allocation.task_id, allocation.state, is_hidden=False)
+    for allocation_id, task_id, state, placements, secret, is_readable in session.execute(statement).tuples():
+        holder = Holder(allocation_id, task_id, state, is_hidden=False)
         if not is_readable:
-            id_ = hashlib.sha256(f"{secret} {allocation.id}".encode()).hexdigest()[:32]
-            holder = Holder(id_, "", allocation.state, is_hidden=True)
-        for place in allocation.placements:
-            node = nodes.get((allocation.id, place["rank"]), "")
+            id_ = hashlib.sha256(f"{secret} {allocation_id}".encode()).hexdigest()[:32]
+            holder = Holder(id_, "", state, is_hidden=True)
+        for place in placements:
+            node = nodes.get((allocation_id, place["rank"]), "")
             if not place["slot_ids"]:
                 without_slots.setdefault(node or place["agent_id"], []).append(holder)
             first = taken[node]  # a cluster's slots are counted: which of them a pod has, nobody says
