@@ -48,8 +48,8 @@ class Pool:
         self._idle: Room | None = None
         self._fits_idle: dict[Shape, bool] = {}
         self._out_of_reach: set[str] = set()
-        self._rest: Room | None = None  # all idle, without those out of reach
-        self._fits_rest: dict[Shape, bool] = {}
+        self._reachable: Room | None = None  # all idle, without those out of reach
+        self._fits_reachable: dict[Shape, bool] = {}
 
     # -- what changes it -----------------------------------------------------------------------------------------------
 
@@ -57,9 +57,9 @@ class Pool:
         """Share the slots in another way from now on. What is held stays, until the policy wants it back."""
         self.settings = settings
         self._line_up()
-        self._room = self._idle = self._rest = None
+        self._room = self._idle = self._reachable = None
         self._fits_idle.clear()
-        self._fits_rest.clear()
+        self._fits_reachable.clear()
 
     def ask(self, request: Request) -> bool:
         """Queue a request. False if it is known already."""
@@ -117,7 +117,7 @@ class Pool:
         if self._idle is not None:
             self._idle.put(agent.at_best())
         self._fits_idle.clear()
-        self._say_rest(agent.agent_id)
+        self._update_reachable(agent.agent_id)
 
     def _counted(self, agent: AgentSlots) -> tuple[int, ...]:
         """Ids for the slots of a cluster: those that are held come first, as ids only count there.
@@ -146,28 +146,28 @@ class Pool:
                 room.drop(agent_id)
         self._fits_idle.clear()
         self._out_of_reach.discard(agent_id)
-        self._say_rest(agent_id)
+        self._update_reachable(agent_id)
         return gone
 
     def lose(self, agent_id: str) -> None:
         """An agent is out of reach for so long that what it holds is to go on elsewhere, if it can."""
         self._out_of_reach.add(agent_id)
-        self._say_rest(agent_id)
+        self._update_reachable(agent_id)
 
     def find(self, agent_id: str) -> None:
         """It is in reach again."""
         self._out_of_reach.discard(agent_id)
-        self._say_rest(agent_id)
+        self._update_reachable(agent_id)
 
-    def _say_rest(self, agent_id: str) -> None:
-        self._fits_rest.clear()
-        if self._rest is None:
+    def _update_reachable(self, agent_id: str) -> None:
+        self._fits_reachable.clear()
+        if self._reachable is None:
             return
         agent = self.snapshot.agents.get(agent_id)
         if agent is None or agent_id in self._out_of_reach:
-            self._rest.drop(agent_id)
+            self._reachable.drop(agent_id)
         else:
-            self._rest.put(agent.at_best())
+            self._reachable.put(agent.at_best())
 
     def _note_grant(self, grant: Grant) -> None:
         self._held[grant.request.job_id] += grant.request.slots
@@ -263,12 +263,12 @@ class Pool:
 
         When a switch fails, this is asked about all that hundreds of agents hold.
         """
-        fits = self._fits_rest.get(request.shape)
+        fits = self._fits_reachable.get(request.shape)
         if fits is None:
-            if self._rest is None:
+            if self._reachable is None:
                 agents = self.snapshot.agents.values()
-                self._rest = self.new_room([a.at_best() for a in agents if a.agent_id not in self._out_of_reach])
-            fits = self._fits_rest[request.shape] = self._rest.fit(request) is not None
+                self._reachable = self.new_room([a.at_best() for a in agents if a.agent_id not in self._out_of_reach])
+            fits = self._fits_reachable[request.shape] = self._reachable.fit(request) is not None
         return fits or self.could_provide(request)
 
     def _line_up(self) -> None:
