@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from workflows.scheduling.model import Claim
 from workflows.scheduling.pool import Pool
+from workflows.scheduling.rank import priority_of
 
 
 def moved(
@@ -36,14 +37,14 @@ def moved(
     if job_id == anchor_id:
         return claim
     settings = pool.settings
-    priority = anchor.priority or settings.default_priority
+    priority = priority_of(anchor, settings)
     requests = [*pool.snapshot.queue.values(), *(grant.request for grant in pool.snapshot.grants.values())]
     claims = {request.job_id: changed.get(request.job_id, request.claim) for request in requests}
     positions = sorted(
         {
             other.position
             for name, other in claims.items()
-            if name not in (job_id, anchor_id) and (other.priority or settings.default_priority) == priority
+            if name not in (job_id, anchor_id) and priority_of(other, settings) == priority
         }
     )
     own = anchor.position

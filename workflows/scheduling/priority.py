@@ -30,8 +30,9 @@ def schedule(pool: Pool) -> Decision:
         counts = {kind: count for kind, count in pool.kinds.items() if (kind.shape.slots > 0) is has_slots}
         if counts:
             queue = (entry for entry in ranks.queue if (entry[1].slots > 0) is has_slots)
-            reclaim = _Reclaim(pool, draft, ranks.grants if has_slots else ())
-            _serve(pool, draft, islice(queue, sum(counts.values())), reclaim, _Open(counts))
+            kinds = _Open(counts)
+            reclaim = _Reclaim(pool, draft, ranks.grants if has_slots else (), kinds)
+            _serve(pool, draft, islice(queue, sum(counts.values())), reclaim, kinds)
     return draft.done()
 
 
@@ -54,6 +55,10 @@ class _Open:
     def is_empty(self) -> bool:
         """Whether nothing more can be done."""
         return len(self._in_vain) == len(self._kinds)
+
+    def is_in_vain(self, shape: Shape) -> bool:
+        """Whether nothing can be done for this shape for now."""
+        return shape in self._in_vain
 
     def close(self, request: Request) -> None:
         """Nothing can be done for its kind in this decision."""
@@ -106,10 +111,7 @@ def _serve(pool: Pool, draft: Draft, queue: Iterable[tuple[Rank, Request]], recl
         placements = draft.fit(request)
         if placements is None:
             waits = True
-            if reclaim.make_room(rank, request):
-                kinds.reopen()
-            else:
-                kinds.close_for_now(request.shape)
+            reclaim.make_room(rank, request)
             continue
         if draft.decision.leaves:
             draft.reserve(placements)  # nothing starts while slots are asked back: the next decision sees more
@@ -122,42 +124,38 @@ def _serve(pool: Pool, draft: Draft, queue: Iterable[tuple[Rank, Request]], recl
 class _Reclaim:
     """Finds holders that can be made to leave for a request of a better rank."""
 
-    def __init__(self, pool: Pool, draft: Draft, holders: Iterable[tuple[Rank, Grant]]) -> None:
+    def __init__(self, pool: Pool, draft: Draft, holders: Iterable[tuple[Rank, Grant]], kinds: _Open) -> None:
         self._pool = pool
         self._draft = draft
         self._holders = holders
+        self._kinds = kinds
         self._gone = 0  # as many of the last ones are leaving
         self._leaving: set[str] = set()
         self._later: Room | None = None
-        self._in_vain: set[Shape] = set()
 
     def given(self, placements: tuple[Placement, ...]) -> None:
         """Slots were given away meanwhile, or will be next time."""
         if self._later is not None:
             self._later.take(placements)
 
-    def make_room(self, rank: Rank, request: Request) -> bool:
-        """Keep room for the request that will be free soon, and ask for more where that does not do.
-
-        Returns whether there is room; without, there is none for others of its shape either.
-        """
-        if request.shape in self._in_vain:
-            return False
+    def make_room(self, rank: Rank, request: Request) -> None:
+        """Keep room for the request that will be free soon, and ask for more where that does not do."""
+        if self._kinds.is_in_vain(request.shape):
+            return
         first = self._first_victim(rank)
         if first is None:
-            return False
+            return
         later = self._room()
         placements, victims = later.fit(request), []
         if placements is None:
             placements, victims = self._search(first, request, later)
         if placements is None:
-            return False
+            return
         later.take(placements)
         self._draft.reserve(placements)
         for victim_rank, victim in victims:
             self._leaving.add(victim.request.allocation_id)
             self._draft.leave(victim, self._reason(rank, request, victim_rank))
-        return True
 
     @cached_property
     def _grants(self) -> list[tuple[Rank, Grant]]:
@@ -195,7 +193,7 @@ class _Reclaim:
                 break
         if placements is None:
             # Who comes later in rank has fewer to choose from, and less room.
-            self._in_vain.add(request.shape)
+            self._kinds.close_for_now(request.shape)
         needed = _slots(placements or ())
         victims: list[tuple[Rank, Grant]] = []
         for entry in asked:
@@ -204,7 +202,7 @@ class _Reclaim:
             else:
                 victims.append(entry)
         if victims:
-            self._in_vain.clear()  # they may leave more than was needed
+            self._kinds.reopen()
         return placements, victims
 
     def _room(self) -> Room:

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from workflows.scheduling.model import Grant, Request
+from workflows.scheduling.model import Claim, Grant, Request
 from workflows.scheduling.settings import PoolSettings
 
 _Entry = TypeVar("_Entry", Request, Grant)
@@ -42,9 +42,6 @@ class Line(Generic[_Entry]):
     def __contains__(self, allocation_id: str) -> bool:
         return allocation_id in self._rank_of
 
-    def __len__(self) -> int:
-        return len(self._rank_of)
-
     def __iter__(self) -> Iterator[tuple[Rank, _Entry]]:
         for rank in self._ranks:
             for entry in self._of_rank[rank].values():
@@ -52,7 +49,7 @@ class Line(Generic[_Entry]):
 
     def add(self, request: Request, entry: _Entry) -> None:
         """Add one more, which comes after those of its rank."""
-        rank = Rank(False, priority_of(request, self._settings), request.claim.position)
+        rank = Rank(False, priority_of(request.claim, self._settings), request.claim.position)
         self._rank_of[request.allocation_id] = rank
         if rank not in self._of_rank:
             self._of_rank[rank] = {}
@@ -67,6 +64,6 @@ class Line(Generic[_Entry]):
             del self._of_rank[rank], self._ranks[bisect_left(self._ranks, rank)]
 
 
-def priority_of(request: Request, settings: PoolSettings) -> int:
-    """The priority that counts for a request."""
-    return request.claim.priority or settings.default_priority
+def priority_of(claim: Claim, settings: PoolSettings) -> int:
+    """The priority that counts for a claim."""
+    return claim.priority or settings.default_priority
