@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from workflows.scheduling.model import (
@@ -21,6 +21,43 @@ from workflows.scheduling.model import (
 from workflows.scheduling.rank import Line
 from workflows.scheduling.room import Room
 from workflows.scheduling.settings import PoolSettings
+
+
+class _AtBest:
+    """What would fit if all agents were in service and nothing were held.
+
+    It is asked about hundreds of allocations when a switch fails: the room is kept as agents come and go, and what fits
+    is found once for each shape.
+
+    Args:
+        make: Makes the room of the agents that there are.
+    """
+
+    def __init__(self, make: Callable[[], Room]) -> None:
+        self._make = make
+        self._room: Room | None = None
+        self._fits: dict[Shape, bool] = {}
+
+    def fits(self, request: Request) -> bool:
+        """Whether some of the agents could hold the request."""
+        fits = self._fits.get(request.shape)
+        if fits is None:
+            if self._room is None:
+                self._room = self._make()
+            fits = self._fits[request.shape] = self._room.fit(request) is not None
+        return fits
+
+    def put(self, agent: AgentSlots) -> None:
+        """An agent joins, or offers something else than before."""
+        self._fits.clear()
+        if self._room is not None:
+            self._room.put(agent.at_best())
+
+    def drop(self, agent_id: str) -> None:
+        """An agent is gone; nothing happens if it was not there."""
+        self._fits.clear()
+        if self._room is not None:
+            self._room.drop(agent_id)
 
 
 class Pool:
@@ -44,12 +81,8 @@ class Pool:
         self._held_on: dict[str, dict[str, None]] = {}  # allocations by agent, in the order in which they were granted
         for grant in snapshot.grants.values():
             self._note_grant(grant)
-        self._room: Room | None = None
-        self._idle: Room | None = None
-        self._fits_idle: dict[Shape, bool] = {}
         self._out_of_reach: set[str] = set()
-        self._reachable: Room | None = None  # all idle, without those out of reach
-        self._fits_reachable: dict[Shape, bool] = {}
+        self._make_rooms()
 
     # -- what changes it -----------------------------------------------------------------------------------------------
 
@@ -57,9 +90,7 @@ class Pool:
         """Share the slots in another way from now on. What is held stays, until the policy wants it back."""
         self.settings = settings
         self._line_up()
-        self._room = self._idle = self._reachable = None
-        self._fits_idle.clear()
-        self._fits_reachable.clear()
+        self._make_rooms()
 
     def ask(self, request: Request) -> bool:
         """Queue a request. False if it is known already."""
@@ -114,10 +145,9 @@ class Pool:
         self.snapshot.agents[agent.agent_id] = agent
         if self._room is not None:
             self._room.put(agent, self.grants_on(agent.agent_id))
-        if self._idle is not None:
-            self._idle.put(agent.at_best())
-        self._fits_idle.clear()
-        self._update_reachable(agent.agent_id)
+        self._all.put(agent)
+        if agent.agent_id not in self._out_of_reach:
+            self._in_reach.put(agent)
 
     def _counted(self, agent: AgentSlots) -> tuple[int, ...]:
         """Ids for the slots of a cluster: those that are held come first, as ids only count there.
@@ -141,33 +171,24 @@ class Pool:
         gone = self.grants_on(agent_id)
         for grant in gone:
             self.release(grant.request.allocation_id)
-        for room in (self._room, self._idle):
-            if room is not None:
-                room.drop(agent_id)
-        self._fits_idle.clear()
+        if self._room is not None:
+            self._room.drop(agent_id)
+        self._all.drop(agent_id)
+        self._in_reach.drop(agent_id)
         self._out_of_reach.discard(agent_id)
-        self._update_reachable(agent_id)
         return gone
 
     def lose(self, agent_id: str) -> None:
         """An agent is out of reach for so long that what it holds is to go on elsewhere, if it can."""
         self._out_of_reach.add(agent_id)
-        self._update_reachable(agent_id)
+        self._in_reach.drop(agent_id)
 
     def find(self, agent_id: str) -> None:
         """It is in reach again."""
         self._out_of_reach.discard(agent_id)
-        self._update_reachable(agent_id)
-
-    def _update_reachable(self, agent_id: str) -> None:
-        self._fits_reachable.clear()
-        if self._reachable is None:
-            return
         agent = self.snapshot.agents.get(agent_id)
-        if agent is None or agent_id in self._out_of_reach:
-            self._reachable.drop(agent_id)
-        else:
-            self._reachable.put(agent.at_best())
+        if agent is not None:
+            self._in_reach.put(agent)
 
     def _note_grant(self, grant: Grant) -> None:
         self._held[grant.request.job_id] += grant.request.slots
@@ -243,13 +264,7 @@ class Pool:
 
     def fits_ever(self, request: Request) -> bool:
         """Whether the pool's agents could hold the request, all idle, in reach and in service."""
-        shape = request.shape
-        fits = self._fits_idle.get(shape)
-        if fits is None:
-            if self._idle is None:
-                self._idle = self.new_room([agent.at_best() for agent in self.snapshot.agents.values()])
-            fits = self._fits_idle[shape] = self._idle.fit(request) is not None
-        return fits
+        return self._all.fits(request)
 
     def could_hold(self, request: Request, lost: Iterable[AgentSlots] = ()) -> bool:
         """The same with the agents that were lost, if they came back."""
@@ -259,17 +274,17 @@ class Pool:
         return self.new_room([agent.at_best() for agent in agents.values()]).fit(request) is not None
 
     def could_go_on(self, request: Request) -> bool:
-        """Whether the pool could hold the request without the agents out of reach, or have nodes launched that do.
+        """Whether the pool could hold the request without the agents out of reach, or have nodes launched that do."""
+        return self._in_reach.fits(request) or self.could_provide(request)
 
-        When a switch fails, this is asked about all that hundreds of agents hold.
-        """
-        fits = self._fits_reachable.get(request.shape)
-        if fits is None:
-            if self._reachable is None:
-                agents = self.snapshot.agents.values()
-                self._reachable = self.new_room([a.at_best() for a in agents if a.agent_id not in self._out_of_reach])
-            fits = self._fits_reachable[request.shape] = self._reachable.fit(request) is not None
-        return fits or self.could_provide(request)
+    def _make_rooms(self) -> None:
+        """When they are needed: most of who makes a pool asks for one of them at most."""
+        agents, lost = self.snapshot.agents, self._out_of_reach
+        self._room: Room | None = None
+        self._all = _AtBest(lambda: self.new_room([each.at_best() for each in agents.values()]))
+        self._in_reach = _AtBest(
+            lambda: self.new_room([each.at_best() for each in agents.values() if each.agent_id not in lost])
+        )
 
     def _line_up(self) -> None:
         """Rank all of them anew."""
