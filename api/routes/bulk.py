@@ -137,10 +137,15 @@ async def results_of(ids: Sequence[int], apply: Callable[[int], Awaitable[None]]
     return results
 
 
+def check_count(field: str, count: int, what: str) -> None:
+    """Refuse more than one request may name. Raises: BadRequest."""
+    if count > MOST:
+        raise BadRequest(f"{field}: {count} {what}: expected at most {MOST} at once")
+
+
 def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: UserPrincipal) -> list[int]:
     named = list(dict.fromkeys(wanted.experiment_ids))
-    if len(named) > MOST:
-        raise BadRequest(f"experimentIds: {len(named)} experiments: expected at most {MOST} at once")
+    check_count("experimentIds", len(named), "experiments")
     if wanted.filters is None:
         ids = named
     else:
@@ -149,6 +154,5 @@ def _ids(parts: Parts, project_id: int, wanted: wire.BulkExperiments, user: User
         narrowed = ExperimentFilter.of_bulk(filters, 0 if within == _ALL_PROJECTS else within, named)
         with parts.database.read() as session:
             ids = experiments.ids(session, narrowed, user, limit=MOST + 1)
-    if len(ids) > MOST:
-        raise BadRequest(f"experimentIds: {len(ids)} experiments: expected at most {MOST} at once")
+    check_count("experimentIds", len(ids), "experiments")
     return ids

@@ -19,7 +19,7 @@ from api.errors import BadRequest, FailedPrecondition, NotFound, Unavailable
 from api.parts import Parts
 from api.queries import jobs
 from api.queries.paging import WindowDep, chosen
-from api.routes.bulk import MOST
+from api.routes.bulk import check_count
 from api.routing import Route
 from api.schemas import jobs as wire
 from api.schemas.base import answer
@@ -137,8 +137,7 @@ async def update(parts: PartsDep, user: UserDep, wanted: wire.UpdateJobQueue) ->
     """Change priority, weight or place of jobs, in order. The error names those that failed; the others change."""
     if not wanted.updates:
         raise BadRequest("updates: expected one or more")
-    if len(wanted.updates) > MOST:
-        raise BadRequest(f"updates: {len(wanted.updates)} changes: expected at most {MOST} at once")
+    check_count("updates", len(wanted.updates), "changes")
     problems: list[str] = []
     for control in wanted.updates:
         try:

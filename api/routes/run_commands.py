@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from api.auth.authentication import UserPrincipal
 from api.deps import PartsDep, UserDep
-from api.errors import BadRequest, FailedPrecondition, NotFound
+from api.errors import FailedPrecondition, NotFound
 from api.parts import Parts
 from api.queries import experiment_grid, run_grid, runs
 from api.queries.paging import Window
-from api.routes.bulk import MOST, results_of
+from api.routes.bulk import MOST, check_count, results_of
 from api.routes.experiments import command_one
 from api.routes.trials import kill_one
 from api.routing import Route
@@ -166,6 +166,5 @@ def _ids(parts: Parts, wanted: wire.RunsOrFilter, user: UserPrincipal) -> list[i
     if len(ids) <= MOST and wanted.filter.strip():
         with parts.database.read() as session:
             ids = runs.ids(session, wanted, user, limit=MOST + 1)
-    if len(ids) > MOST:
-        raise BadRequest(f"runIds: {len(ids)} runs: expected at most {MOST} at once")
+    check_count("runIds", len(ids), "runs")
     return ids

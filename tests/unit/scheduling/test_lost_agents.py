@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
@@ -30,18 +29,17 @@ def check_room(pool: Pool, room: Room, anew: Room, draw: random.Random) -> None:
     assert [room.free_of(f"a{n}") for n in range(6)] == [anew.free_of(f"a{n}") for n in range(6)]
     idle = pool.new_room([each.at_best() for each in pool.snapshot.agents.values()])
     for _ in range(6):
-        each = drawn_request(draw, draw.randrange(10**6))
-        request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
+        request = drawn_request(draw, draw.randrange(10**6))
         assert room.fit(request) == anew.fit(request)
         assert room.free_aux(request) == anew.free_aux(request)
         assert pool.fits_ever(request) == (idle.fit(request) is not None)
 
 
-def drawn_request(draw: random.Random, number: int) -> dict[str, Any]:
-    return {
-        "slots": draw.randrange(7), "allocation_id": f"{number}", "is_single_node": draw.random() < 0.3,
-        "excluded_agents": draw.choice(((), (), ("a0",), ("a0", "a1", "a2"))),
-    }  # fmt: skip
+def drawn_request(draw: random.Random, number: int) -> Request:
+    return wish(
+        draw.randrange(7), f"{number}", is_single_node=draw.random() < 0.3,
+        excluded_agents=draw.choice(((), (), ("a0",), ("a0", "a1", "a2"))),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -68,10 +66,9 @@ def test_who_could_go_on_is_known_as_agents_come_and_go(seed: int) -> None:
         elif what == 4 and pool.snapshot.grants:
             pool.release(draw.choice(list(pool.snapshot.grants)))
         else:
-            ask(pool, **drawn_request(draw, number))
+            assert pool.ask(drawn_request(draw, number))
             decide(pool)
-        for each in (drawn_request(draw, 1000 + k) for k in range(4)):
-            request = wish(each.pop("slots"), each.pop("allocation_id"), **each)
+        for request in (drawn_request(draw, 1000 + k) for k in range(4)):
             assert pool.could_go_on(request) == could_go_on(pool, request, lost)
         check_room(pool, pool.room, pool.new_room(pool.snapshot.agents.values(), pool.snapshot.grants.values()), draw)
         for each in (*pool.snapshot.agents, "a0", "a5"):
