@@ -337,7 +337,7 @@ class ResourcePool:
         """Ask the holders of what is out of service to leave at the next checkpoint."""
         for grant in self._pool.snapshot.grants.values():
             if not grant.is_preempting and any(_is_out(service, place) for place in grant.placements):
-                grant.is_preempting = True
+                self._pool.note_leaving(grant.request.allocation_id)
                 self._preempted.append(("preempted", grant.request.holder, _notice(grant.request, reason)))
 
     def _next_look(self) -> timedelta | None:

@@ -74,17 +74,38 @@ class Request(BaseModel):
 
 
 class Kind(NamedTuple):
-    """All that decides whether a request of some rank starts. Many may wait, and of few kinds."""
+    """All that decides what becomes of a request, but for when it came. Many may wait, and of few kinds."""
 
     shape: Shape
     job_id: str
+    user: str
+    workspace: str
+    priority: int | None
+    position: int
+    weight: float
     max_slots: int | None
     is_preemptible: bool
+
+    @property
+    def slots(self) -> int:
+        """Of each of them."""
+        return self.shape.slots
 
     @classmethod
     def of(cls, request: Request) -> Kind:
         """The kind of a request."""
-        return cls(request.shape, request.job_id, request.claim.max_slots, request.is_preemptible)
+        claim = request.claim
+        return cls(
+            request.shape,
+            request.job_id,
+            request.user,
+            request.workspace,
+            claim.priority,
+            claim.position,
+            claim.weight,
+            claim.max_slots,
+            request.is_preemptible,
+        )
 
 
 class Grant(BaseModel):

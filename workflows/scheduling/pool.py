@@ -18,7 +18,7 @@ from workflows.scheduling.model import (
     Request,
     Shape,
 )
-from workflows.scheduling.rank import Line
+from workflows.scheduling.rank import Alike, Line
 from workflows.scheduling.room import Room
 from workflows.scheduling.settings import PoolSettings
 
@@ -70,7 +70,6 @@ class Pool:
     Attributes:
         waiting: The queue, in the order of its ranks.
         holders: The grants, likewise.
-        kinds: How many requests of each kind wait.
     """
 
     def __init__(self, snapshot: PoolSnapshot, settings: PoolSettings | None = None) -> None:
@@ -98,7 +97,6 @@ class Pool:
             return False
         self.snapshot.queue[request.allocation_id] = request
         self.waiting.add(request, request)
-        self.kinds[Kind.of(request)] += 1
         return True
 
     def release(self, allocation_id: str) -> bool:
@@ -121,10 +119,7 @@ class Pool:
 
     def _leave_queue(self, allocation_id: str) -> None:
         self.waiting.remove(allocation_id)
-        kind = Kind.of(self.snapshot.queue.pop(allocation_id))
-        self.kinds[kind] -= 1
-        if not self.kinds[kind]:
-            del self.kinds[kind]
+        del self.snapshot.queue[allocation_id]
 
     def claim(self, claims: Mapping[str, Claim]) -> None:
         """What jobs may ask for has changed, by their ids, also for what they ask and hold already."""
@@ -200,19 +195,24 @@ class Pool:
 
         A request that would not fit without its exclusions either stays: agents of that size may still join.
         """
-        if not any(kind.shape.excluded_agents for kind in self.kinds):
-            return []
-        hopeless = [
-            request
-            for request in self.snapshot.queue.values()
-            if request.excluded_agents
-            and not self.could_hold(request, lost)
-            and self.could_hold(request.model_copy(update={"excluded_agents": ()}), lost)
-            and not self.could_provide(request)
+        numbered = [
+            entry
+            for shape, of_shape in self.waiting.shapes.items()
+            if shape.excluded_agents and self._is_hopeless(next(iter(of_shape)).sample, lost)
+            for alike in of_shape
+            for entry in alike.entries.values()
         ]
+        hopeless = [request for _, request in sorted(numbered, key=lambda entry: entry[0])]
         for request in hopeless:
             self.release(request.allocation_id)
         return hopeless
+
+    def _is_hopeless(self, request: Request, lost: Collection[AgentSlots]) -> bool:
+        return (
+            not self.could_hold(request, lost)
+            and self.could_hold(request.model_copy(update={"excluded_agents": ()}), lost)
+            and not self.could_provide(request)
+        )
 
     def apply(self, decision: Decision) -> None:
         """Note what was decided. The room has it already, see `Draft`."""
@@ -222,7 +222,12 @@ class Pool:
             self.holders.add(grant.request, grant)
             self._note_grant(grant)
         for leave in decision.leaves:
-            self.snapshot.grants[leave.allocation_id].is_preempting = True
+            self.note_leaving(leave.allocation_id)
+
+    def note_leaving(self, allocation_id: str) -> None:
+        """A holder was asked to give its slots back."""
+        self.snapshot.grants[allocation_id].is_preempting = True
+        self.holders.alike_of(allocation_id).leaving.add(allocation_id)
 
     # -- what it tells -------------------------------------------------------------------------------------------------
 
@@ -266,6 +271,15 @@ class Pool:
         """Whether the pool's agents could hold the request, all idle, in reach and in service."""
         return self._all.fits(request)
 
+    def fitting(self, *, has_slots: bool | None = None) -> list[Alike[Request]]:
+        """Those of the queue that the pool's agents could hold; all, or with slots, or without. Always in one order."""
+        return [
+            alike
+            for shape, of_shape in self.waiting.shapes.items()
+            if has_slots in (None, shape.slots > 0) and self.fits_ever(next(iter(of_shape)).sample)
+            for alike in of_shape
+        ]
+
     def could_hold(self, request: Request, lost: Iterable[AgentSlots] = ()) -> bool:
         """The same with the agents that were lost, if they came back."""
         if self.fits_ever(request):
@@ -290,8 +304,10 @@ class Pool:
         """Rank all of them anew."""
         snapshot = self.snapshot
         self.waiting = Line(self.settings, ((request, request) for request in snapshot.queue.values()))
-        self.kinds = Counter(map(Kind.of, snapshot.queue.values()))
         self.holders = Line(self.settings, ((grant.request, grant) for grant in snapshot.grants.values()))
+        for allocation_id, grant in snapshot.grants.items():
+            if grant.is_preempting:
+                self.note_leaving(allocation_id)
 
     def could_provide(self, request: Request) -> bool:
         """Whether nodes may be launched that hold the request."""
@@ -319,6 +335,10 @@ class Draft:
         if placements is None:
             self._unfit.add(request.shape)
         return placements
+
+    def is_in_vain(self, kind: Kind) -> bool:
+        """Whether none of a kind fits any more, of a job that may have as many slots as it likes."""
+        return kind.max_slots is None and kind.shape in self._unfit
 
     def is_capped(self, request: Request) -> bool:
         """Whether its own job's `max_slots` keeps the request waiting, which is no reason for others to wait."""

@@ -8,17 +8,18 @@ lent beyond a quota are still asked back by those who are within theirs.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Reversible
 from itertools import islice
 
-from workflows.scheduling.model import Decision, Grant, Kind, Placement, Request, Shape
+from workflows.scheduling.model import Decision, Grant, Placement, Request, Shape
 from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
-from workflows.scheduling.rank import Rank
+from workflows.scheduling.rank import Alike, Line, Rank
 from workflows.scheduling.room import Room
+
+#: Before all that borrow, behind all others.
+_FIRST_BORROWING = Rank(True, 0, 0)
 
 
 def schedule(pool: Pool) -> Decision:
@@ -27,12 +28,11 @@ def schedule(pool: Pool) -> Decision:
     draft = Draft(pool)
     # those with slots and those without don't compete: they wait in lines of their own
     for has_slots in (False, True):
-        counts = {kind: count for kind, count in pool.kinds.items() if (kind.shape.slots > 0) is has_slots}
-        if counts:
+        if length := pool.waiting.length(has_slots=has_slots):
             queue = (entry for entry in ranks.queue if (entry[1].slots > 0) is has_slots)
-            kinds = _Open(counts)
+            kinds = _Open(pool.waiting, has_slots=has_slots)
             reclaim = _Reclaim(pool, draft, ranks.grants if has_slots else (), kinds)
-            _serve(pool, draft, islice(queue, sum(counts.values())), reclaim, kinds)
+            _serve(pool, draft, islice(queue, length), reclaim, kinds)
     return draft.done()
 
 
@@ -42,13 +42,16 @@ class _Open:
     Thousands may wait that are of one kind, as the trials of a search are, or of one shape.
 
     Args:
-        counts: How many requests of each kind wait.
+        waiting: The queue of the pool.
+        has_slots: Whether it is about those with slots, or about those without.
     """
 
-    def __init__(self, counts: Mapping[Kind, int]) -> None:
-        self._left = dict(counts)
-        self._kinds = Counter(kind.shape for kind in counts)  # of each shape: those that are open
-        self._closed: set[Kind] = set()
+    def __init__(self, waiting: Line[Request], *, has_slots: bool) -> None:
+        self._waiting = waiting
+        # of each shape: the kinds that are open
+        self._kinds = {shape: len(kinds) for shape, kinds in waiting.shapes.items() if (shape.slots > 0) is has_slots}
+        self._served = Counter[Alike[Request]]()
+        self._closed: set[Alike[Request]] = set()
         self._in_vain: set[Shape] = set()
 
     @property
@@ -62,12 +65,13 @@ class _Open:
 
     def close(self, request: Request) -> None:
         """Nothing can be done for its kind in this decision."""
-        kind = Kind.of(request)
-        if kind not in self._closed:
-            self._closed.add(kind)
-            self._kinds[kind.shape] -= 1
-            if not self._kinds[kind.shape]:
-                self.close_shape(kind.shape)
+        alike = self._waiting.alike_of(request.allocation_id)
+        shape = alike.kind.shape
+        if alike not in self._closed and shape in self._kinds:
+            self._closed.add(alike)
+            self._kinds[shape] -= 1
+            if not self._kinds[shape]:
+                self.close_shape(shape)
 
     def close_shape(self, shape: Shape) -> None:
         """Nothing can be done for any of this shape."""
@@ -84,9 +88,9 @@ class _Open:
 
     def served(self, request: Request) -> None:
         """Its slots are found: it may have been the last one of its kind."""
-        kind = Kind.of(request)
-        self._left[kind] -= 1
-        if not self._left[kind]:
+        alike = self._waiting.alike_of(request.allocation_id)
+        self._served[alike] += 1
+        if self._served[alike] == len(alike.entries):
             self.close(request)
 
 
@@ -124,12 +128,12 @@ def _serve(pool: Pool, draft: Draft, queue: Iterable[tuple[Rank, Request]], recl
 class _Reclaim:
     """Finds holders that can be made to leave for a request of a better rank."""
 
-    def __init__(self, pool: Pool, draft: Draft, holders: Iterable[tuple[Rank, Grant]], kinds: _Open) -> None:
+    def __init__(self, pool: Pool, draft: Draft, holders: Reversible[tuple[Rank, Grant]], kinds: _Open) -> None:
         self._pool = pool
         self._draft = draft
         self._holders = holders
         self._kinds = kinds
-        self._gone = 0  # as many of the last ones are leaving
+        self._gone = 0  # as many of the last ones are leaving, or hold no slots
         self._leaving: set[str] = set()
         self._later: Room | None = None
 
@@ -142,13 +146,13 @@ class _Reclaim:
         """Keep room for the request that will be free soon, and ask for more where that does not do."""
         if self._kinds.is_in_vain(request.shape):
             return
-        first = self._first_victim(rank)
-        if first is None:
+        stays = self._last_to_stay(rank)
+        if stays is None:
             return
         later = self._room()
         placements, victims = later.fit(request), []
         if placements is None:
-            placements, victims = self._search(first, request, later)
+            placements, victims = self._search(stays, request, later)
         if placements is None:
             return
         later.take(placements)
@@ -157,36 +161,32 @@ class _Reclaim:
             self._leaving.add(victim.request.allocation_id)
             self._draft.leave(victim, self._reason(rank, request, victim_rank))
 
-    @cached_property
-    def _grants(self) -> list[tuple[Rank, Grant]]:
-        return [entry for entry in self._holders if entry[1].request.slots > 0]
-
-    @cached_property
-    def _ranks(self) -> list[Rank]:
-        return [rank for rank, _ in self._grants]
-
-    def _first_victim(self, rank: Rank) -> int | None:
-        """Index of the first holder that has to leave for a request of this rank; None if there never is any."""
+    def _last_to_stay(self, rank: Rank) -> Rank | None:
+        """Holders behind this rank have to leave for a request; None if none ever has to."""
         settings = self._pool.settings
         if settings.preemption:
-            # in the same priority only those of jobs whose place is behind
-            return bisect_right(self._ranks, rank)
+            return rank  # in the same priority only those of jobs whose place is behind
         if settings.quotas and not rank.is_borrowing:
-            return bisect_right(self._ranks, False, key=lambda rank: rank.is_borrowing)
+            return _FIRST_BORROWING
         return None
 
     def _search(
-        self, first: int, request: Request, later: Room
+        self, stays: Rank, request: Request, later: Room
     ) -> tuple[tuple[Placement, ...] | None, list[tuple[Rank, Grant]]]:
-        while self._gone < len(self._grants) and self._is_leaving(self._grants[-1 - self._gone][1]):
-            self._gone += 1
         asked: list[tuple[Rank, Grant]] = []
-        placements = None
-        for index in range(len(self._grants) - self._gone - 1, first - 1, -1):
-            entry = self._grants[index]
-            if not entry[1].request.is_preemptible or self._is_leaving(entry[1]):
+        placements, are_gone = None, True
+        for entry in islice(reversed(self._holders), self._gone, None):
+            rank, grant = entry
+            is_of_use = grant.request.slots > 0 and not self._is_leaving(grant)
+            if are_gone and not is_of_use:
+                self._gone += 1
                 continue
-            later.give(entry[1].placements)
+            are_gone = False
+            if rank <= stays:
+                break
+            if not is_of_use or not grant.request.is_preemptible:
+                continue
+            later.give(grant.placements)
             asked.append(entry)
             placements = later.fit(request)
             if placements is not None:

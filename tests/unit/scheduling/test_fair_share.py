@@ -170,7 +170,7 @@ def test_cap_counts_those_who_were_asked_to_leave_and_have_not_left() -> None:
     pool = fair(8)
     for name, slot in (("x", 0), ("y", 1)):
         hold(pool, name, "a0", slot, job="j", max_slots=3)
-        pool.snapshot.grants[name].is_preempting = True
+        pool.note_leaving(name)
     ask_many(pool, "j", 3, max_slots=3)
     assert started(pool) == ["j.0"]
     assert pool.release("x")

@@ -297,7 +297,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def operator_asks_to_leave(self, data: st.DataObject) -> None:
         """As when an agent is taken out of service."""
-        data.draw(st.sampled_from(list(self.pool.snapshot.grants.values()))).is_preempting = True
+        self.pool.note_leaving(data.draw(st.sampled_from(list(self.pool.snapshot.grants))))
 
     @rule(job=st.integers(0, JOBS - 1), data=st.data())
     def claim(self, job: int, data: st.DataObject) -> None:
