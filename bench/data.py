@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import hash_password
 from bench.loading import Target, target_of
 from database.migrate import migrate, seed
-from database.models import MetricBlock, Project, User
+from database.models import Project, Trial, User
 from database.session import Database
 from workflows.config import ClusterDefaults, parse_experiment_config
 
@@ -45,14 +45,15 @@ class Filled:
     seconds: float
 
 
-def until_sealed(url: str) -> None:
-    """Wait until no more reports become blocks: a curve that `fill` wrote is asked for once, and read from them later."""
+def until_sealed(url: str, filled: Filled) -> None:
+    """Wait until the reports of the long curve are blocks: it was asked for once, and is read from them later."""
     database = Database(url)
-    counts = [0]
-    while counts[-1] == 0 or counts[-1] != counts[-2]:
-        time.sleep(2)
+    to = 0
+    while to < filled.curve_points - 1000:  # the last ones stay open, until the trial ends
+        time.sleep(1)
         with database.read() as session:
-            counts.append(session.scalar(select(func.count()).select_from(MetricBlock)) or 0)
+            sealed = session.scalars(select(Trial.sealed).where(Trial.id == filled.curve_trial)).one()
+        to = sealed.get("curve", {}).get("to", 0)  # its steps are 1, 2, …
     database.close()
 
 

@@ -188,7 +188,7 @@ def _curves() -> Iterator[Figure]:
         with serving(url) as api:
             log_in(api)
             api.ask("GET", path)
-            until_sealed(url)
+            until_sealed(url, filled)
             api.close()  # the server has closed it by now
             yield _asked("", lambda: api.ask("GET", path), note="1,000 points with the extremes kept")
         with _mlflow(folder) as (port, runs), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as http:

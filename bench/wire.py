@@ -123,7 +123,7 @@ def _reads(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
     [found] = json.loads(api.ask("GET", curve))["trials"][0]["metrics"]
     if len(found["data"]) != 1000:
         raise RuntimeError(f"the curve came with {len(found['data'])} points")
-    until_sealed(url)
+    until_sealed(url, filled)
     yield _timed(
         f"curve of {filled.curve_points:,} points, thinned out to 1,000, p95", lambda run: api.ask("GET", curve),
         30, 95, 60,
