@@ -27,17 +27,19 @@ class Alike(Generic[_Entry]):
 
     Attributes:
         kind: of each of them.
-        rank: of each of them.
+        rank: of each of them that is within its quota.
+        rank_beyond: of each of them that is beyond.
         sample: what one of them asked for, which may not be there any more.
         entries: by allocation, with a number that grows in the order in which they came.
         leaving: allocations of those that were asked to leave.
     """
 
-    __slots__ = ("entries", "kind", "leaving", "rank", "sample")
+    __slots__ = ("entries", "kind", "leaving", "rank", "rank_beyond", "sample")
 
     def __init__(self, kind: Kind, rank: Rank, sample: Request) -> None:
         self.kind = kind
         self.rank = rank
+        self.rank_beyond = rank._replace(is_borrowing=True)
         self.sample = sample
         self.entries: dict[str, tuple[int, _Entry]] = {}
         self.leaving: set[str] = set()
