@@ -1,4 +1,4 @@
-"""What a decision of a pool costs: pure, without a cluster. 10,000 slots on 1,250 agents, 5,000 requests that wait."""
+"""What a decision of a pool costs: pure, without a cluster. 10,000 slots on 1,250 agents, 5,000 requests of 500 jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workflows.scheduling.model import AgentSlots, Claim, PoolSnapshot, Request
 from workflows.scheduling.pool import Pool
 from workflows.scheduling.settings import PoolSettings
 
-_AGENTS, _SLOTS_EACH, _WAITING = 1250, 8, 5000
+_AGENTS, _SLOTS_EACH, _JOBS, _WAITING = 1250, 8, 500, 5000
 _GOAL_MS = 100.0
 _RUNS = 10
 _POLICIES: dict[str, dict[str, Any]] = {
@@ -71,13 +71,16 @@ def _with_requests(snapshot: PoolSnapshot, settings: dict[str, Any], seed: str) 
 def requests(seed: str, count: int) -> Iterator[Request]:
     """What users of a large cluster ask for: mostly little, and of some jobs much."""
     rng = random.Random(seed)
+    claims = [
+        Claim(priority=rng.choice((None, None, 10, 42, 60)), weight=rng.choice((1, 2)), position=job)
+        for job in range(_JOBS)
+    ]
     for number in range(count):
-        yield _request(rng, f"{seed}-{number}", rng.choices((1, 2, 4, 8, 16, 64), (50, 15, 10, 15, 7, 3))[0])
+        job, slots = rng.randrange(_JOBS), rng.choices((1, 2, 4, 8, 16, 64), (50, 15, 10, 15, 7, 3))[0]
+        yield _request(job, claims[job], f"{seed}-{number}", slots)
 
 
-def _request(rng: random.Random, name: str, slots: int) -> Request:
-    job = rng.randrange(500)
-    claim = Claim(priority=rng.choice((None, None, 10, 42, 60)), weight=rng.choice((1, 2)), position=job)
+def _request(job: int, claim: Claim, name: str, slots: int) -> Request:
     return Request(
         allocation_id=name, holder=name, name=name, slots=slots, job_id=f"job-{job}", user=f"user-{job % 20}",
         workspace=f"team-{job % 5}", claim=claim,
