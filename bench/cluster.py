@@ -33,7 +33,7 @@ def figures(launcher: str = "process") -> Iterator[Figure]:
                 cluster.run("down")
                 starts.append(cluster.up())
             if launcher == "process":
-                yield Figure("det up until ready (first, then again)", starts, "s")
+                yield Figure("det up until ready (first, then again)", starts, "s", 2)
                 time.sleep(5)  # until what came with the start is done
                 yield Figure("memory of an idle cluster, all processes", [sum(memory_of(cluster).values())], "MiB", 400)
                 yield _create(cluster)
