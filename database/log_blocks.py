@@ -21,6 +21,7 @@ from sqlalchemy import Row, Table, bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from database.engines import on_postgresql
+from database.log_grams import trigrams
 from database.models import LogBlock, LogBlockContainer, TaskLog
 from database.numbers import take_on_sqlite
 
@@ -207,7 +208,7 @@ def write(session: Session, task_id: str, ids: Sequence[int], lines: Lines) -> N
         "task_id": task_id, "first_id": ids[0], "last_id": ids[-1], "line_count": len(lines),
         "first_at": _EPOCH + timedelta(microseconds=min(times)), "last_at": _EPOCH + timedelta(microseconds=max(times)),
         "is_severe": not SEVERE_LEVELS.isdisjoint(levels), "listed": listed,
-        "levels": {name or "": some for name, some in levels.items()},
+        "levels": {name or "": some for name, some in levels.items()}, "trigrams": trigrams(texts),
         "packed": zlib.compress(orjson.dumps(columns), 6), "texts": zlib.compress(texts.encode(), 3),
     }  # fmt: skip
     # not through the ORM, which costs more than the statements

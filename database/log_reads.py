@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from database.log_blocks import LISTED, READ, SEVERE_LEVELS, Block, Line
+from database.log_grams import Wanted
 from database.models import LogBlock, TaskLog
 
-#: Blocks that are read in one statement: at first, and at most.
-_FIRST_BLOCKS, _MOST_BLOCKS = 1, 64
+#: Blocks that are read in one statement: at first, at most, and where only their trigrams are.
+_FIRST_BLOCKS, _MOST_BLOCKS, _MOST_KNOWN = 1, 64, 1024
 
 
 @dataclass
@@ -160,7 +161,10 @@ def _from_blocks(
     descending: bool,
 ) -> Iterator[Line]:  # fmt: skip
     matching = Matching(wanted)
-    for block in blocks(session, task_id, _of_blocks(wanted), above=above, below=below, descending=descending):
+    of_blocks = _of_blocks(wanted)
+    for block in blocks(
+        session, task_id, of_blocks, above=above, below=below, descending=descending, having=wanted.search_text
+    ):
         places = matching.places(block)
         if places and above is not None and block.row.first_id <= above:
             places = [place for place in places if block.ids[place] > above]
@@ -182,23 +186,46 @@ def blocks(
     above: int | None = None,
     below: int | None = None,
     descending: bool = False,
+    having: str = "",
 ) -> Iterator[Block]:
-    """The blocks of a task with lines in a range of ids, in their order. No two of them overlap."""
+    """The blocks of a task with lines in a range of ids, in their order. No two of them overlap.
+
+    `having`: those only that may have this text.
+    """
     conditions = [LogBlock.task_id == task_id, *more]
-    key, size = LogBlock.last_id, _FIRST_BLOCKS
     if below is not None:
         conditions.append(LogBlock.first_id < below)
     if above is not None:
-        conditions.append(key > above)
-    statement = select(*READ).where(*conditions).order_by(key.desc() if descending else key.asc())
+        conditions.append(LogBlock.last_id > above)
+    order = LogBlock.last_id.desc() if descending else LogBlock.last_id.asc()
+    wanted = Wanted(having)
+    if not wanted:
+        for rows in _pieces(session, select(*READ).where(*conditions).order_by(order), _MOST_BLOCKS, descending):
+            yield from map(Block, rows)
+        return
+    read, size = select(*READ).where(LogBlock.task_id == task_id).order_by(order), _FIRST_BLOCKS
+    known = select(LogBlock.last_id, LogBlock.trigrams).where(*conditions).order_by(order)
+    for rows in _pieces(session, known, _MOST_KNOWN, descending):
+        found = [row.last_id for row in rows if wanted.may_be_in(row.trigrams)]
+        while found:
+            yield from map(Block, session.execute(read.where(LogBlock.last_id.in_(found[:size]))).all())
+            del found[:size]
+            size = min(_MOST_BLOCKS, 2 * size)
+
+
+def _pieces(
+    session: Session, statement: Select[*tuple[Any, ...]], most: int, descending: bool
+) -> Iterator[Sequence[Row[*tuple[Any, ...]]]]:
+    """The rows of a statement on blocks, in its order: few in the first piece, and more in each, up to `most`."""
+    key, size = LogBlock.last_id, _FIRST_BLOCKS
     at: int | None = None
     while True:
         piece = statement if at is None else statement.where(key < at if descending else key > at)
         rows = session.execute(piece.limit(size)).all()
-        yield from map(Block, rows)
+        yield rows
         if len(rows) < size:
             return
-        at, size = rows[-1].last_id, min(_MOST_BLOCKS, 2 * size)
+        at, size = rows[-1].last_id, min(most, 2 * size)
 
 
 def bounds(session: Session, task_ids: Sequence[str]) -> tuple[int | None, int | None]:

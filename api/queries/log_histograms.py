@@ -109,7 +109,7 @@ def _add_blocks(
         if step > 1:
             ids = session.scalars(select(LogBlock.id).where(LogBlock.task_id == task_id).order_by(LogBlock.last_id))
             more.append(LogBlock.id.in_(ids.all()[::step]))
-        for block in blocks(session, task_id, more):
+        for block in blocks(session, task_id, more, having=wanted.search_text):
             places = matching.places(block)
             if places:
                 names = block.column("level")

@@ -258,6 +258,8 @@ class LogBlock(Base):
     is_severe: Mapped[bool]  # has lines that `SEVERE` is about
     levels: Mapped[dict[str, int]] = mapped_column(Document)  # lines by level; "" for those without one
     listed: Mapped[dict[str, list[Any]]] = mapped_column(Document)  # by column: what its lines have there
+    # before what is large: SQLite reads a row from its beginning
+    trigrams: Mapped[bytes] = mapped_column(LargeBinary)  # of the texts: see `database.log_grams`
     packed: Mapped[bytes] = mapped_column(LargeBinary)  # all but the texts
     texts: Mapped[bytes] = mapped_column(LargeBinary)
 

@@ -174,6 +174,7 @@ def upgrade() -> None:
     sa.Column('is_severe', sa.Boolean(), nullable=False),
     sa.Column('levels', Document, nullable=False),
     sa.Column('listed', Document, nullable=False),
+    sa.Column('trigrams', sa.LargeBinary(), nullable=False),
     sa.Column('packed', sa.LargeBinary(), nullable=False),
     sa.Column('texts', sa.LargeBinary(), nullable=False),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_log_blocks')),

@@ -17,10 +17,12 @@ from api.services.log_retention import LogRetention
 from api.services.log_sealing import LogSealing
 from database import log_blocks, log_lines
 from database.log_facts import failure_of
+from database.log_reads import Matching
 from database.models import Allocation, LogBlock, LogBlockContainer, Task, TaskLog, Trial
 from database.retention import erase_some
 from database.types import utc_now
 from tests.integration.api.served import Caller, Run, Served
+from tests.kit.counting import counted
 
 START = datetime(2026, 5, 1, 10, 0, 0, 123456, tzinfo=UTC)
 WORDS = ("loss", "epoch", "Grüße", "ÄRGER", "100%", "a_b", "\\", "line\nin two", "\t", "", "日本", "CUDA out of memory")
@@ -215,6 +217,33 @@ async def test_failure_is_found_when_its_lines_are_in_blocks(api: Served) -> Non
     with api.database.read() as session:
         found = failure_of(session, session.get_one(Allocation, run.allocation_id), f"{run.allocation_id}-0")
     assert found["last_error"] == "ValueError: a wrong number"
+
+
+async def test_search_reads_only_blocks_that_may_have_what_it_looks_for(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = api.user()
+    run = await api.trial(user)
+    lines = some(run, range(20 * 400))
+    lines[12 * 400 + 3]["log"] += " RuntimeError: NCCL Überlauf"
+    await send(api, lines, at_once=400)
+    assert stored(api, run) == (0, 8000)
+    read = counted(monkeypatch, Matching, "places")
+    window = f"/api/v1/undeterred/trials/{run.trial_id}/log-window"
+    queries: list[dict[str, Any]] = [
+        {"search": "nccl ÜBER"},
+        {"search": "runtimeerror", "after": 0},
+        {"search": "Runtime"},
+    ]
+    for query in queries:
+        found = await user.get(window, **query)
+        assert [line["text"] for line in found["lines"]] == [lines[12 * 400 + 3]["log"]]
+    assert len(read) == 3
+    assert (await user.get(window, search="nowhere"))["lines"] == []
+    assert len(read) == 3
+    shown = (await user.get(window, search="cuda out", limit=5))["lines"]
+    assert len(shown) == 5
+    assert len(read) == 4
 
 
 async def test_ended_task_is_sealed_whole_and_a_running_one_by_full_blocks(
