@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -20,6 +21,8 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import hash_password
 from bench.loading import Target, target_of
+from database.log_blocks import BLOCK, Line
+from database.log_lines import insert_lines
 from database.migrate import migrate, seed
 from database.models import Project, Trial, User
 from database.session import Database
@@ -92,9 +95,9 @@ def fill(
         )
         target.load("metrics", _METRIC_COLUMNS, _reports(min(trials, reported or trials)))
         target.load("metrics", _METRIC_COLUMNS, _curve(curve_trial, trials * _REPORTS, large))
-        target.load("task_logs", _LOG_COLUMNS, _lines(log_trial, log_lines or large))
         target.run(_INDEX)
         target.finish()
+    _write_log(url, log_trial, log_lines or large)
     seconds = time.monotonic() - began
     return Filled(count, trials, trials * _REPORTS + large, curve_trial, large, log_trial, log_lines or large, seconds)
 
@@ -104,7 +107,6 @@ _INDEX = (
     " WHERE archived = false AND total_batches IS NOT NULL"
 )
 _METRIC_COLUMNS = "id, trial_id, run_id, group_name, total_batches, metrics, searcher_metric, archived, reported_at"
-_LOG_COLUMNS = "id, task_id, allocation_id, agent_id, container_id, line_offset, timestamp, level, source, stdtype, log"
 
 
 def _organization(session: Session, admin: int) -> None:
@@ -218,14 +220,22 @@ def _curve(trial: int, last_id: int, points: int) -> Iterator[str]:
         yield f'{last_id + 1 + k}\t{trial}\t1\tcurve\t{k + 1}\t{{"loss": {loss:.6f}}}\t\\N\tf\t{_START}\n'
 
 
-def _lines(trial: int, count: int) -> Iterator[str]:
-    task = f"{(trial - 1) // _TRIALS + 1}.r{trial}"
-    for k in range(count):
-        level = "ERROR" if k % 1000 == 0 else "INFO"
-        yield (
-            f"{k + 1}\t{task}\t{task}.1\tagent-a\t{task}.1-0\t{k}\t{_START}\t{level}\ttask\tstdout\t"
-            f"step {k}: loss 0.123, 4.5 batches a second\n"
-        )
+def _write_log(url: str, trial: int, count: int) -> None:
+    """As agents send it: many lines at once, which become blocks."""
+    database, task = Database(url), f"{(trial - 1) // _TRIALS + 1}.r{trial}"
+    at = datetime.fromisoformat(_START).replace(tzinfo=UTC)
+    for first in range(0, count, BLOCK):
+        lines = [
+            Line(
+                task_id=task, allocation_id=f"{task}.1", agent_id="agent-a", container_id=f"{task}.1-0", line_offset=k,
+                rank_id=None, timestamp=at, level="INFO" if k % 1000 else "ERROR", source="task", stdtype="stdout",
+                log=f"step {k}: loss 0.123, 4.5 batches a second",
+            )
+            for k in range(first, min(count, first + BLOCK))
+        ]  # fmt: skip
+        with database.write() as session:
+            insert_lines(session, lines)
+    database.close()
 
 
 def _escaped(text: str) -> str:
