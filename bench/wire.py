@@ -32,7 +32,7 @@ _POLLS = 1000
 
 
 def figures() -> Iterator[Figure]:
-    """Reads of a small and of a large cluster, then floods of points, lines and polls."""
+    """Reads of a small and of a large cluster, a thousand polls, then floods of points and lines."""
     with postgres_server() as url:
         fill(url, 0.001, experiments=207)
         with serving(url) as api:
@@ -48,8 +48,13 @@ def figures() -> Iterator[Figure]:
         with serving(url) as api:
             log_in(api)
             yield from _reads(api, url, filled)
-            yield from _writes(api, url, filled)
             yield from _polls(api, url)
+    with postgres_server() as url:
+        fill(url, 0.01)
+        with serving(url) as api:
+            log_in(api)
+            _until_idle(api)  # what `fill` wrote in a minute would have come over weeks, and become blocks meanwhile
+            yield from _writes(api, url)
 
 
 def log_in(api: Api) -> None:
@@ -165,7 +170,14 @@ def _running(url: str, count: int) -> list[tuple[int, str, str]]:
     return found
 
 
-def _writes(api: Api, url: str, filled: Filled) -> Iterator[Figure]:
+def _until_idle(api: Api) -> None:
+    used = [sum(api.process.cpu_times()[:2])]
+    while len(used) < 3 or used[-1] - used[-3] > 0.2:
+        time.sleep(2)
+        used.append(sum(api.process.cpu_times()[:2]))
+
+
+def _writes(api: Api, url: str) -> Iterator[Figure]:
     running = _running(url, 8)
     metrics, steps = 10, iter(range(1, 10**9))
     names = [f"metric{k}" for k in range(metrics)]
