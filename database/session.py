@@ -243,14 +243,15 @@ def _leave_if_useless(context: ExceptionContext) -> None:
 def _prepare_if_direct(connection: Any, record: ConnectionPoolEntry) -> None:
     """Have statements prepared on a connection that is the server's own: to plan one again may take as long as it does.
 
-    And none is compiled: PostgreSQL does so where it expects many rows, a second for what then takes milliseconds.
+    And none is compiled: PostgreSQL does so where it expects many rows, a second for what then takes milliseconds. One is
+    shared out among processes only where it takes a tenth of a second or more: they are started for each anew.
 
     A pooler answers for the server, and gives the process that it names as the connection's a number of its own.
     """
     connection.autocommit = True  # or the question would be a transaction of three messages
     [[process]] = connection.execute("SELECT pg_backend_pid()").fetchall()
     if process == connection.info.backend_pid:
-        connection.execute("SET jit = off")
+        connection.execute("SET jit = off; SET parallel_setup_cost = 20000")
         connection.prepare_threshold = _OFTEN
     connection.autocommit = False
 
