@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 
 from api.auth.authentication import client_hash, token_hash
 from bench.data import PASSWORD, Filled, fill, until_sealed
@@ -346,10 +346,10 @@ def _polls(api: Api, url: str) -> Iterator[Figure]:
 
 
 def _running_polls(url: str) -> list[str]:
+    [(trial_id, task_id, _)] = _running(url, 1)
     database = Database(url)
     ids = [f"poll.{n}" for n in range(_POLLS)]
     with database.write() as session:
-        trial_id, task_id = session.execute(select(Trial.id, Trial.task_id).where(Trial.task_id == "wire.2")).one()
         of_trial = {"task_id": task_id, "trial_id": trial_id, "run_id": 1, "state": "RUNNING", "pool": "default",
                     "slots": 1, "placements": []}  # fmt: skip
         session.execute(insert(Allocation), [{"id": id_} | of_trial for id_ in ids])
