@@ -18,9 +18,9 @@ from api.auth.authorization import readable_experiments
 from api.errors import NotFound
 from api.queries.ids import among
 from api.queries.labels import has_label
-from api.queries.paging import chosen, few
+from api.queries.paging import Window, chosen, few
 from api.schemas import experiments as wire
-from api.schemas.base import as_object, plain, sender_of
+from api.schemas.base import Pagination, as_object, plain, sender_of
 from api.schemas.bulk import BulkFilters
 from database.engines import on_postgresql
 from database.models import Allocation, Checkpoint, Experiment, ModelDefinition, Project, Trial, User, Workspace
@@ -44,6 +44,11 @@ class ExperimentFilter:
     not_ids: Sequence[int] = ()
     above: int | None = None
     below: int | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it asks for what few have, and more than an index knows."""
+        return bool(self.name or self.description or self.labels or self.users or self.user_ids)
 
     @classmethod
     def of_bulk(cls, filters: BulkFilters, project_id: int, ids: Sequence[int] = ()) -> ExperimentFilter:
@@ -103,6 +108,9 @@ SORT: Mapping[str, Any] = {
 
 #: Shown instead of ACTIVE: the furthest that any of its allocations came.
 SHOWN = ("QUEUED", "ASSIGNED", "PULLING", "STARTING", "RUNNING")
+
+#: As many of those that match a filter are counted as they are read.
+_FEW = 1000
 
 #: States that a filter may name, and what is stored for them.
 STATES: Mapping[str, str] = {
@@ -165,28 +173,38 @@ def of_new(new: New) -> wire.Experiment:
     return wire.Experiment(**_fields(seen, (0, 0), {}))
 
 
-def count(session: Session, wanted: ExperimentFilter, user: UserPrincipal) -> int:
-    """How many experiments match, of those that the user may see."""
-    return session.scalar(_matching(session, wanted, user, func.count())) or 0
-
-
-def many(
+def page(
     session: Session,
     wanted: ExperimentFilter,
     user: UserPrincipal,
+    window: Window,
     *,
-    start: int,
-    end: int,
     sort_by: str = "",
-    descending: bool = False,
     is_summary: bool = False,
-) -> list[dict[str, Any]]:
-    """A page of the experiments that match, of those that the user may see, as they are sent. Raises: BadRequest."""
+) -> tuple[list[dict[str, Any]], Pagination]:
+    """A page of the experiments that match, of those that the user may see, as they are sent. Limit -2: only the count.
+
+    Raises: BadRequest.
+    """
     column = chosen("sortBy", sort_by, SORT)
+    descending = bool(window.is_descending)
     order = [column.desc(), Experiment.id.desc()] if descending else [column.asc(), Experiment.id.asc()]
     matching = _matching(session, wanted, user, Experiment.id, *order)
-    ids = session.scalars(matching.offset(start).limit(end - start))
-    return [_sent(fields) for fields in _in_order(session, list(ids), is_summary=is_summary)]
+    known: list[int] = []
+    total = None
+    if wanted.is_narrow and 0 <= window.offset <= _FEW and window.limit > 0:
+        # Such a filter may look at all experiments. Once, if few match: the count is that of the ids.
+        most = window.offset + window.limit + _FEW
+        known = list(session.scalars(matching.limit(most)))
+        total = len(known) if len(known) < most else None
+    if total is None:
+        total = session.scalar(_matching(session, wanted, user, func.count())) or 0
+    start, end = window.bounds(total)
+    if window.limit == -2:
+        end = start
+    ids = known[start:end] if known or not total else list(session.scalars(matching.offset(start).limit(end - start)))
+    pagination = Pagination(offset=window.offset, limit=window.limit, start_index=start, end_index=end, total=total)
+    return [_sent(fields) for fields in _in_order(session, ids, is_summary=is_summary)], pagination
 
 
 #: As `wire.Experiment` with these fields is sent.
@@ -238,8 +256,9 @@ def _conditions(session: Session, wanted: ExperimentFilter) -> list[ColumnElemen
     if stored := {chosen("states", state, STATES) for state in wanted.states} - {""}:
         conditions.append(Experiment.state.in_(stored))
     if wanted.users or wanted.user_ids:
-        named = select(User.id).where(User.username.in_(wanted.users))
-        conditions.append(or_(Experiment.owner_id.in_(named), Experiment.owner_id.in_(wanted.user_ids)))
+        # one set of owners, which the index on them is asked about: a choice of two sets would be asked of each row
+        owners = select(User.id).where(or_(User.username.in_(wanted.users), User.id.in_(wanted.user_ids)))
+        conditions.append(Experiment.owner_id.in_(owners))
     if wanted.project_id:
         conditions.append(Experiment.project_id == wanted.project_id)
     if wanted.ids:

@@ -25,7 +25,7 @@ from api.queries.paging import WindowDep
 from api.routing import Route
 from api.schemas import experiments as wire
 from api.schemas.allocation_times import ExperimentTimes
-from api.schemas.base import Pagination, answer
+from api.schemas.base import answer
 from api.schemas.checkpoints import CheckpointsResponse
 from api.schemas.contexts import ContextResponse
 from api.schemas.history import History, HistoryRequest
@@ -201,21 +201,7 @@ def list_experiments(
     if window.limit == 0:
         window.limit = 100
     with parts.database.read_list() as session:
-        total = experiments.count(session, wanted, user)
-        start, end = window.bounds(total)
-        if window.limit == -2:
-            end = start
-        found = experiments.many(
-            session,
-            wanted,
-            user,
-            start=start,
-            end=end,
-            sort_by=sort_by,
-            descending=bool(window.is_descending),
-            is_summary=is_summary,
-        )
-    pagination = Pagination(offset=window.offset, limit=window.limit, start_index=start, end_index=end, total=total)
+        found, pagination = experiments.page(session, wanted, user, window, sort_by=sort_by, is_summary=is_summary)
     return answer({"experiments": found, "pagination": pagination})
 
 

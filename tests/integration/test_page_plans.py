@@ -78,17 +78,17 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 ADMIN = UserPrincipal(user_id=1, username="admin", is_admin=True)
 
 
-def _list(session: Session, **more: Any) -> list[Any]:
-    return experiments.many(session, experiments.ExperimentFilter(), ADMIN, start=0, end=PAGE, **more)
+def _list(session: Session, order_by: str = "", **more: Any) -> list[Any]:
+    return experiments.page(session, experiments.ExperimentFilter(), ADMIN, Window(0, PAGE, order_by), **more)[0]
 
 
 #: What a page reads, how many rows it shows, and in how many statements.
 PAGES: dict[str, tuple[Callable[[Session], Any], int, int]] = {
-    "experiments": (_list, PAGE, 3),
+    "experiments": (_list, PAGE, 4),
     "experiments, newest first": (
-        lambda session: _list(session, sort_by="SORT_BY_START_TIME", descending=True), PAGE, 3,
+        lambda session: _list(session, "ORDER_BY_DESC", sort_by="SORT_BY_START_TIME"), PAGE, 4,
     ),
-    "experiments in short": (lambda session: _list(session, is_summary=True), PAGE, 3),
+    "experiments in short": (lambda session: _list(session, is_summary=True), PAGE, 4),
     "an experiment": (lambda session: [experiments.one(session, 1)], 1, 2),
     "trials": (
         lambda session: trials.page(session, session.get_one(Experiment, 1), (), "", Window(0, 100))[0], 100, 5,
@@ -129,6 +129,9 @@ def test_page_reads_no_more_of_very_many_trials(database: Database, page: str) -
     assert len(asked) <= statements, [statement for statement, _ in asked]
     for statement, parameters in asked:
         rows, plan = counted(database, statement, parameters)
+        if statement.startswith("SELECT count(*) AS count_1 \nFROM experiments"):  # how long the list is
+            assert "Index Only Scan" in plan or "COVERING INDEX" in plan, plan
+            continue
         assert not any(f"SCAN {table}" in plan and "USING" not in plan for table in ("trials", "tasks")), plan
         assert rows <= MOST_TRIAL_IDS + 300, plan
         if page.endswith("newest first"):  # SQLite does not say how many rows it reads
@@ -158,12 +161,31 @@ def ids_of(sent: Any) -> Any:
     return orjson.loads(encode({"it": sent}))["it"]
 
 
+def test_list_by_what_few_have_reads_them_once_and_counts_them(database: Database) -> None:
+    wanted = experiments.ExperimentFilter(users=["admin"], labels=["of-none"])
+    with database.read() as session, asked_of(session) as every:
+        found, pagination = experiments.page(session, wanted, ADMIN, Window(0, 10))
+    assert (found, pagination.total) == ([], 0)
+    assert len([statement for statement, _ in every if statement.startswith("SELECT")]) == 1
+    mine = experiments.ExperimentFilter(users=["admin"])
+    with database.read() as session:
+        total = experiments.page(session, mine, ADMIN, Window(0, -2))[1].total
+        assert total > 1100, "more than are counted as they are read"
+        for window in (Window(0, 5), Window(1000, 7), Window(1001, 7), Window(-3, 2)):
+            found, pagination = experiments.page(session, mine, ADMIN, window)
+            start = window.offset if window.offset >= 0 else total - 3
+            assert pagination.total == total
+            assert [each["id"] for each in found] == experiments.ids(session, mine, ADMIN, limit=total)[
+                start : start + window.limit
+            ]
+
+
 def test_a_part_of_a_name_is_looked_for_in_an_index(tmp_path: Path) -> None:
     """On SQLite, whose rows have the whole configuration between their other columns."""
     wanted = experiments.ExperimentFilter(name="resnet", project_id=1, archived=False)
     with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as database:
         with database.read() as session, asked_of(session) as asked:
-            experiments.many(session, wanted, ADMIN, start=0, end=50, sort_by="SORT_BY_NAME")
+            experiments.page(session, wanted, ADMIN, Window(0, 50), sort_by="SORT_BY_NAME")
         [(statement, parameters)] = [each for each in asked if each[0].startswith("SELECT")]
         _, plan = counted(database, statement, parameters)
     assert "SEARCH experiments USING INDEX ix_experiments_by_name (project_id=?)" in plan
