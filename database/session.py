@@ -243,8 +243,8 @@ def _leave_if_useless(context: ExceptionContext) -> None:
 def _prepare_if_direct(connection: Any, record: ConnectionPoolEntry) -> None:
     """Have statements prepared on a connection that is the server's own: to plan one again may take as long as it does.
 
-    And none is compiled: PostgreSQL does so where it expects many rows, a second for what then takes milliseconds. One is
-    shared out among processes only where it takes a tenth of a second or more: they are started for each anew.
+    And none is compiled: PostgreSQL does so where it expects many rows, a second for what then takes milliseconds.
+    Nor is one shared out among processes that takes less than a tenth of a second: they are started for each anew.
 
     A pooler answers for the server, and gives the process that it names as the connection's a number of its own.
     """
