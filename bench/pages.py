@@ -45,8 +45,7 @@ _SCROLLED = """
 """
 
 
-#: From the request of a search until its answer is drawn; not the moment that typing has to rest.
-#: From when the request of a search is sent until a line is marked that has the text, in ms.
+#: From the request of a search until a line is marked that has the text, in ms; not the moment that typing has to rest.
 _SEARCHED = """
 (text) => { window.shown = new Promise((done) => {
   let asked;
