@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from workflows.scheduling.model import Claim, Decision, Request
 from workflows.scheduling.order import order
 from workflows.scheduling.pool import Draft, Pool
 from workflows.scheduling.round_robin import schedule as round_robin
+from workflows.scheduling.shares import in_order
 
 POLICIES = {"fair_share": fair_share, "round_robin": round_robin}
 QUOTAS: dict[str, dict[str, Any]] = {
@@ -123,7 +125,15 @@ def test_kinds_are_looked_at_and_not_each_of_thousands(
     for number in range(3000):
         ask(pool, allocation_id=str(number), job="search", **wanted)
     looked = [counted(monkeypatch, Draft, name) for name in ("is_capped", "fit")]
+    seen = list[str]()
+
+    def each(*given: Any) -> Iterator[Any]:
+        for wish, request in in_order(*given):
+            seen.append(request.allocation_id)
+            yield wish, request
+
+    monkeypatch.setattr(f"workflows.scheduling.{policy}.in_order", each)
     assert POLICIES[policy](pool) == Decision()
-    count = sum(map(len, looked))
+    count = sum(map(len, (*looked, seen)))
     assert count < 10
     assert (count > 0) is (wanted["slots"] < 9), "what the agents can't hold is not even looked at"
