@@ -42,7 +42,7 @@ def main() -> None:
     write_private(config, json.dumps(_config(port, base, token)))
     _load_our_magic(folder)
     watch = _idle.watcher(env, port, base, token)
-    argv = [sys.executable, "-m", "jupyterlab", f"--config={config}"]
+    argv = [sys.executable, "-m", "determined.exec._jupyterlab", f"--config={config}"]
     raise SystemExit(serve(env, argv, lambda: answers(port, f"{base}api"), when_ready=watch))
 
 
