@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, TLSConfig
 
+from tests.deploy.programs import compile_go
 from tests.kit.certificates import Authority
 from tests.kit.servers import free_port
 from workers.temporal_server import cache_folder
@@ -47,9 +47,8 @@ def programs() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
             partial = Path(f"{folder}.building")
-            environment = os.environ | {"GOBIN": str(partial), "GOFLAGS": "-mod=mod"}
-            line = ["go", "install", *(f"{module}@{VERSION}" for module in _MODULES)]
-            subprocess.run(line, env=environment, check=True)
+            modules = [f"{module}@{VERSION}" for module in _MODULES]
+            compile_go("install", *modules, GOBIN=str(partial), GOFLAGS="-mod=mod")
             partial.rename(folder)
     return folder
 

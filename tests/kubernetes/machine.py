@@ -29,7 +29,7 @@ from unittest import mock
 import httpx
 import psutil
 
-from tests.deploy.programs import go, kept
+from tests.deploy.programs import compile_go, kept
 from tests.kit.certificates import Authority
 from tests.kit.servers import cni_plugins, container_programs, free_port
 from tests.kubernetes.images import TRIAL_IMAGE, Image, archived, trial_files
@@ -76,9 +76,9 @@ def programs() -> Path:
     def build(folder: Path) -> None:
         version = [f"-X k8s.io/component-base/version.gitVersion={VERSION}"]
         version += [f"-X k8s.io/component-base/version.git{name}" for name in ("Major=1", "Minor=33")]
-        line = [go(), "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace"]
+        line = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace"]
         line += ["-ldflags", " ".join(["-s", "-w", *version]), "-o", str(folder / "kubernetes"), "."]
-        subprocess.run(line, cwd=source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+        compile_go("build", *line, cwd=source, CGO_ENABLED="0")
         for name in _PROGRAMS:
             (folder / name).symlink_to("kubernetes")
 
