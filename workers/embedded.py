@@ -54,6 +54,7 @@ from workers.temporal_server import NoTemporal, command, find_or_get
 _EVERYWHERE = ("0.0.0.0", "::")
 _HOST_NAME = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 _READY_WITHIN_S = 60.0
+_SOCKETS_CLOSE_S = 1.0
 #: Temporal's dev server looks for free ports for its own services, and listens there later. On a busy machine an
 #: outgoing connection has one of them by then now and again, and the server ends.
 _TEMPORAL_STARTS = 3
@@ -341,7 +342,7 @@ class Cluster:
         if state.is_shared:
             ports.append(("gateway", state.gateway_port, "UNDETERRED_GATEWAY_PORT"))
         for name, port, variable in ports:
-            if self.process(name).pid() is None and not _is_free(port):
+            if self.process(name).pid() is None and not _becomes_free(port):
                 holder = holder_of_port(port)
                 raise ClusterError(
                     f"port {port} is in use{' by ' + holder if holder else ''}: choose another with {variable}"
@@ -672,6 +673,14 @@ def _login(state: ClusterState, url: str, served: Served | None, password: str) 
         return False
     authentication.TokenStore().set(url, "admin", token)
     return True
+
+
+def _becomes_free(port: int) -> bool:
+    """Whether nobody listens, at once or soon: what was killed just now is gone before its sockets are."""
+    deadline = time.monotonic() + _SOCKETS_CLOSE_S
+    while not (free := _is_free(port)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return free
 
 
 def _is_free(port: int) -> bool:
