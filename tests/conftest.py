@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from api.auth import authentication
+from tests.kit.embedded import starting_as_copies
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import restartable_postgres, temporal_server
 from tests.streams import engine_for, late_of, pytest_xdist_make_scheduler, turn_of  # noqa: F401 (one is a hook)
@@ -109,6 +110,13 @@ def _quick_passwords() -> Iterator[None]:
     """Hashes of passwords that cost little: each platform makes one, and verifies one. See `costly_passwords`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(authentication, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_starts() -> Iterator[None]:
+    """Clusters start without loading their code. See tests/e2e/test_embedded.py for how `det up` does it."""
+    with starting_as_copies():
         yield
 
 
