@@ -96,8 +96,11 @@ def equal_parts(wants: Mapping[str, int], slots: float) -> dict[str, float]:
     return parts
 
 
-def used_slots() -> dict[tuple[str, int], set[str]]:
-    """Which allocations' training processes run on which slots, by what the processes themselves have been told."""
+def used_slots(folder: Path) -> dict[tuple[str, int], set[str]]:
+    """Which allocations' training processes run on which slots, by what the processes themselves have been told.
+
+    Only those below this folder: what an interrupted run of this test has left is another cluster's.
+    """
     used: dict[tuple[str, int], set[str]] = {}
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -109,7 +112,7 @@ def used_slots() -> dict[tuple[str, int], set[str]]:
             continue
         told = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
         for slot in told.get("DET_SLOT_IDS", "[]").strip("[]").split(","):
-            if slot.strip() and told.get("DET_AGENT_ID", "").startswith("crowd"):
+            if slot.strip() and told.get("DET_RUN_DIR", "").startswith(f"{folder}/"):
                 used.setdefault((told["DET_AGENT_ID"], int(slot)), set()).add(told["DET_ALLOCATION_ID"])
     return used
 
@@ -194,7 +197,7 @@ async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd:
 
     watch = Watch()
     stop = asyncio.Event()
-    watching = asyncio.gather(look_at_processes(watch, stop), look_at_pool(cluster, watch, stop))
+    watching = asyncio.gather(look_at_processes(tmp_path, watch, stop), look_at_pool(cluster, watch, stop))
     # every other host speaks to the second API; they come when all wait, as otherwise the first may end before the last
     urls = [{}, {"api_url": f"http://{hosts.gateway}:{crowd.of_second_api['port']}"}]
     ids = list(await asyncio.gather(*[hosts.add(f"host-{n}", slots=8, **urls[n % 2]) for n in range(4)]))
@@ -234,10 +237,10 @@ async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd:
         assert all(abs(share - 1) <= 0.1 for share in shares.values()), shares
 
 
-async def look_at_processes(watch: Watch, stop: asyncio.Event) -> None:
+async def look_at_processes(folder: Path, watch: Watch, stop: asyncio.Event) -> None:
     """Look at what trains, again and again: whatever is down, no two may share a slot."""
     while not stop.is_set():
-        watch.note_running(await asyncio.to_thread(used_slots))
+        watch.note_running(await asyncio.to_thread(used_slots, folder))
         await asyncio.sleep(0.2)
 
 
