@@ -48,11 +48,11 @@ def processes(cluster: Embedded) -> dict[int, str]:
             environment = (entry / "environ").read_bytes()
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             is_zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            works_in = str((entry / "cwd").readlink())  # a copied process shows the environment of its original
+            works_in = (entry / "cwd").readlink()  # a copied process shows the environment of its original
         except OSError:
             continue
-        told = f"={cluster.folder}".encode() in environment or str(cluster.folder) in line
-        is_ours = told or works_in.startswith(str(cluster.folder))
+        names_folder = f"={cluster.folder}".encode() in environment or str(cluster.folder) in line
+        is_ours = names_folder or works_in.is_relative_to(cluster.folder)
         if is_ours and not is_zombie and int(entry.name) not in (own | {os.getpid()}):
             found[int(entry.name)] = line
     return found

@@ -22,7 +22,8 @@ TORCH_PYTHON = REPOSITORY / ".venv-torch" / "bin" / "python"
 PARTS = ("api", "orchestrator", "agent", "temporal")
 #: What a start of a cluster loads. Its parts are copies of it: see `workers.processes`.
 _LOADED = ("workers.embedded", "workers.api", "workers.orchestrator", "workers.agent")
-#: By these a process is told what to load: such a one is started anew.
+#: Prefixes of the variables that change what a Python process loads. A copy has loaded its code already: a command for
+#: which one of them differs from ours gets a process of its own.
 _OF_THE_LOADER = ("LD_", "PYTHON")
 
 
