@@ -21,7 +21,7 @@ name: chaos
 entrypoint: python3 train.py
 hyperparameters:
   quality: {type: double, minval: 0, maxval: 1}
-  sleep: 0.15
+  sleep: 0.25
 searcher: {name: adaptive_asha, metric: accuracy, smaller_is_better: false, max_length: 16, max_trials: 8,
            max_concurrent_trials: 2, divisor: 2}
 max_restarts: 0
