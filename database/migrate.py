@@ -1,4 +1,4 @@
-"""Migrates a database to today's schema, and gives a new one its first rows.
+"""Makes a database's schema or migrates it to today's, and gives a new one its first rows.
 
 Alembic is loaded only when there is something to migrate: every start of the API would pay for it otherwise.
 """
@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -35,6 +35,13 @@ _POSTGRES_COLUMNS = (
 )
 #: Key of the lock under which one process migrates, or creates the first rows.
 _ONE_AT_A_TIME = 7263041
+#: Alembic's table of the schema's revision, as it makes it itself. A database without it is empty.
+_REVISION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class OtherSchema(Exception):
@@ -42,7 +49,7 @@ class OtherSchema(Exception):
 
 
 def migrate(database: Database) -> None:
-    """Upgrade to the newest schema in one transaction: killed half-way, nothing has changed.
+    """Upgrade to the newest schema in one transaction: killed half-way, nothing has changed. An empty database gets it.
 
     The release before goes on with it meanwhile, and may come back: a migration only adds to what that release knows
     (`database.expand`), and notes in the cluster's row from which schema on releases can run on this one.
@@ -63,17 +70,34 @@ def migrate(database: Database) -> None:
 
 
 def _upgrade(database: Database) -> None:
-    from alembic import command
-
-    config = alembic_config()
     with database.engine.connect() as connection, connection.begin():
         if not database.is_sqlite:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
             # a lock that is waited for holds up all who come after: they must not wait for the longest reader
             connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_S}s'"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.execute(text("UPDATE cluster SET oldest_schema = :oldest"), {"oldest": oldest_schema()})
+        if inspect(connection).has_table(_REVISION.name):
+            _run_migrations(connection)
+        else:
+            _create(connection)
+
+
+def _create(connection: Connection) -> None:
+    """Make today's schema at once, as the migrations would, which is tested: without Alembic, and without their steps.
+
+    A table of another application's with a name of ours is an error: it would be taken for ours.
+    """
+    Base.metadata.create_all(connection, checkfirst=False)
+    _REVISION.create(connection)
+    connection.execute(_REVISION.insert(), {"version_num": newest_revision()})
+
+
+def _run_migrations(connection: Connection) -> None:
+    from alembic import command
+
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    connection.execute(text("UPDATE cluster SET oldest_schema = :oldest"), {"oldest": oldest_schema()})
 
 
 def oldest_schema() -> str:

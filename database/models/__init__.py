@@ -28,6 +28,7 @@ from database.models.cluster import (
 )
 from database.models.contexts import Context, ContextChunk, ContextChunkData, ContextPart, HoldsContext
 from database.models.experiments import Experiment, ModelDefinition, SearchDecision
+from database.models.functions import ADD_REPORTS
 from database.models.gates import Gate
 from database.models.imports import Import, ImportMark, ImportTable, TokenKey
 from database.models.organization import (
@@ -68,6 +69,7 @@ from database.models.trials import (
 from database.models.webhooks import Webhook, WebhookDelivery, WebhookTrigger
 
 __all__ = [
+    "ADD_REPORTS",
     "Agent",
     "AgentJoinToken",
     "Allocation",

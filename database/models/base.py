@@ -28,3 +28,8 @@ def partial_index(name: str, *columns: Any, where: str, unique: bool = False) ->
     """An index of the rows of which a condition holds, on both engines."""
     condition = text(where)
     return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
+
+
+def sqlite_index(name: str, *columns: Any) -> Index:
+    """An index that SQLite alone has. `info` says so to comparisons (`database.migrate.schema_differences`)."""
+    return Index(name, *columns, info={"only_on": "sqlite"}).ddl_if(dialect="sqlite")

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from database.models.base import Base, partial_index
+from database.models.base import Base, partial_index, sqlite_index
 from database.models.contexts import HoldsContext
 from database.types import Document, UtcTime, WholeDocument, utc_now
 
@@ -24,7 +24,7 @@ class Experiment(Base):
         ),
         # What looks for a part of a name reads this in place of whole rows, between whose columns configurations lie.
         # PostgreSQL keeps such values elsewhere, and its indexes hold no long ones.
-        Index("ix_experiments_by_name", "project_id", "name", info={"only_on": "sqlite"}),
+        sqlite_index("ix_experiments_by_name", "project_id", "name"),
         Index("ix_experiments_by_start", "started_at", "id"),
         Index("ix_experiments_in_project", "project_id", "id"),
         # of few; who is deleted is looked for in it

@@ -330,7 +330,7 @@ async def _ask_at_once(client: Client, count: int, on_503: Any = None) -> Counte
 
 def test_next_start_completes_the_schema_when_a_migration_was_killed_at_any_statement(database_url: str) -> None:
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["pytest", "tests.chaos.mortal_migration", "alembic.command"])
+    processes.set_forkserver_preload(["pytest", "tests.chaos.mortal_migration"])
     killed = 0
     for statement in itertools.count(1, chosen(3, 1)):
         process = processes.Process(target=mortal_migration.run, args=(database_url, statement))

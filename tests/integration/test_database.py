@@ -6,15 +6,28 @@ import asyncio
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 import pytest
-from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import bindparam, create_engine, delete, func, insert, inspect, literal, make_url, select, text, update
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    inspect,
+    literal,
+    make_url,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
 
 from activities.records import Records
 from database.migrate import alembic_config, is_current, migrate, newest_revision, schema_differences, seed
@@ -95,12 +108,67 @@ def tables(database: Database) -> set[str]:
 # -- schema ------------------------------------------------------------------------------------------------------------
 
 
-def test_schema_is_that_of_the_models_when_migrated_from_nothing(empty: Database) -> None:
+#: What PostgreSQL's catalogs say of a schema, in the words of the statements that make it.
+_CATALOGS = (
+    "SELECT * FROM information_schema.columns WHERE table_schema = 'public'",
+    "SELECT attrelid::regclass::text, attname, attstorage, attcompression FROM pg_attribute JOIN pg_class c ON c.oid ="
+    " attrelid WHERE relnamespace = 'public'::regnamespace",
+    "SELECT relname, relkind, reloptions FROM pg_class WHERE relnamespace = 'public'::regnamespace",
+    "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+    " WHERE connamespace = 'public'::regnamespace",
+    "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    "SELECT sequencename, data_type::text, start_value, increment_by, cycle FROM pg_sequences",
+    "SELECT proname, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
+    "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+)
+
+
+def schema(database: Database) -> list[set[Any]]:
+    """All that the engine itself knows of a schema. SQLite keeps statements: the order of a table's constraints aside."""
+    with database.engine.connect() as connection:
+        if not database.is_sqlite:
+            return [{str(row) for row in connection.execute(text(query))} for query in _CATALOGS]
+        made = connection.execute(text("SELECT type, name, sql FROM sqlite_master")).all()
+    clauses = [(kind, name, [line.strip("\t ,") for line in (sql or "").splitlines()]) for kind, name, sql in made]
+    columns = {(name, *(line for line in lines if line[:10] != "CONSTRAINT")) for _, name, lines in clauses}
+    return [columns, {(kind, name, *sorted(lines)) for kind, name, lines in clauses}]
+
+
+def by_migrations(database: Database) -> None:
+    """Give an empty database its schema step by step, as a database of the first release would come to it."""
+    revision = "\n\tversion_num VARCHAR(32) NOT NULL, \n\tCONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)\n"
+    with database.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE alembic_version ({revision})"))
+    migrate(database)
+
+
+def emptied(database: Database) -> None:
+    with database.engine.begin() as connection:
+        if database.is_sqlite:
+            Base.metadata.drop_all(connection)
+            connection.execute(text("DROP TABLE alembic_version"))
+        else:
+            connection.execute(text("DROP SCHEMA public CASCADE"))
+            connection.execute(text("CREATE SCHEMA public"))
+
+
+@pytest.mark.parametrize("make", [migrate, by_migrations])
+def test_schema_is_that_of_the_models_when_made(empty: Database, make: Callable[[Database], None]) -> None:
     assert not is_current(empty)
-    migrate(empty)
+    make(empty)
     assert schema_differences(empty) == []
     assert tables(empty) == {*Base.metadata.tables, "alembic_version"}
     assert is_current(empty)
+
+
+def test_schema_that_is_made_at_once_is_what_the_migrations_come_to(empty: Database) -> None:
+    migrate(empty)
+    at_once = schema(empty)
+    emptied(empty)
+    by_migrations(empty)
+    for ours, theirs in zip(at_once, schema(empty), strict=True):
+        assert ours == theirs
+    assert sum(map(len, at_once)) > 200, "there is something to compare"
 
 
 def test_newest_revision_is_what_alembic_takes_for_it_when_asked() -> None:
@@ -161,28 +229,37 @@ def test_the_command_says_why_when_there_is_no_database() -> None:
     assert "127.0.0.1" in ended.stderr
 
 
-def test_nothing_is_left_behind_when_the_migration_is_killed_half_way(
-    empty: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make", [migrate, by_migrations])
+def test_nothing_is_left_behind_when_what_makes_the_schema_is_killed(
+    empty: Database, make: Callable[[Database], None]
 ) -> None:
-    real, calls = command.upgrade, 0
+    """Right before its revision is noted; `tests/chaos/test_faults.py` has it killed anywhere."""
+    is_due = True
 
-    def upgrade(*arguments: Any) -> None:
-        nonlocal calls
-        calls += 1
-        real(*arguments)
-        own = arguments[0].attributes["connection"]
-        assert own.execute(text("SELECT count(*) FROM users")).scalar() == 0, "the tables were there"
-        raise KeyboardInterrupt
+    def die_when_due(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        nonlocal is_due
+        if is_due and "INSERT INTO alembic_version" in statement:
+            is_due = False
+            assert connection.execute(text("SELECT count(*) FROM users")).scalar() == 0, "the tables were there"
+            raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", upgrade)
-        with pytest.raises(KeyboardInterrupt):
-            migrate(empty)
-    assert calls == 1
-    assert tables(empty) == set()
+    event.listen(empty.engine, "before_cursor_execute", die_when_due)
+    with pytest.raises(KeyboardInterrupt):
+        make(empty)
+    assert not is_due
+    assert tables(empty) <= {"alembic_version"}
     assert not is_current(empty)
     migrate(empty)
     assert schema_differences(empty) == []
+
+
+def test_a_table_of_others_is_no_table_of_ours(empty: Database) -> None:
+    """It would be taken for one, and be written to."""
+    with empty.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE users (name TEXT)"))
+    with pytest.raises(DatabaseError, match=r"users.? already exists"):
+        migrate(empty)
+    assert tables(empty) == {"users"}
 
 
 async def test_one_schema_results_when_two_servers_migrate_at_once(empty: Database, database_url: str) -> None:
