@@ -301,8 +301,11 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
     database = Database(settings.database_url, replica_url=settings.database_read_url)
     migrate(database)
     password = settings.admin_password.get_secret_value() if settings.admin_password else None
+    with database.read() as session:
+        is_first = session.scalar(select(Cluster.id)) is None
+    # a fifth of a second of processor time: before the transaction that others wait for, and at a first start only
+    hashed = hash_password(password, is_hashed=False) if password and is_first else None
     with database.write() as session:
-        hashed = hash_password(password, is_hashed=False) if password else None
         seed(session, cluster_name=settings.cluster_name, admin_password_hash=hashed, pools=[settings.default_pool])
         cluster = session.scalars(select(Cluster)).one()
         session.expunge(cluster)

@@ -1,4 +1,4 @@
-"""A lost password is set anew on the machine of the database."""
+"""A lost password is set anew on the machine of the database; the first one is taken at the first start."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
+from api.auth.authentication import hash_password
 from database.models import AuditEntry, User
+from tests.integration.api.conftest import serving
 from tests.integration.api.served import ADMIN_PASSWORD, PASSWORD, Caller, Served
 from tests.integration.api.test_login import attempt, until_dead
 from workers.password import CannotReset, reset
@@ -61,3 +64,20 @@ async def test_command_names_the_user_or_says_why_not(api: Served) -> None:
 async def test_determined_is_there_beside_admin_with_the_same_first_password(api: Served) -> None:
     answer = await api.nobody.post(LOGIN, {"username": "determined", "password": ADMIN_PASSWORD})
     assert (answer["user"]["username"], answer["user"]["admin"]) == ("determined", False)
+
+
+async def test_first_password_is_hashed_at_the_first_start_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To hash takes a fifth of a second of processor time, and most clusters are given the password at each start."""
+    hashed: list[str] = []
+
+    def counted(password: str, *, is_hashed: bool) -> str:
+        hashed.append(password)
+        return hash_password(password, is_hashed=is_hashed)
+
+    monkeypatch.setattr("api.app.hash_password", counted)
+    for _ in range(2):
+        async with serving(f"sqlite:///{tmp_path / 'undeterred.db'}", tmp_path / "checkpoints") as served:
+            assert (await served.nobody.post(LOGIN, {"username": "admin", "password": ADMIN_PASSWORD}))["token"]
+    assert hashed == [ADMIN_PASSWORD]
