@@ -13,7 +13,7 @@ from pathlib import Path
 #: Runs with the program's own interpreter, and so with nothing of ours. A request names the files of a run's streams; the
 #: answers are its process and, when it is over, its exit code. The copy goes on behind the loop, as the program itself.
 _SERVER = """
-import importlib, json, os, sys
+import importlib, json, os, sys, traceback
 main, *_ = [importlib.import_module(name) for name in {modules}]
 
 for line in iter(lambda: os.read(0, 1 << 20), b""):
@@ -35,7 +35,19 @@ for number, path in enumerate(asked["streams"]):
     os.dup2(stream, number)
     os.close(stream)
 sys.argv = asked["words"]
-sys.exit(main.main(sys.argv[1:]))
+try:
+    sys.exit(main.main(sys.argv[1:]))
+except SystemExit as left:
+    code = left.code or 0
+except BaseException:
+    traceback.print_exc()
+    code = 1
+if not isinstance(code, int):  # what is to be said
+    print(code, file=sys.stderr)
+    code = 1
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(code)  # to take down all that is loaded, object by object, takes longer than most commands
 """
 
 
