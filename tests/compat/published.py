@@ -59,7 +59,11 @@ class Published:
     proxy: Proxy
     record: Record
     folder: Path
-    _det: ForkServer | None = None
+
+    def __post_init__(self) -> None:
+        """`det` takes a second to load, and is loaded once for all commands."""
+        loaded = ("determined.cli.__main__", "determined.cli.cli", "numpy")
+        self._det = ForkServer(environment_of(self.generation) / "bin" / "python", loaded, self.environment)
 
     @property
     def is_new(self) -> bool:
@@ -83,13 +87,11 @@ class Published:
     def run(
         self, *words: str, stdin: str = "", cwd: Path | None = None, timeout_s: float = 60, **environment: str
     ) -> Done:
-        """Run a program of its environment. `det` takes a second to load, and is loaded once for all commands."""
+        """Run a program of its environment."""
         env = self.environment | environment
         folder = environment_of(self.generation) / "bin"
         program = folder / words[0]
         if words[0] == "det":
-            loaded = ("determined.cli.__main__", "determined.cli.cli", "numpy")
-            self._det = self._det or ForkServer(folder / "python", loaded, self.environment)
             words = (str(program), *words[1:])
             return self._det.run(words, stdin=stdin, cwd=cwd or self.folder, environment=env, timeout_s=timeout_s)
         # A session of its own has no terminal, so that prompts for passwords read from `stdin`.
@@ -107,8 +109,7 @@ class Published:
 
     def close(self) -> None:
         """End what it keeps running."""
-        if self._det is not None:
-            self._det.close()
+        self._det.close()
 
     def det(self, *words: str, **options: Any) -> str:
         """Run `det` for its effect, outside of any record; returns what it printed."""

@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.kit import records
-from tests.kit.fork_server import ForkServer
+from tests.kit.fork_server import Busy, ForkServer
 from tests.kit.patience import PATIENCE
 from tests.kit.servers import REPOSITORY, environment_of_a_part, free_port
 
@@ -27,34 +26,7 @@ _LOADED = ("workers.embedded", "workers.api", "workers.orchestrator", "workers.a
 _OF_THE_LOADER = ("LD_", "PYTHON")
 
 
-class _Copies:
-    """Runs `workers.embedded` as copies of a process that has loaded it, which is made when the first is wanted."""
-
-    def __init__(self) -> None:
-        self._server: ForkServer | None = None
-        self._is_in_use = threading.Lock()
-
-    def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
-    ) -> subprocess.CompletedProcess[str] | None:
-        """What it did. None, if it has to be started anew: another one runs now, or other code is to be loaded."""
-        if _of_the_loader(environment) != _of_the_loader(os.environ) or not self._is_in_use.acquire(blocking=False):
-            return None
-        try:
-            if self._server is None:
-                self._server = ForkServer(Path(sys.executable), _LOADED, os.environ)
-            words = ["workers.embedded", *arguments]
-            return self._server.run(words, stdin="", cwd=Path.cwd(), environment=environment, timeout_s=timeout_s)
-        finally:
-            self._is_in_use.release()
-
-    def close(self) -> None:
-        """End that process; its copies stay."""
-        if self._server is not None:
-            self._server.close()
-
-
-_copies: _Copies | None = None
+_copies: ForkServer | None = None
 
 
 @contextlib.contextmanager
@@ -64,7 +36,7 @@ def starting_as_copies() -> Generator[None]:
     Outside of it, as in benches, each loads it, as a user's does.
     """
     global _copies
-    _copies = _Copies()
+    _copies = ForkServer(Path(sys.executable), _LOADED, os.environ)
     try:
         yield
     finally:
@@ -108,10 +80,11 @@ class Embedded:
 
     def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """`python -m workers.embedded …`, of this repository or of `code`."""
-        done = None
-        if _copies is not None and self.code is None:
-            done = _copies.run(arguments, self.environment, timeout_s)
-        return done or self.module("workers.embedded", *arguments, timeout_s=timeout_s)
+        if _copies is not None and self.code is None and _of_the_loader(self.environment) == _of_the_loader(os.environ):
+            words = ["workers.embedded", *arguments]
+            with contextlib.suppress(Busy):
+                return _copies.run(words, environment=self.environment, timeout_s=timeout_s)
+        return self.module("workers.embedded", *arguments, timeout_s=timeout_s)
 
     def module(self, name: str, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """`python -m …`, of this repository or of `code`."""
