@@ -177,16 +177,33 @@ def test_interrupt(cluster: Cluster, det: Det) -> None:
         assert det("a", "ls").code == 130
 
 
+#: As it is installed.
+_DET = Path(sys.executable).with_name("det")
+
+
 def test_reader_that_has_enough_ends_it_quietly(cluster: Cluster) -> None:
     cluster.routes["GET /api/v1/undeterred/config-schema"] = {"x": ["y" * 100] * 20_000}
-    command = f"{sys.executable} -m cli.main e config-schema | head -1"
+    command = f"{_DET} e config-schema | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.stdout == "{\n"
     assert done.stderr == ""
-    closed = f"{sys.executable} -m cli.main --help | true; {sys.executable} -P -m workers.embedded status | true"
+    closed = f"{_DET} --help | true; {sys.executable} -P -m workers.embedded status | true"
     environment = {**os.environ, "UNDETERRED_HOME": "/nonexistent"}
     done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, check=False, env=environment)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("is_at_work", [False, True])
+def test_ends_at_once_unless_a_thread_is_at_work(is_at_work: bool) -> None:
+    """What was loaded is not taken down object by object, which is a seventh of a short command."""
+    code = "import atexit, sys, threading, time; from cli.main import run; atexit.register(print, 'taken down');"
+    if is_at_work:
+        code += "threading.Thread(target=lambda: (time.sleep(0.2), print('its work'))).start();"
+    code += "sys.argv = ['det', 'no-such-command']; run()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no-such-command" in done.stderr
+    assert done.stdout.split("\n") == (["its work", "taken down", ""] if is_at_work else [""])
 
 
 def test_help_imports_next_to_nothing() -> None:
