@@ -1,4 +1,4 @@
-"""The files of the web UI as they are served: read once, compressed beforehand, and named by a digest of all of them.
+"""The files of the web UI as they are served: read once, compressed once, and named by a digest of all of them.
 
 The digest is part of their address, so that a browser keeps them for good and never mixes two releases.
 """
@@ -11,7 +11,7 @@ import mimetypes
 import posixpath
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -32,17 +32,36 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class File:
-    """One file.
+    """One file, which is made ready when it is first asked for: the API's first answer waits for none of it.
 
     Attributes:
-        content: As it is stored.
-        compressed: By gzip; None if that would not make it smaller.
-        media_type: With the character set.
+        path: Below `static`.
+        stored: Its bytes there.
     """
 
-    content: bytes
-    compressed: bytes | None
-    media_type: str
+    path: str
+    stored: bytes
+
+    @cached_property
+    def content(self) -> bytes:
+        """What is served: our own modules and styles without comments."""
+        if self.path.startswith("app/"):
+            return _INDENTS.sub("", _COMMENTS.sub("", self.stored.decode())).encode()
+        if self.path.startswith("style/"):
+            return _STYLE.sub(r"\1", self.stored.decode()).encode()
+        return self.stored
+
+    @cached_property
+    def compressed(self) -> bytes | None:
+        """The same by gzip; None if that would not make it smaller."""
+        compressed = gzip.compress(self.content, 9, mtime=0)
+        return compressed if len(compressed) < len(self.content) else None
+
+    @property
+    def media_type(self) -> str:
+        """With the character set."""
+        suffix = f".{self.path.rpartition('.')[2]}"
+        return _TYPES.get(suffix) or mimetypes.guess_type(self.path)[0] or "application/octet-stream"
 
 
 @dataclass(frozen=True)
@@ -51,12 +70,19 @@ class Files:
 
     digest: str
     by_path: dict[str, File]
-    index: bytes
+    page: str
 
     @property
     def base(self) -> str:
         """The address below which they are."""
         return f"{ASSETS}/{self.digest}"
+
+    @cached_property
+    def index(self) -> bytes:
+        """The page, with this release's addresses. It names the modules, else each would wait for the one before."""
+        modules = needed({path: file.stored for path, file in self.by_path.items()}, _FIRST)
+        preloads = "\n".join(f'<link rel="modulepreload" href="{self.base}/{path}">' for path in modules)
+        return self.page.replace("<!-- modules -->", preloads).replace("{base}", self.base).encode()
 
 
 @cache
@@ -66,10 +92,8 @@ def load() -> Files:
     digest = hashlib.sha256()
     for path, content in found.items():
         digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    name = digest.hexdigest()[:_DIGITS]
     page = found.pop(_INDEX).decode()
-    served = {path: _file(path, content) for path, content in found.items()}
-    return Files(name, served, _index(page, f"{ASSETS}/{name}", needed(found, _FIRST)))
+    return Files(digest.hexdigest()[:_DIGITS], {path: File(path, content) for path, content in found.items()}, page)
 
 
 def needed(found: dict[str, bytes], path: str) -> list[str]:
@@ -93,20 +117,3 @@ def _below(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
         elif not path.endswith(".d.ts"):  # for the type checker only
             found.append((path, entry.read_bytes()))
     return found
-
-
-def _file(path: str, content: bytes) -> File:
-    if path.startswith("app/"):
-        content = _INDENTS.sub("", _COMMENTS.sub("", content.decode())).encode()
-    elif path.startswith("style/"):
-        content = _STYLE.sub(r"\1", content.decode()).encode()
-    suffix = f".{path.rpartition('.')[2]}"
-    kind = _TYPES.get(suffix) or mimetypes.guess_type(path)[0] or "application/octet-stream"
-    compressed = gzip.compress(content, 9, mtime=0)
-    return File(content, compressed if len(compressed) < len(content) else None, kind)
-
-
-def _index(page: str, base: str, modules: list[str]) -> bytes:
-    """The page, with the addresses of this release; it names the modules, else each would wait for the one before."""
-    preloads = "\n".join(f'<link rel="modulepreload" href="{base}/{path}">' for path in modules)
-    return page.replace("<!-- modules -->", preloads).replace("{base}", base).encode()
