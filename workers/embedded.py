@@ -6,11 +6,14 @@ under one data folder, `UNDETERRED_HOME`.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 
 if __name__ == "__main__":
+    gc.disable()  # as in `workers.processes.loading`, which is loaded below
+
     # Ctrl-C while the rest is loaded, which takes most of a second
 
     def _leave(*_: object) -> None:
@@ -32,6 +35,7 @@ import socket
 import ssl
 import time
 from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +54,9 @@ from workers.secret_environment import take
 from workers.settings import host_limits
 from workers.stopped import sentences
 from workers.temporal_server import NoTemporal, command, find_or_get
+
+if __name__ == "__main__":
+    gc.enable()
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _HOST_NAME = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
@@ -155,8 +162,10 @@ class Cluster:
             self._served = self._certificate(state, network)
             self._save(state)
             password = self._start(state, wanted, network)
-            self._wait(state)
-            self._greet(state, password, time.monotonic() - began)
+            with ThreadPoolExecutor(1) as looking:  # the trials' Python is asked while the parts start
+                where = looking.submit(list, _where_trials_run(state))
+                self._wait(state)
+            self._greet(state, password, time.monotonic() - began, where.result())
             if not state.is_initialized:  # only now: the password was shown
                 state.is_initialized = True
                 self._save(state)
@@ -485,7 +494,7 @@ class Cluster:
                 connection.close()
         return self.process(name).ready_file.exists()
 
-    def _greet(self, state: ClusterState, password: str | None, seconds: float) -> None:
+    def _greet(self, state: ClusterState, password: str | None, seconds: float, where_trials_run: list[str]) -> None:
         _say(f"Undeterred is up after {seconds:.1f} s ({state.slots} slots).")
         url = f"{state.scheme}://{(self._served and self._served.name) or 'localhost'}:{state.port}"
         _say(f"  Web UI       {url}/det/")
@@ -497,7 +506,7 @@ class Cluster:
             _say(f"  Temporal UI  http://localhost:{state.ui_port}")
         if state.is_shared:
             _say(f"  other hosts  join through port {state.gateway_port}: `det agent join-token create` says how")
-        for label, line in zip(("trials", *[""] * 9), _where_trials_run(state), strict=False):
+        for label, line in zip(("trials", *[""] * 9), where_trials_run, strict=False):
             _say(f"  {label:12} {line}")
         _say(f"  data, logs   {self.folder}")
         if password is not None:
