@@ -70,11 +70,14 @@ class Updates:
                 return await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
                     update, *arguments, id=id_, result_type=result_type, rpc_timeout=left
                 )
-            except RPCError as error:
-                failed_tasks += error.status is RPCStatusCode.FAILED_PRECONDITION
-                passes = error.status in _PASSES or 0 < failed_tasks < _FAILED_TASKS
+            except (RPCError, RuntimeError) as error:
+                # the SDK connects with the first call, and says by a RuntimeError that nobody is there
+                is_away = isinstance(error, RuntimeError)
+                refusal = RPCError(str(error), RPCStatusCode.UNAVAILABLE, b"") if is_away else error
+                failed_tasks += refusal.status is RPCStatusCode.FAILED_PRECONDITION
+                passes = refusal.status in _PASSES or 0 < failed_tasks < _FAILED_TASKS
                 if not passes or time.monotonic() + pause > deadline:
-                    raise
+                    raise refusal from None
             await asyncio.sleep(pause)
             pause = min(_LONGEST_S, 2 * pause)
 

@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from tests.kit.servers import free_port
 from workflows.updates import Updates
 
 _WITHIN = timedelta(seconds=5)
@@ -66,3 +67,11 @@ async def test_last_attempt_is_within_the_time() -> None:
     with pytest.raises(RPCError):
         await _sent(temporal, timedelta(seconds=0.1))
     assert 2 <= len(temporal.ids) <= 5
+
+
+async def test_temporal_that_is_away_at_the_first_update_is_unavailable() -> None:
+    """The connection for updates is made with the first of them."""
+    client = await Client.connect(f"127.0.0.1:{free_port()}", lazy=True)
+    with pytest.raises(RPCError, match="Connection refused") as refused:
+        await Updates(client).send("w", "u", within=timedelta(seconds=0.2))
+    assert refused.value.status is RPCStatusCode.UNAVAILABLE
