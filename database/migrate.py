@@ -76,7 +76,7 @@ def _upgrade(database: Database) -> None:
             # a lock that is waited for holds up all who come after: they must not wait for the longest reader
             connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_S}s'"))
         if inspect(connection).has_table(_REVISION.name):
-            _run_migrations(connection)
+            run_migrations(connection)
         else:
             _create(connection)
 
@@ -91,7 +91,8 @@ def _create(connection: Connection) -> None:
     connection.execute(_REVISION.insert(), {"version_num": newest_revision()})
 
 
-def _run_migrations(connection: Connection) -> None:
+def run_migrations(connection: Connection) -> None:
+    """Run those that this database has not had: all of them, if it is empty."""
     from alembic import command
 
     config = alembic_config()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from alembic import command
 
-from database.migrate import alembic_config, migrate
+from database.migrate import alembic_config, run_migrations
 from database.session import Database
 
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
@@ -29,7 +29,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{folder}/empty.db")
         if not is_first:  # of nothing there is nothing to migrate to
-            migrate(database)
+            with database.engine.begin() as connection:  # not from the models, which the difference is to be of
+                run_migrations(connection)
         config = alembic_config()
         config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
         if is_first:

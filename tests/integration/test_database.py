@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -30,7 +32,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
 
 from activities.records import Records
-from database.migrate import alembic_config, is_current, migrate, newest_revision, schema_differences, seed
+from database import migrate as migrating
+from database import revise
+from database.migrate import (
+    alembic_config,
+    is_current,
+    migrate,
+    newest_revision,
+    run_migrations,
+    schema_differences,
+    seed,
+)
 from database.models import (
     Agent,
     Allocation,
@@ -136,10 +148,8 @@ def schema(database: Database) -> list[set[Any]]:
 
 def by_migrations(database: Database) -> None:
     """Give an empty database its schema step by step, as a database of the first release would come to it."""
-    revision = "\n\tversion_num VARCHAR(32) NOT NULL, \n\tCONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)\n"
     with database.engine.begin() as connection:
-        connection.execute(text(f"CREATE TABLE alembic_version ({revision})"))
-    migrate(database)
+        run_migrations(connection)
 
 
 def emptied(database: Database) -> None:
@@ -169,6 +179,22 @@ def test_schema_that_is_made_at_once_is_what_the_migrations_come_to(empty: Datab
     for ours, theirs in zip(at_once, schema(empty), strict=True):
         assert ours == theirs
     assert sum(map(len, at_once)) > 200, "there is something to compare"
+
+
+def test_migration_is_written_from_what_the_models_have_and_the_migrations_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "migrations"
+    shutil.copytree(migrating.MIGRATIONS, folder)
+    (first,) = folder.glob("versions/0001_*.py")
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join(line for line in lines if "sa.Column('searcher_queue'" not in line))
+    monkeypatch.setattr(migrating, "MIGRATIONS", folder)
+    monkeypatch.setattr(revise, "_VERSIONS", folder / "versions")
+    monkeypatch.setattr(sys, "argv", ["revise", "a queue"])
+    revise.main()
+    (written,) = folder.glob("versions/*_a_queue.py")
+    assert "add_column(sa.Column('searcher_queue'" in written.read_text()
 
 
 def test_newest_revision_is_what_alembic_takes_for_it_when_asked() -> None:
