@@ -61,32 +61,32 @@ class Updates:
         Raises: WorkflowUpdateFailedError, as the workflow refused it; WorkflowUpdateRPCTimeoutOrCancelledError;
             RPCError.
         """
-        handle = (await self._connected()).get_workflow_handle(workflow_id)
         id_ = str(uuid.uuid4())  # the same for all attempts: a run that has it already does nothing twice
         deadline, pause, failed_tasks = time.monotonic() + within.total_seconds(), _PAUSE_S, 0
         while True:
             left = timedelta(seconds=max(0.001, deadline - time.monotonic()))
             try:
+                handle = (await self._connected()).get_workflow_handle(workflow_id)
                 return await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
                     update, *arguments, id=id_, result_type=result_type, rpc_timeout=left
                 )
-            except (RPCError, RuntimeError) as error:
-                # the SDK connects with the first call, and says by a RuntimeError that nobody is there
-                is_away = isinstance(error, RuntimeError)
-                refusal = RPCError(str(error), RPCStatusCode.UNAVAILABLE, b"") if is_away else error
-                failed_tasks += refusal.status is RPCStatusCode.FAILED_PRECONDITION
-                passes = refusal.status in _PASSES or 0 < failed_tasks < _FAILED_TASKS
+            except RPCError as error:
+                failed_tasks += error.status is RPCStatusCode.FAILED_PRECONDITION
+                passes = error.status in _PASSES or 0 < failed_tasks < _FAILED_TASKS
                 if not passes or time.monotonic() + pause > deadline:
-                    raise refusal from None
+                    raise
             await asyncio.sleep(pause)
             pause = min(_LONGEST_S, 2 * pause)
 
     async def _connected(self) -> Client:
         if self._prompt is None:
             theirs = self._client.service_client.config
-            config = dataclasses.replace(theirs, retry_config=RetryConfig(max_retries=1), lazy=True)
+            config = dataclasses.replace(theirs, retry_config=RetryConfig(max_retries=1), lazy=False)
             settings = self._client.config()
-            settings["service_client"] = await ServiceClient.connect(config)
+            try:
+                settings["service_client"] = await ServiceClient.connect(config)
+            except RuntimeError as error:  # how the SDK reports a failed connection
+                raise RPCError(str(error), RPCStatusCode.UNAVAILABLE, b"") from None
             self._prompt = Client(**settings)
         if self._prompt.api_key != self._client.api_key:
             self._prompt.api_key = self._client.api_key
