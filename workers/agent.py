@@ -275,9 +275,9 @@ async def _work(
 
 
 def _of_this_release() -> WorkerDeploymentConfig:
-    """What an agent's workers say of their code. Any of them takes any order, so it decides nothing.
+    """The build ID of an agent's workers. They are not versioned: any agent takes any order.
 
-    Left out, it would be a digest of the code of each loaded module: 0.3 s of processor time at each start.
+    Without it the SDK derives one by hashing the code of every loaded module: 0.3 s of processor time at each start.
     """
     release = WorkerDeploymentVersion(deployment_name=_DEPLOYMENT, build_id=version("undeterred"))
     return WorkerDeploymentConfig(version=release, use_worker_versioning=False)

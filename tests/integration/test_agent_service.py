@@ -103,10 +103,10 @@ async def test_files_go_from_storage_when_they_match(cluster: Platform) -> None:
 async def test_start_of_an_agent_does_not_read_the_code_of_each_module_anew(
     cluster: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is not told its version does, to make one: 0.3 s of processor time, and more where nothing is compiled."""
+    """A worker without a build ID hashes it: 0.3 s of processor time, and more where nothing is compiled."""
 
     def unwanted(**_: Any) -> str:
-        pytest.fail("a worker of the agent's was not told its version")
+        pytest.fail("a worker of the agent has no build ID")
 
     monkeypatch.setattr(_worker, "load_default_build_id", unwanted)
     await cluster.start_agent("agent-b")
