@@ -47,13 +47,6 @@ def copied(database: Database, folder: Path) -> Generator[Connection]:
             yield connection
 
 
-def revision_of(connection: Connection) -> str:
-    """The schema of a database, by name; empty if it has none of ours."""
-    if not inspect(connection).has_table("alembic_version"):
-        return ""
-    return connection.scalar(text("SELECT version_num FROM alembic_version")) or ""
-
-
 def checkpoints(connection: Connection) -> Iterator[Kept]:
     """The checkpoints that have files, by experiment."""
     storages: dict[int, Mapping[str, Any]] = {}

@@ -128,6 +128,13 @@ def newest_revision() -> str:
     return max(names, default="").partition("_")[0]
 
 
+def revision_of(connection: Connection) -> str:
+    """The schema of a database, by name; empty if it has none of ours."""
+    if not inspect(connection).has_table(_REVISION.name):
+        return ""
+    return connection.scalar(select(_REVISION.c.version_num)) or ""
+
+
 def is_current(database: Database) -> bool:
     """Whether this release runs on the schema: today's, or that of the next release, which adds to it.
 
@@ -135,9 +142,7 @@ def is_current(database: Database) -> bool:
     """
     mine = newest_revision()
     with database.engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return False
-        found = connection.scalar(text("SELECT version_num FROM alembic_version")) or ""
+        found = revision_of(connection)
         if found < mine:
             return False
         if found == mine:
@@ -173,7 +178,7 @@ def _check_columns(connection: Connection) -> None:
 def is_usable(database: Database) -> bool:
     """Whether the schema is today's or a later one. A later release migrates while processes of this one still run."""
     with database.engine.connect() as connection:
-        return str(connection.scalar(text("SELECT version_num FROM alembic_version"))) >= newest_revision()
+        return revision_of(connection) >= newest_revision()
 
 
 def schema_differences(database: Database) -> list[str]:

@@ -7,15 +7,13 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import httpx
 import structlog
 from temporalio.client import Client
-from temporalio.common import WorkerDeploymentVersion
-from temporalio.worker import Worker, WorkerDeploymentConfig
+from temporalio.worker import Worker
 
 from activities.attempts import Attempts
 from activities.containers import AgentPresence, Containers
@@ -42,6 +40,7 @@ from workers.connect import run as run_process
 from workers.health import answering
 from workers.monitoring import served
 from workers.settings import AgentSettings, parts_of
+from workers.versioning import deployment_of_agents
 from workflows import names
 
 if TYPE_CHECKING:  # loaded where pods are launched: Kubernetes' client is a third of what an agent loads
@@ -51,8 +50,6 @@ if TYPE_CHECKING:  # loaded where pods are launched: Kubernetes' client is a thi
 
 log = structlog.get_logger()
 
-#: What Temporal calls agents, beside the orchestrators' deployment.
-_DEPLOYMENT = "undeterred-agents"
 #: Pods that an agent of a cluster watches at most, where its operator set no other limit.
 _MOST_PODS = 5000
 #: Between two looks at the GPUs.
@@ -220,7 +217,7 @@ async def _work(
     presence = AgentPresence(orphans)
     roots = None if settings.storage_roots is None else settings.storage_roots.split(":")
     removals = Storage(api, in_containers=not launcher.sees_host, roots=roots, is_elsewhere=not launcher.runs_here)
-    versions = _of_this_release()
+    versions = deployment_of_agents()
     # No grace at the end: what runs is watched on by the agent that comes next, and every activity takes a cancel.
     worker = Worker(
         client,
@@ -272,15 +269,6 @@ async def _work(
         await spools.close()
         await api.close()
         await launcher.close()
-
-
-def _of_this_release() -> WorkerDeploymentConfig:
-    """The build ID of an agent's workers. They are not versioned: any agent takes any order.
-
-    Without it the SDK derives one by hashing the code of every loaded module: 0.3 s of processor time at each start.
-    """
-    release = WorkerDeploymentVersion(deployment_name=_DEPLOYMENT, build_id=version("undeterred"))
-    return WorkerDeploymentConfig(version=release, use_worker_versioning=False)
 
 
 @contextlib.asynccontextmanager

@@ -24,9 +24,10 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.settings import ClusterSettings, OutgoingSettings
-from database.backup import FILES, BackupError, checkpoints, copied, revision_of
+from database.backup import FILES, BackupError, checkpoints, copied
 from database.checkpoint_files import Checked, Kept, checked
 from database.errors import reason_of
+from database.migrate import revision_of
 from database.models import Cluster
 from database.session import Database
 from database.types import utc_now
