@@ -164,12 +164,17 @@ def _module(command: str, name: str, words: Sequence[str]) -> int:
         server.python(name, words),
         preexec_fn=_end_with_us if sys.platform == "linux" else None,
     )
-    while True:
-        try:
-            code = process.wait()
-            return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
-        except KeyboardInterrupt:
-            render.note("interrupted; waiting for it to end")
+
+    def note(*_: object) -> None:
+        render.note("interrupted; waiting for it to end")
+
+    # no KeyboardInterrupt: one that comes when the wait is just over would take the exit code with it
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
 
 
 def _end_with_us() -> None:
