@@ -646,6 +646,26 @@ print([name for name in ("boto3", "google.cloud.storage", "azure.storage.blob") 
     assert done.stdout.strip() == "[]"
 
 
+def test_models_of_services_are_parsed_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.loaders import JSONFileLoader
+
+    parsed, parse = list[str](), JSONFileLoader._load_file
+
+    def note(loader: JSONFileLoader, path: str, open_method: Any) -> Any:
+        parsed.append(path)
+        return parse(loader, path, open_method)
+
+    def connect() -> None:
+        place: Any = storage.build({"type": "s3", "bucket": "b", "access_key": "k", "secret_key": "s"})
+        place._client()
+        place.close()
+
+    connect()
+    monkeypatch.setattr(JSONFileLoader, "_load_file", note)
+    connect()
+    assert parsed == []
+
+
 @pytest.mark.parametrize(("scheme", "is_signed"), [("https", False), ("http", True)])
 def test_bodies_are_hashed_for_the_signature_only_where_no_tls_protects_them(scheme: str, is_signed: bool) -> None:
     from botocore.awsrequest import AWSResponse

@@ -1,8 +1,9 @@
-"""Checkpoints in Amazon S3 or a server that speaks its protocol, by way of boto3."""
+"""Checkpoints in Amazon S3 or a server that speaks its protocol, by way of boto3's botocore."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from operator import itemgetter
 
 from determined.common.outgoing import guarded_pools
@@ -28,6 +29,16 @@ _LARGEST_COPY = 5 << 30
 #: Fields of a part's answer that its object is made with.
 _CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
 _ATTEMPTS = 8
+
+
+def _new_session() -> Any:
+    return sdk("botocore.session", "s3", "boto3").get_session()
+
+
+@functools.cache
+def _service_models() -> Any:
+    """The loader of botocore's models of services, for all sessions. Each loader parses them, which takes 80 ms."""
+    return _new_session().get_component("data_loader")
 
 
 class S3Storage(ObjectStorage):
@@ -67,7 +78,7 @@ class S3Storage(ObjectStorage):
 
     def connect(self) -> Any:
         """As the contract says."""
-        boto3, config = sdk("boto3", "s3", "boto3"), sdk("botocore.config", "s3", "boto3")
+        config = sdk("botocore.config", "s3", "boto3")
         access_key, secret_key = self._credentials
         options: dict[str, Any] = {}
         if self._endpoint_url:
@@ -83,8 +94,10 @@ class S3Storage(ObjectStorage):
         if self._rules is not None:
             # neither a proxy nor a wait of minutes for a server that a user has named
             options |= {"proxies": {}, "connect_timeout": 10, "read_timeout": 30, "tcp_keepalive": False}
-        # A session of its own: boto3's default one would keep credentials that have expired.
-        client = boto3.session.Session().client(
+        # A session of its own: one that is shared would keep credentials that have expired.
+        session = _new_session()
+        session.register_component("data_loader", _service_models())
+        client = session.create_client(
             "s3",
             aws_access_key_id=access_key,
             aws_secret_access_key=secret_key,
@@ -97,15 +110,15 @@ class S3Storage(ObjectStorage):
             ),
         )
         if self._rules is not None:
-            session = client._endpoint.http_session
-            session._pool_classes_by_scheme = guarded_pools(self._rules, session._pool_classes_by_scheme)
-            session._manager.pool_classes_by_scheme = session._pool_classes_by_scheme
+            http = client._endpoint.http_session
+            http._pool_classes_by_scheme = guarded_pools(self._rules, http._pool_classes_by_scheme)
+            http._manager.pool_classes_by_scheme = http._pool_classes_by_scheme
         return client
 
     def sdk_errors(self) -> tuple[type[BaseException], ...]:
         """As the contract says."""
-        botocore, boto3 = sdk("botocore.exceptions", "s3", "boto3"), sdk("boto3.exceptions", "s3", "boto3")
-        return botocore.ClientError, botocore.BotoCoreError, boto3.Boto3Error
+        exceptions = sdk("botocore.exceptions", "s3", "boto3")
+        return exceptions.ClientError, exceptions.BotoCoreError
 
     def kind_of(self, error: BaseException) -> str:
         """As the contract says."""
