@@ -9,8 +9,9 @@ from database import session
 from database.session import Database
 from tests.kit.servers import postgres_server
 
+#: Ends all other connections, and waits until each has ended.
 _OTHERS = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
     " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
 )
 

@@ -19,8 +19,9 @@ from activities.launchers.kubernetes import first
 _PROGRAM = """
 import faulthandler, signal, threading
 if {registers}: faulthandler.register(signal.SIGUSR1)
-def stands_still(): threading.Event().wait(60)
-print("ready", flush=True)
+def stands_still():
+    print("ready", flush=True)
+    threading.Event().wait(60)
 stands_still()
 """
 
