@@ -71,7 +71,10 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
         yield Trials(cluster)
 
 
-@pytest.mark.parametrize(("config", "is_paused"), [("const.yaml", True), ("distributed.yaml", False)])
+# harness/tests/test_pytorch_resume.py kills single processes at many steps, test_pytorch_example.py pauses them
+@pytest.mark.parametrize(
+    ("config", "is_paused"), [pytest.param("const.yaml", True, marks=pytest.mark.long), ("distributed.yaml", False)]
+)
 def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(
     trials: Trials, config: str, is_paused: bool
 ) -> None:
