@@ -35,7 +35,7 @@ from workflows.searchers.decisions import Decision
 from workflows.searchers.messages import Close, Create, TrainTo
 from workflows.searchers.replay import parse_lines, replay
 
-EXPERIMENTS = chosen(12, 100)
+EXPERIMENTS = chosen(8, 100)
 SLOTS = 3
 #: Restarts cost a test's time only.
 TIMING = {"restart_backoff_s": 0.2, "restart_backoff_cap_s": 2.0, "kill_repeat_s": 3.0}
@@ -192,7 +192,7 @@ async def test_everything_ends_as_it_must_when_everything_is_killed_at_random(
     cluster: tuple[Embedded, Postgres | None],
 ) -> None:
     embedded, database = cluster
-    await undergo(embedded, database, EXPERIMENTS // 2 if database and not IS_LONG else EXPERIMENTS)
+    await undergo(embedded, database, 6 if database and not IS_LONG else EXPERIMENTS)
 
 
 async def undergo(

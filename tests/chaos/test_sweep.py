@@ -35,7 +35,7 @@ SEARCH = config(
 LANES = 6
 KINDS = (*TELLING, "decided") if IS_LONG else TELLING
 #: Of so many steps one.
-EVERY = {"experiment": chosen(2, 1), "trial": chosen(4, 1)}
+EVERY = chosen(4, 1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ async def test_result_is_the_same_when_the_orchestrator_is_killed_at_any_step(vi
         for each in lanes:
             group.create_task(sweep.work(each, undisturbed))
     print(f"\n{sweep.report(time.monotonic() - began)}")
-    assert len(sweep.deaths()) >= 0.9 * sweep.steps / EVERY[victim], "few runs end before their step"
+    assert len(sweep.deaths()) >= 0.9 * sweep.steps / EVERY, "few runs end before their step"
 
 
 class _Sweep:
@@ -82,7 +82,7 @@ class _Sweep:
         step = 1
         while step <= self.steps or not self._is_over:
             yield step
-            step += EVERY[self._victim]
+            step += EVERY
 
     async def work(self, each: Lane, undisturbed: Run) -> None:
         """Take steps and compare the results, until there are no more."""
