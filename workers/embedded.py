@@ -53,7 +53,7 @@ from workers.processes import Process, holder_of_port
 from workers.secret_environment import take
 from workers.settings import host_limits
 from workers.stopped import sentences
-from workers.temporal_server import NoTemporal, command, find_or_get
+from workers.temporal_server import NoTemporal, command, find_or_get, unhashed
 
 if __name__ == "__main__":
     gc.enable()
@@ -435,7 +435,10 @@ class Cluster:
         except NoTemporal as error:
             raise ClusterError(str(error)) from None
         line = command(program, port=state.temporal_port, ui_port=state.ui_port, database=self.folder / "temporal.db")
-        self.process("temporal").start(line, _environment())
+        folder = self.folder / "run"
+        folder.mkdir(parents=True, exist_ok=True)
+        with unhashed(program, folder) as file:
+            self.process("temporal").start(line, _environment(), file)
 
     def _saved_password(self) -> str:
         """Kept until the first start is complete, so that an interrupted one does not leave an unknown password."""

@@ -69,12 +69,16 @@ class Process:
         own = {**environment, "UNDETERRED_READY_FILE": str(self.ready_file)}
         self.start([sys.executable, "-m", module], own)
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a program in a session of its own, so that it outlives us and our terminal."""
+    def start(self, command: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> None:
+        """Start a program in a session of its own, so that it outlives us and our terminal.
+
+        `file` is what is executed, if not what the command names.
+        """
 
         def spawn(log: IO[bytes]) -> int:
             return subprocess.Popen(
                 command,
+                executable=file,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

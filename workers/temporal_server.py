@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from workflows.names import SEARCH_ATTRIBUTES
@@ -108,6 +109,44 @@ def command(program: Path, *, port: int, ui_port: int, database: Path, durable: 
     for name, kind in SEARCH_ATTRIBUTES.items():
         line += ["--search-attribute", f"{name}={kind}"]
     return line
+
+
+@contextlib.contextmanager
+def unhashed(program: Path, folder: Path) -> Generator[Path]:
+    """The file to start the server by, within the block, so that it does not read all of its program.
+
+    Its own workers give as their version the MD5 of the file at the path that they were started by. Nobody asks for
+    it, and of 240 MB it takes 0.3 s of processor time, and as long until the server answers. So it is started by a
+    second name of the program, in `folder`; at the end of the block a file of some bytes takes this name. Where the
+    program can have no second name, it is started by its own.
+    """
+    name = folder / "temporal"
+    if not _is_binary(program):  # a script is read by its interpreter, from a name that must stay
+        yield program
+        return
+    try:
+        name.unlink(missing_ok=True)
+        name.hardlink_to(program.resolve())
+    except OSError:  # on another disk, or another user's
+        yield program
+        return
+    try:
+        yield name if os.access(name, os.X_OK) else program  # programs of some disks may not be executed
+    finally:
+        with contextlib.suppress(OSError):  # a full disk: then it reads its program
+            stand_in = name.with_suffix(".stand-in")
+            stand_in.write_text(
+                f"This was {program} while it was started: workers.temporal_server.unhashed says why.\n"
+            )
+            stand_in.replace(name)
+
+
+def _is_binary(program: Path) -> bool:
+    try:
+        with program.open("rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

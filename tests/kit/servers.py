@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy import create_engine, make_url, text
 
-from workers.temporal_server import command, find_or_get
+from workers.temporal_server import command, find_or_get, unhashed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRIAL_IMAGE = "undeterred/trial:dev"
@@ -252,11 +252,15 @@ def temporal_server(folder: Path, *settings: str) -> Generator[str]:
         settings: Further dynamic configuration, `key=value`.
     """
     port = free_port()
-    line = command(find_or_get(print), port=port, ui_port=0, database=folder / "temporal.db", durable=False)
+    program = find_or_get(print)
+    line = command(program, port=port, ui_port=0, database=folder / "temporal.db", durable=False)
     line += [word for setting in settings for word in ("--dynamic-config-value", setting)]
     log_path = folder / "temporal.log"
     with log_path.open("w") as log:
-        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        with unhashed(program, folder) as file:
+            process = subprocess.Popen(
+                line, executable=file, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             _wait_for("temporal", process, lambda: "Server:" in log_path.read_text(), log_path, 60.0)
             yield f"127.0.0.1:{port}"

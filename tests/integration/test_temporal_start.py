@@ -1,0 +1,52 @@
+"""The embedded Temporal server is started without reading all of its program."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.patience import PATIENCE
+from tests.kit.servers import free_port
+from workers.processes import holder_of_port
+from workers.temporal_server import command, find_or_get, unhashed
+
+
+def test_server_does_not_hash_the_program_that_it_was_started_from(tmp_path: Path) -> None:
+    program, log = find_or_get(print), tmp_path / "log"
+    for _ in range(2):  # also where it was started before
+        port = free_port()
+        line = command(program, port=port, ui_port=0, database=tmp_path / "temporal.db", durable=False)
+        with log.open("w") as output:
+            with unhashed(program, tmp_path) as file:
+                server = subprocess.Popen(line, executable=file, stdout=output, stderr=output)
+            try:
+                deadline = time.monotonic() + 30 * PATIENCE
+                while "Server:" not in log.read_text():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                assert holder_of_port(port) == f"temporal (pid {server.pid})"
+                (read,) = re.findall(r"rchar: (\d+)", Path(f"/proc/{server.pid}/io").read_text())
+            finally:
+                server.kill()
+                server.wait()
+        is_one_disk = program.stat().st_dev == tmp_path.stat().st_dev
+        assert (int(read) < program.stat().st_size / 4) is is_one_disk
+        assert not is_one_disk or (tmp_path / "temporal").stat().st_size < 1000
+
+
+def test_program_itself_is_started_where_it_has_no_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\nexec temporal\n")
+    with unhashed(script, tmp_path) as file:
+        assert file == script, "its interpreter reads it by its name"
+    program = find_or_get(print)
+    with unhashed(program, tmp_path / "missing") as file:
+        assert file == program
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with unhashed(program, tmp_path) as file:
+        assert file == program, "nothing may be executed there"
