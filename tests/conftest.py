@@ -20,7 +20,7 @@ from sqlalchemy.engine import make_url
 from api.auth import authentication
 from tests.kit.embedded import starting_as_copies
 from tests.kit.platform import Platform, platform
-from tests.kit.servers import restartable_postgres, temporal_server
+from tests.kit.servers import folder_in_memory, restartable_postgres, temporal_server
 from tests.streams import engine_for, late_of, pytest_xdist_make_scheduler, turn_of  # noqa: F401 (one is a hook)
 
 _numbers = itertools.count(1)
@@ -135,8 +135,12 @@ def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL server of the tests' own, which need not survive a power cut: its writes wait for no disk."""
-    with restartable_postgres("fsync=off", "full_page_writes=off") as server:
+    """A PostgreSQL server of the tests' own, which need not survive a power cut: its writes wait for no disk.
+
+    Its files are in memory: to make a database takes 12 ms instead of 60 to 200, and today's schema in it 170 instead of 450.
+    """
+    settings = ("fsync=off", "full_page_writes=off", "max_wal_size=256MB")
+    with restartable_postgres(*settings, place=folder_in_memory()) as server:
         yield server.url
 
 

@@ -121,7 +121,8 @@ def unhashed(program: Path, folder: Path) -> Generator[Path]:
     program can have no second name, it is started by its own.
     """
     name = folder / "temporal"
-    if not _is_binary(program):  # a script is read by its interpreter, from a name that must stay
+    # a script is read by its interpreter, from a name that must stay
+    if not _is_binary(program) or program.resolve().parent == folder.resolve():
         yield program
         return
     try:

@@ -45,8 +45,10 @@ def test_program_itself_is_started_where_it_has_no_second_name(tmp_path: Path, m
     with unhashed(script, tmp_path) as file:
         assert file == script, "its interpreter reads it by its name"
     program = find_or_get(print)
-    with unhashed(program, tmp_path / "missing") as file:
-        assert file == program
+    for folder in (tmp_path / "missing", program.parent):
+        with unhashed(program, folder) as file:
+            assert file == program
+    assert program.stat().st_size > 1_000_000
     monkeypatch.setattr(os, "access", lambda *_: False)
     with unhashed(program, tmp_path) as file:
         assert file == program, "nothing may be executed there"

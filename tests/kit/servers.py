@@ -129,16 +129,28 @@ class Postgres:
             _stop(self._process, signal.SIGINT, 30.0)  # "fast": ends the sessions
 
 
+#: Memory that the system shows as a folder, and how much must be free for a server that keeps its files there.
+_MEMORY = Path("/dev/shm")
+_MEMORY_NEEDED = 4 << 30
+
+
+def folder_in_memory() -> str | None:
+    """Where files can be kept in memory; None where there is no room."""
+    is_there = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_NEEDED
+    return str(_MEMORY) if is_there else None
+
+
 @contextlib.contextmanager
-def restartable_postgres(*settings: str) -> Generator[Postgres]:
+def restartable_postgres(*settings: str, place: str | None = None) -> Generator[Postgres]:
     """As `postgres_server`. Yields the server.
 
     Args:
         settings: Of the server, `name=value`.
+        place: Where its folder is made; default the system's for temporary files.
     """
     programs = {name: postgres_program(name) for name in ("initdb", "postgres")}
     user = _unprivileged_user()
-    with tempfile.TemporaryDirectory(prefix="postgres-") as name:
+    with tempfile.TemporaryDirectory(prefix="postgres-", dir=place) as name:
         folder = Path(name)
         if user is not None:
             os.chown(folder, user, -1)
