@@ -173,7 +173,7 @@ def _module(command: str, name: str, words: Sequence[str]) -> int:
     try:
         code = process.wait()
     finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
 
 

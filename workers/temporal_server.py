@@ -121,33 +121,30 @@ def unhashed(program: Path, folder: Path) -> Generator[Path]:
     program can have no second name, it is started by its own.
     """
     name = folder / "temporal"
-    # a script is read by its interpreter, from a name that must stay
-    if not _is_binary(program) or program.resolve().parent == folder.resolve():
-        yield program
-        return
+    has_name = _gave_name(program, name)
     try:
+        yield name if has_name and os.access(name, os.X_OK) else program  # programs of some disks may not be executed
+    finally:
+        if has_name:
+            with contextlib.suppress(OSError):  # a full disk: then it reads its program
+                stand_in = name.with_suffix(".stand-in")
+                stand_in.write_text(f"This was {program} while it started: see workers.temporal_server.unhashed.\n")
+                stand_in.replace(name)
+
+
+def _gave_name(program: Path, name: Path) -> bool:
+    """Give a program a second name. False where that can't be, or where it would be taken for the program's own."""
+    try:
+        with program.open("rb") as file:
+            if file.read(4) != b"\x7fELF":  # a script is read by its interpreter, from a name that must stay
+                return False
+        if program.resolve().parent == name.parent.resolve():  # `find_or_get` looks there
+            return False
         name.unlink(missing_ok=True)
         name.hardlink_to(program.resolve())
     except OSError:  # on another disk, or another user's
-        yield program
-        return
-    try:
-        yield name if os.access(name, os.X_OK) else program  # programs of some disks may not be executed
-    finally:
-        with contextlib.suppress(OSError):  # a full disk: then it reads its program
-            stand_in = name.with_suffix(".stand-in")
-            stand_in.write_text(
-                f"This was {program} while it was started: workers.temporal_server.unhashed says why.\n"
-            )
-            stand_in.replace(name)
-
-
-def _is_binary(program: Path) -> bool:
-    try:
-        with program.open("rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:
         return False
+    return True
 
 
 if __name__ == "__main__":

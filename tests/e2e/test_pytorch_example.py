@@ -23,7 +23,8 @@ from tests.kit.servers import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "digits_pytorch"
 EPOCHS = 30  # some seconds: long enough to be killed and paused in the middle
-BATCHES = EPOCHS * 44
+PER_EPOCH = 44
+BATCHES = EPOCHS * PER_EPOCH
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Runs:
     def sharded_weights(self, experiment: int, epochs: int) -> str:
         """SHA-256 of the weights in its last checkpoint, of which each worker has written a part."""
         ((uuid,),) = self.cluster.rows(
-            f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {epochs * 44}"
+            f"SELECT uuid FROM checkpoints WHERE experiment_id = {experiment} AND steps_completed = {epochs * PER_EPOCH}"
         )
         folder = self.cluster.folder / "checkpoints" / uuid
         assert len(list(folder.glob("*.distcp"))) == 2

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.kit.patience import PATIENCE
-from tests.kit.servers import free_port
+from tests.kit.servers import temporal_server
 from workers.processes import holder_of_port
-from workers.temporal_server import command, find_or_get, unhashed
+from workers.temporal_server import find_or_get, unhashed
 
 
 def test_server_does_not_hash_the_program_that_it_was_started_from(tmp_path: Path) -> None:
-    program, log = find_or_get(print), tmp_path / "log"
+    program = find_or_get(print)
     for _ in range(2):  # also where it was started before
-        port = free_port()
-        line = command(program, port=port, ui_port=0, database=tmp_path / "temporal.db", durable=False)
-        with log.open("w") as output:
-            with unhashed(program, tmp_path) as file:
-                server = subprocess.Popen(line, executable=file, stdout=output, stderr=output)
-            try:
-                deadline = time.monotonic() + 30 * PATIENCE
-                while "Server:" not in log.read_text():
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
-                assert holder_of_port(port) == f"temporal (pid {server.pid})"
-                (read,) = re.findall(r"rchar: (\d+)", Path(f"/proc/{server.pid}/io").read_text())
-            finally:
-                server.kill()
-                server.wait()
+        with temporal_server(tmp_path) as address:
+            holder = holder_of_port(int(address.rpartition(":")[2]))
+            (pid,) = re.findall(r"^temporal \(pid (\d+)\)$", holder)
+            (read,) = re.findall(r"rchar: (\d+)", Path(f"/proc/{pid}/io").read_text())
         is_one_disk = program.stat().st_dev == tmp_path.stat().st_dev
         assert (int(read) < program.stat().st_size / 4) is is_one_disk
         assert not is_one_disk or (tmp_path / "temporal").stat().st_size < 1000

@@ -202,7 +202,7 @@ class _Upload:
 
     Args:
         storage: Whose errors mean what.
-        client: Of boto3.
+        client: Of botocore.
         bucket: Its name.
         key: The object.
     """
