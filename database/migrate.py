@@ -86,6 +86,11 @@ def _create(connection: Connection) -> None:
 
     A table of another application's with a name of ours is an error: it would be taken for ours.
     """
+    for table in Base.metadata.tables.values():
+        # SQLAlchemy keeps them in a set. SQLite takes the one that was made last of two that seem to serve alike: in a
+        # random order a query would be quick in one database and slow in the next.
+        in_order = sorted(table.indexes, key=lambda index: str(index.name))
+        table.indexes = dict.fromkeys(in_order)  # pyright: ignore[reportAttributeAccessIssue]
     Base.metadata.create_all(connection, checkfirst=False)
     _REVISION.create(connection)
     connection.execute(_REVISION.insert(), {"version_num": newest_revision()})

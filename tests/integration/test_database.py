@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import subprocess
 import sys
@@ -136,14 +137,20 @@ _CATALOGS = (
 
 
 def schema(database: Database) -> list[set[Any]]:
-    """All that the engine itself knows of a schema. SQLite keeps statements: the order of a table's constraints aside."""
+    """All that the engine itself knows of a schema. SQLite keeps statements: the order of a table's constraints aside.
+
+    On the order of its indexes SQLite's plans depend.
+    """
     with database.engine.connect() as connection:
         if not database.is_sqlite:
             return [{str(row) for row in connection.execute(text(query))} for query in _CATALOGS]
         made = connection.execute(text("SELECT type, name, sql FROM sqlite_master")).all()
+        in_order = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY tbl_name, rowid"
+        indexes = connection.scalars(text(in_order)).all()
     clauses = [(kind, name, [line.strip("\t ,") for line in (sql or "").splitlines()]) for kind, name, sql in made]
     columns = {(name, *(line for line in lines if line[:10] != "CONSTRAINT")) for _, name, lines in clauses}
-    return [columns, {(kind, name, *sorted(lines)) for kind, name, lines in clauses}]
+    constraints = {(kind, name, *sorted(lines)) for kind, name, lines in clauses}
+    return [columns, constraints, set(itertools.pairwise(indexes))]
 
 
 def by_migrations(database: Database) -> None:

@@ -637,12 +637,12 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('experiments', schema=None) as batch_op:
+        if op.get_context().dialect.name == 'sqlite':  # see the model
+            batch_op.create_index('ix_experiments_by_name', ['project_id', 'name'], unique=False)
         batch_op.create_index('ix_experiments_by_start', ['started_at', 'id'], unique=False)
         batch_op.create_index('ix_experiments_in_project', ['project_id', 'id'], unique=False)
         batch_op.create_index('ix_experiments_of_parent', ['parent_id'], unique=False, sqlite_where=sa.text('parent_id IS NOT NULL'), postgresql_where=sa.text('parent_id IS NOT NULL'))
         batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count', 'state'], unique=False)
-        if op.get_context().dialect.name == 'sqlite':  # see the model
-            batch_op.create_index('ix_experiments_by_name', ['project_id', 'name'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
@@ -883,8 +883,8 @@ def upgrade() -> None:
         batch_op.create_index('ix_trials_by_best', ['experiment_id', 'searcher_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_latest', ['experiment_id', 'latest_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_state', ['experiment_id', 'state'], unique=False)
-        batch_op.create_index('ix_trials_of_experiment', ['experiment_id', 'id'], unique=False)
         batch_op.create_index('ix_trials_inheriting', ['inherits_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
+        batch_op.create_index('ix_trials_of_experiment', ['experiment_id', 'id'], unique=False)
         batch_op.create_index('ix_trials_taken_over', ['experiment_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.create_index('ix_trials_unmanaged', ['state', 'heard_at'], unique=False, sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
@@ -1026,9 +1026,9 @@ def upgrade() -> None:
     )
     with op.batch_alter_table('tasks', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_tasks_ended_at'), ['ended_at'], unique=False)
+        batch_op.create_index('ix_tasks_in_pool', ['pool'], unique=False, sqlite_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'), postgresql_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'))
         batch_op.create_index(batch_op.f('ix_tasks_job_id'), ['job_id'], unique=False)
         batch_op.create_index('ix_tasks_of_kind', ['kind', 'started_at'], unique=False, sqlite_where=sa.text('workspace_id IS NOT NULL'), postgresql_where=sa.text('workspace_id IS NOT NULL'))
-        batch_op.create_index('ix_tasks_in_pool', ['pool'], unique=False, sqlite_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'), postgresql_where=sa.text('pool IS NOT NULL AND ended_at IS NULL'))
         batch_op.create_index(batch_op.f('ix_tasks_parent_id'), ['parent_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_tasks_trial_id'), ['trial_id'], unique=False)
 
@@ -1036,6 +1036,7 @@ def upgrade() -> None:
     sa.Column('id', sa.String(length=100), nullable=False),
     sa.Column('task_id', sa.String(length=80), nullable=False),
     sa.Column('trial_id', sa.Integer(), nullable=True),
+    sa.Column('experiment_id', sa.Integer(), nullable=True),
     sa.Column('run_id', sa.Integer(), nullable=False),
     sa.Column('state', sa.String(length=24), nullable=False),
     sa.Column('pool', sa.String(length=120), nullable=False),
@@ -1055,12 +1056,16 @@ def upgrade() -> None:
     sa.Column('price_an_hour', sa.Double(), server_default='0', nullable=False),
     sa.Column('budgets', Document, nullable=False),
     sa.Column('accelerators', Document, nullable=False),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_allocations_experiment_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['task_id'], ['tasks.id'], name=op.f('fk_allocations_task_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['trial_id'], ['trials.id'], name=op.f('fk_allocations_trial_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_allocations'))
     )
     with op.batch_alter_table('allocations', schema=None) as batch_op:
+        batch_op.create_index('ix_allocations_ended', ['experiment_id', 'ended_at'], unique=False)
         batch_op.create_index(batch_op.f('ix_allocations_ended_at'), ['ended_at'], unique=False)
+        batch_op.create_index('ix_allocations_failed', ['experiment_id', 'ended_at'], unique=False, sqlite_where=sa.text("end_kind IN ('failed', 'fatal', 'system')"), postgresql_where=sa.text("end_kind IN ('failed', 'fatal', 'system')"))
+        batch_op.create_index('ix_allocations_of_experiment', ['experiment_id', 'started_at'], unique=False)
         batch_op.create_index('ix_allocations_task_id_run_id', ['task_id', 'run_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_allocations_trial_id'), ['trial_id'], unique=False)
 
@@ -1220,7 +1225,10 @@ def downgrade() -> None:
     with op.batch_alter_table('allocations', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_allocations_trial_id'))
         batch_op.drop_index('ix_allocations_task_id_run_id')
+        batch_op.drop_index('ix_allocations_of_experiment')
+        batch_op.drop_index('ix_allocations_failed', sqlite_where=sa.text("end_kind IN ('failed', 'fatal', 'system')"), postgresql_where=sa.text("end_kind IN ('failed', 'fatal', 'system')"))
         batch_op.drop_index(batch_op.f('ix_allocations_ended_at'))
+        batch_op.drop_index('ix_allocations_ended')
 
     op.drop_table('allocations')
     with op.batch_alter_table('tasks', schema=None) as batch_op:
