@@ -202,6 +202,7 @@ class Records:
                     id=order.allocation_id,
                     task_id=order.task_id,
                     trial_id=order.trial_id,
+                    experiment_id=select(Trial.experiment_id).where(Trial.id == order.trial_id).scalar_subquery(),
                     run_id=order.run_id,
                     state=AllocationState.ASSIGNED.value,
                     pool=order.pool,
@@ -271,9 +272,8 @@ class Records:
             )
 
     def _await_reports(self, allocation_id: str) -> None:
-        trial = select(Trial.experiment_id).join(Allocation, Allocation.trial_id == Trial.id)
         with self._database.read() as session:
-            experiment_id = session.scalar(trial.where(Allocation.id == allocation_id))
+            experiment_id = session.scalar(select(Allocation.experiment_id).where(Allocation.id == allocation_id))
             if experiment_id is None:
                 return
             waiting = (
@@ -350,11 +350,10 @@ def _ask_to_leave(session: Session, experiment_id: int) -> None:
 
     Of a container whose harness is not there yet these know what to do: it has nothing to save.
     """
-    trials = select(Trial.id).where(Trial.experiment_id == experiment_id)
     asked = (
         update(Allocation)
         .where(
-            Allocation.trial_id.in_(trials),
+            Allocation.experiment_id == experiment_id,
             Allocation.ready_at.is_not(None),
             Allocation.ended_at.is_(None),
             Allocation.preempt_requested_at.is_(None),

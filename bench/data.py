@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -32,6 +32,7 @@ PASSWORD = "bench bench"
 _TRIALS, _REPORTS, _METRICS = 10, 25, 4  # of an experiment, of a trial, of a report
 _USERS, _PROJECTS = 50, 100
 _START = "2026-01-01 00:00:00+00"
+_BEGAN = datetime.fromisoformat(_START)
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,11 @@ def _trials(target: Target, experiments: int, in_summary: Mapping[int, Mapping[s
             experiment = (n - 1) // _TRIALS + 1
             best = (n - 1) * _REPORTS + _REPORTS
             own = json.dumps(summary | dict(in_summary[n])) if n in in_summary else usual
+            at = f"{_BEGAN + timedelta(seconds=n):%Y-%m-%d %H:%M:%S}+00"
             yield (
                 f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
                 f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{own}\t"
-                f"{_START}\t{_START}\t{{}}\t[]\tt\n"
+                f"{at}\t{at}\t{{}}\t[]\tt\n"
             )
 
     columns = (

@@ -1,8 +1,8 @@
 """The endpoint behind each page and each list of `det`, with 100 rows: time of an answer among few trials and among many.
 
-On both engines, among 2,000 trials, and among as many as `UNDETERRED_BENCH_ENDPOINT_TRIALS` says (1,000,000). A tenth of
-them are of one experiment, whose pages are asked for; all experiments are in one project. A further search has recorded
-decisions. Each endpoint is said to the terminal, what they come to is a row.
+On both engines, among 2,000 trials, and among as many as `UNDETERRED_BENCH_ENDPOINT_TRIALS` says (1,000,000), each with
+a run. A tenth of them are of one experiment, whose pages are asked for, and which goes on; all experiments are in one
+project. A further search has recorded decisions. Each endpoint is said to the terminal, what they come to is a row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import case, func, insert, literal, select, text, update
 from sqlalchemy.orm import Session
 
 from bench.data import fill
@@ -25,6 +25,7 @@ from bench.searchers import Simulation, asha
 from bench.served import Api, serving
 from bench.wire import log_in
 from database.models import (
+    Allocation,
     Checkpoint,
     Experiment,
     Group,
@@ -42,12 +43,12 @@ from database.models import (
 )
 from database.session import Database
 from database.trials import record_decisions
-from database.types import utc_now
+from database.types import Document, utc_now
 from tests.kit.servers import postgres_server
 from workflows.searchers import Create
 
 _TRIALS = int(os.environ.get("UNDETERRED_BENCH_ENDPOINT_TRIALS", "1000000"))
-_FEW, _ROWS, _CALLS = 2000, 100, 40
+_FEW, _ROWS, _CALLS, _OPEN = 2000, 100, 40, 100
 _GOAL_MS = 12
 
 #: Each page or list, and what it asks for: `{experiment}` is the large search, `{trial}` one of its trials.
@@ -71,6 +72,7 @@ ENDPOINTS: dict[str, tuple[str, Any]] = {
         "experiments/{experiment}/trials?limit=100&sortBy=SORT_BY_BATCHES_PROCESSED&orderBy=ORDER_BY_DESC", None,
     ),
     "experiment: checkpoints": ("experiments/{experiment}/checkpoints?limit=100", None),
+    "experiment: runs of its trials": ("undeterred/experiments/{experiment}/allocations", None),
     "experiment: history": ("undeterred/experiments/{experiment}/history?limit=100", None),
     "experiment: search": ("undeterred/experiments/{search}/search", None),
     "experiment: gates": ("undeterred/gates?experimentId={experiment}", None),
@@ -183,6 +185,7 @@ def fill_pages(url: str, trials: int) -> dict[str, int]:
         session.execute(
             update(Experiment).where(Experiment.id <= last // 10 + 1).values(trial_count=counts.scalar_subquery())
         )
+        _give_runs(session, search, last)
         admin = session.scalars(select(User.id).where(User.is_admin)).one()
         trial, checkpoint = last, session.scalars(select(Checkpoint.uuid).limit(1)).one()
         by = range(_ROWS)
@@ -213,6 +216,28 @@ def fill_pages(url: str, trials: int) -> dict[str, int]:
             connection.execute(text("VACUUM ANALYZE"))
     database.close()
     return {"experiment": search, "trial": trial, "search": recorded, "searched": searched}
+
+
+def _give_runs(session: Session, search: int, last: int) -> None:
+    """One run for each trial, of which every fiftieth failed. The large search goes on: its last trials hold slots."""
+    is_open = Trial.id.between(last - _OPEN + 1, last)
+    session.execute(update(Experiment).where(Experiment.id == search).values(state="ACTIVE", ended_at=None))
+    session.execute(update(Trial).where(is_open).values(state="ACTIVE", ended_at=None))
+    runs: dict[str, Any] = {
+        "id": Trial.task_id + ".1",
+        "task_id": Trial.task_id,
+        "trial_id": Trial.id,
+        "experiment_id": Trial.experiment_id,
+        "run_id": literal(1),
+        "state": case((is_open, "RUNNING"), else_="TERMINATED"),
+        "pool": literal("default"),
+        "slots": literal(1),
+        "placements": literal([{"agent_id": "host", "rank": 0, "slot_ids": [0]}], Document),
+        "started_at": Trial.started_at,
+        "ended_at": case((is_open, None), else_=func.coalesce(Trial.ended_at, Trial.started_at)),
+        "end_kind": case((is_open, None), (Trial.id % 50 == 0, "failed"), else_="finished"),
+    }
+    session.execute(insert(Allocation).from_select(list(runs), select(*runs.values())))
 
 
 def _search(session: Session, owner: int, trials: int) -> tuple[int, int]:

@@ -96,8 +96,8 @@ def prepare(database: Database) -> None:
             create_trial_tasks(session, [trial.id])
             session.add(
                 Allocation(
-                    id=f"t{number}.1", task_id=f"t{number}", trial_id=trial.id, run_id=1, state="RUNNING",
-                    pool="default", slots=1, placements=[],
+                    id=f"t{number}.1", task_id=f"t{number}", trial_id=trial.id, experiment_id=experiment.id,
+                    run_id=1, state="RUNNING", pool="default", slots=1, placements=[],
                 )
             )  # fmt: skip
             session.flush()

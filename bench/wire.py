@@ -159,8 +159,8 @@ def _running(url: str, count: int) -> list[tuple[int, str, str]]:
             create_trial_tasks(session, [trial.id])
             session.add(
                 Allocation(
-                    id=f"{task}.1", task_id=task, trial_id=trial.id, run_id=1, state="RUNNING", pool="default", slots=1,
-                    placements=[],
+                    id=f"{task}.1", task_id=task, trial_id=trial.id, experiment_id=1, run_id=1, state="RUNNING",
+                    pool="default", slots=1, placements=[],
                 )
             )  # fmt: skip
             session.flush()
@@ -350,8 +350,8 @@ def _running_polls(url: str) -> list[str]:
     database = Database(url)
     ids = [f"poll.{n}" for n in range(_POLLS)]
     with database.write() as session:
-        of_trial = {"task_id": task_id, "trial_id": trial_id, "run_id": 1, "state": "RUNNING", "pool": "default",
-                    "slots": 1, "placements": []}  # fmt: skip
+        of_trial = {"task_id": task_id, "trial_id": trial_id, "experiment_id": 1, "run_id": 1, "state": "RUNNING",
+                    "pool": "default", "slots": 1, "placements": []}  # fmt: skip
         session.execute(insert(Allocation), [{"id": id_} | of_trial for id_ in ids])
         containers = [
             {"allocation_id": id_, "rank": 0, "token_hash": token_hash(f"poll{n}")} for n, id_ in enumerate(ids)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from database import webhooks
 from database.log_lines import FURTHER, note_line
-from database.models import Allocation, Trial
+from database.models import Allocation
 
 #: Logs that a notice is written to.
 _MOST_LOGS = 100
@@ -36,10 +36,8 @@ def tell(
 
 def _write_to_logs(session: Session, experiment_id: int, line: str, place: int) -> None:
     """Write a line into the logs of trials that run."""
-    open_ = (
-        select(Allocation.id, Allocation.task_id)
-        .join(Trial, Trial.id == Allocation.trial_id)
-        .where(Trial.experiment_id == experiment_id, Allocation.ended_at.is_(None))
+    open_ = select(Allocation.id, Allocation.task_id).where(
+        Allocation.experiment_id == experiment_id, Allocation.ended_at.is_(None)
     )
     for allocation_id, task_id in session.execute(open_.limit(_MOST_LOGS)).tuples():
         note_line(session, task_id, line, allocation_id=allocation_id, place=place, level="WARNING")

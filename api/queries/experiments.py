@@ -364,12 +364,11 @@ def shown_states(session: Session, ids: Sequence[int]) -> dict[int, str]:
         return {}
     rank = case({state: index for index, state in enumerate(SHOWN)}, value=Allocation.state, else_=0)
     rows = session.execute(
-        select(Trial.experiment_id, func.max(rank))
-        .join(Allocation, Allocation.trial_id == Trial.id)
-        .where(among(session, Trial.experiment_id, ids), Allocation.ended_at.is_(None))
-        .group_by(Trial.experiment_id)
+        select(Allocation.experiment_id, func.max(rank))
+        .where(among(session, Allocation.experiment_id, ids), Allocation.ended_at.is_(None))
+        .group_by(Allocation.experiment_id)
     )
-    return {row[0]: _public(SHOWN[int(row[1])]) for row in rows}
+    return {id_: _public(SHOWN[int(at)]) for id_, at in rows.tuples() if id_ is not None}
 
 
 def _public(state: str) -> str:

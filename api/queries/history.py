@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, false, or_, select, true
+from sqlalchemy import ColumnElement, and_, false, literal_column, or_, select, true
 from sqlalchemy.orm import Session
 
 from api.errors import BadRequest
 from api.schemas.base import as_utc, rfc3339
 from api.schemas.history import HistoryEvent, HistoryKind
-from database.models import Allocation, AuditEntry, AuditSubject, Budget, Experiment, Trial
+from database.models import Allocation, AuditEntry, AuditSubject, Budget, Experiment
+from database.models.tasks import FAILED
 
 _CURSOR = re.compile(r"([0-9TZ:.+-]{20,40})~([0-2])~(.{1,100})")
 _KINDS: tuple[HistoryKind, ...] = ("state", "run", "request")  # of two at the same time the last one is the newer
-_FAILED = ("failed", "fatal", "system")
 _EXPERIMENT, _TRIAL = "/api/v1/experiments/{experiment_id}", "/api/v1/trials/{trial_id}"
 #: What the actor of a request did. `{tail}`: the last part of its path, `{trial}`: the trial that it names.
 _DEEDS = {
@@ -198,10 +198,9 @@ def _states(session: Session, experiment: Experiment, before: Cursor | None, lim
 
 def _runs(session: Session, experiment: Experiment, before: Cursor | None, limit: int) -> Iterator[_Found]:
     older = _behind(before, 1, Allocation.ended_at, lambda id_: Allocation.id < id_)
-    of_experiment = select(Trial.id).where(Trial.experiment_id == experiment.id)
     statement = (
         select(Allocation)
-        .where(Allocation.trial_id.in_(of_experiment), Allocation.end_kind.in_(_FAILED), older)
+        .where(Allocation.experiment_id == experiment.id, literal_column(FAILED), older)
         .order_by(Allocation.ended_at.desc(), Allocation.id.desc())
         .limit(limit)
     )

@@ -10,8 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
-from api.queries.allocations import arrived_ranks, containers_of, missing_ones
+from api.queries.allocations import containers_of, missing_ones
 from database import budgets, gates, log_reads
+from database.engines import in_parts
 from database.log_facts import actions_of_log_policies, describe_match
 from database.models import (
     Agent,
@@ -113,6 +114,8 @@ def of_task(session: Session, task: Task) -> TaskFacts:
     away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
     grace = timedelta(seconds=config.get("preemption_timeout") or 0)
     rows = session.scalars(select(Allocation).where(Allocation.task_id == task.id).order_by(Allocation.run_id))
+    runs = [(row, _run(row, [], away, grace)) for row in rows]
+    _note_places(session, runs)
     return TaskFacts(
         task_id=task.id,
         kind=task.kind,
@@ -125,7 +128,7 @@ def of_task(session: Session, task: Task) -> TaskFacts:
         max_lifetime=_limit(config, "max_lifetime"),
         ended_at=task.ended_at,
         needs=_needs(session, task),
-        runs=[_note_places(session, row, _run(row, [], away, grace)) for row in rows],
+        runs=[facts for _, facts in runs],
     )
 
 
@@ -154,11 +157,9 @@ def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], tim
     away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
     grace = timedelta(seconds=experiment.config.get("preemption_timeout") or timing.preemption_timeout_s)
     statement = select(Allocation).where(Allocation.trial_id.in_(ids)).order_by(Allocation.run_id)
-    for row in session.scalars(statement):
-        facts = _run(row, matches.get(row.id, []), away, grace)
-        _note_places(session, row, facts)
-        if row.ended_at is None and len(row.placements) > 1 and (arrived := arrived_ranks(session, row.id)):
-            facts.missing = missing_ones(row.placements, arrived)
+    all_runs = [(row, _run(row, matches.get(row.id, []), away, grace)) for row in session.scalars(statement)]
+    _note_places(session, all_runs)
+    for row, facts in all_runs:
         runs[row.trial_id or 0].append(facts)
     commanded = _commanded(session, experiment)
     # of an experiment that is active, trials are only paused at a gate
@@ -234,20 +235,24 @@ def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) 
     )
 
 
-def _note_places(session: Session, row: Allocation, facts: RunFacts) -> RunFacts:
-    """Where the containers of an open allocation run in their cluster, and what they wait for."""
-    if row.ended_at is None:
-        found = containers_of(session, row.id)
-        facts.nodes = list(dict.fromkeys(found[rank].node for rank in sorted(found) if found[rank].node))
-        facts.joined_by = _joined_by(session, row)
-        facts.waits_for = next((each.waits_for for _, each in sorted(found.items()) if each.waits_for), "")
-    return facts
-
-
-def _joined_by(session: Session, row: Allocation) -> str:
-    """What joins its GPUs, if they are of one host that says so."""
-    agent = session.get(Agent, row.placements[0]["agent_id"]) if len(row.placements) == 1 else None
-    return "" if agent is None else Topology.model_validate(agent.topology).joined_by(row.placements[0]["slot_ids"])
+def _note_places(session: Session, runs: Sequence[tuple[Allocation, RunFacts]]) -> None:
+    """Of open allocations: where their containers run, which of them have not come, and what they wait for."""
+    held = [(row, facts) for row, facts in runs if row.ended_at is None]
+    containers = containers_of(session, [row.id for row, _ in held])
+    hosts = {row.placements[0]["agent_id"] for row, _ in held if len(row.placements) == 1}
+    topologies: dict[str, dict[str, Any]] = {}
+    for some in in_parts(hosts):
+        topologies |= session.execute(select(Agent.id, Agent.topology).where(Agent.id.in_(some))).tuples().all()
+    for row, facts in held:
+        launched = containers[row.id]
+        facts.nodes = list(dict.fromkeys(each.node for each in launched.values() if each.node))
+        facts.waits_for = next((each.waits_for for each in launched.values() if each.waits_for), "")
+        arrived = {rank for rank, each in launched.items() if each.arrived_at is not None}
+        if arrived and len(row.placements) > 1:
+            facts.missing = missing_ones(row.placements, arrived)
+        [only] = row.placements if len(row.placements) == 1 else [None]
+        if only and (topology := topologies.get(only["agent_id"])):  # what joins its GPUs, if their host says so
+            facts.joined_by = Topology.model_validate(topology).joined_by(only["slot_ids"])
 
 
 def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]:

@@ -67,7 +67,7 @@ def replace(session: Session, row: Experiment, written: BudgetConfig | None) -> 
         return None
     if found is None:
         found = _new(session, experiment_id=row.id)
-        _count(session, found, select(Allocation).join(Trial).where(Trial.experiment_id == row.id))
+        _count(session, found, select(Allocation).where(Allocation.experiment_id == row.id))
     _limit(session, found, Limits() if written is None else written.limits)
     return found
 
@@ -82,7 +82,7 @@ def change_of_workspace(
     require_role(session, user, workspace_id, Role.VIEWER)
     if not user.is_admin:
         raise Forbidden("only administrators of the cluster may change the budget of a workspace")
-    of_trials = select(Allocation).join(Trial).join(Experiment).join(Project)
+    of_trials = select(Allocation).join(Experiment).join(Project)
     of_trials = of_trials.where(Project.workspace_id == workspace_id)
     of_tasks = select(Allocation).join(Task, Task.id == Allocation.task_id).where(Task.workspace_id == workspace_id)
     found = session.scalar(select(Budget).where(Budget.workspace_id == workspace_id).with_for_update())
@@ -99,7 +99,7 @@ def change_of_token(
     find_token(session, token_id, user)
     if user.allocation_id is not None or token_of(session, user) is not None:
         raise Forbidden("an access token can't change a budget of access tokens: log in with a password")
-    of_trials = select(Allocation).join(Trial).join(Experiment).where(Experiment.token_id == token_id)
+    of_trials = select(Allocation).join(Experiment).where(Experiment.token_id == token_id)
     of_tasks = select(Allocation).join(Task, Task.id == Allocation.task_id).where(Task.token_id == token_id)
     found = session.scalar(select(Budget).where(Budget.token_id == token_id).with_for_update())
     return _change(session, found or _new(session, token_id=token_id), wanted, of_trials, of_tasks)

@@ -78,7 +78,7 @@ def _look(database: Database, allocation_id: str) -> tuple[list[dict[str, Any]],
         places = sorted(session.get_one(Allocation, allocation_id).placements, key=lambda place: place["rank"])
         if len(places) == 1:
             return places, [], [_ALONE]
-        own = containers_of(session, allocation_id)
+        own = containers_of(session, [allocation_id])[allocation_id]
         rows = session.scalars(select(Agent).where(Agent.id.in_([place["agent_id"] for place in places])))
         agents = {row.id: row for row in rows}
     missing = missing_ones(places, {rank for rank, each in own.items() if each.arrived_at is not None})

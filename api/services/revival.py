@@ -162,8 +162,7 @@ def _unstarted(session: Session) -> dict[str, int]:
     for entry in session.scalars(starts.order_by(Outbox.id)):
         if entry.kind == outbox.START_EXPERIMENT:
             row = session.get(Experiment, entry.payload["experiment_id"])
-            runs = select(Allocation.id).join(Trial, Trial.id == Allocation.trial_id)
-            runs = runs.where(Trial.experiment_id == entry.payload["experiment_id"])
+            runs = select(Allocation.id).where(Allocation.experiment_id == entry.payload["experiment_id"])
         else:
             row = session.get(Task, entry.payload["task_id"])
             runs = select(Allocation.id).where(Allocation.task_id == entry.payload["task_id"])

@@ -50,9 +50,7 @@ def _whole(search: Search) -> float:
 def _seconds_a_unit(session: Session, experiment_id: int, known: Forecast) -> float | None:
     """How long a trial trained for one unit until now."""
     spans = session.execute(
-        select(Allocation.started_at, Allocation.ended_at)
-        .join(Trial, Trial.id == Allocation.trial_id)
-        .where(Trial.experiment_id == experiment_id)
+        select(Allocation.started_at, Allocation.ended_at).where(Allocation.experiment_id == experiment_id)
     ).tuples()
     now = utc_now()
     seconds = sum(((ended or now) - started).total_seconds() for started, ended in spans)

@@ -85,15 +85,30 @@ class TaskContext(HoldsContext, Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
 
 
+#: Of runs that failed or were lost with their hosts: few among those that ended well.
+FAILED = "end_kind IN ('failed', 'fatal', 'system')"
+
+
 class Allocation(Base):
-    """One run of a task on resources. `trial_id` is its task's: a report finds its trial without a join."""
+    """One run of a task on resources.
+
+    `trial_id` and `experiment_id` are its task's: a report finds its trial without a join, and a page about an
+    experiment finds its runs without a look at each of its trials.
+    """
 
     __tablename__ = "allocations"
-    __table_args__ = (Index("ix_allocations_task_id_run_id", "task_id", "run_id"),)
+    __table_args__ = (
+        Index("ix_allocations_task_id_run_id", "task_id", "run_id"),
+        Index("ix_allocations_of_experiment", "experiment_id", "started_at"),
+        # for those that are open, too
+        Index("ix_allocations_ended", "experiment_id", "ended_at"),
+        partial_index("ix_allocations_failed", "experiment_id", "ended_at", where=FAILED),
+    )
 
     id: Mapped[str] = mapped_column(String(100), primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    experiment_id: Mapped[int | None] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     run_id: Mapped[int]
     state: Mapped[str] = mapped_column(String(24))
     pool: Mapped[str] = mapped_column(String(120))

@@ -555,7 +555,7 @@ def test_batch_that_waited_on_a_disk_is_told_as_late(database: Database) -> None
             trial = session.get_one(Trial, trial_id)
             session.add(
                 Allocation(id=f"{trial.task_id}.1", task_id=trial.task_id, trial_id=trial_id, run_id=1,
-                           state="RUNNING", pool="default", slots=1, placements=[])
+                           experiment_id=trial.experiment_id, state="RUNNING", pool="default", slots=1, placements=[])
             )  # fmt: skip
     batch = [lab.made("training", step, {"loss": 0.5}) for step in range(30)]
     for _ in range(2):

@@ -74,7 +74,7 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
             session.flush()
             session.add(Task(id="t", kind="TRIAL", owner_id=owner_id, trial_id=1, job_id="j", state="ACTIVE"))
             session.flush()
-            session.add(Allocation(id="t.1", task_id="t", trial_id=1, run_id=1, state="RUNNING", pool="default",
+            session.add(Allocation(id="t.1", task_id="t", trial_id=1, experiment_id=1, run_id=1, state="RUNNING", pool="default",
                                    slots=1, placements=[{"agent_id": "a", "rank": 0}]))  # fmt: skip
         yield Watch(database)
 

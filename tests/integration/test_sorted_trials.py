@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Select, event, insert, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, insert, select, text, update
 
 from api.queries import table_columns, trials
 from api.queries.experiments import SORT
@@ -18,6 +15,7 @@ from database.models import Experiment, Trial, User
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
+from tests.kit.statements import asked_of, counted
 
 SORTS = {"SORT_BY_BEST_VALIDATION_METRIC": "searcher_metric", "SORT_BY_LATEST_VALIDATION_METRIC": "latest_metric"}
 FEW, MANY = 100, 5000
@@ -67,38 +65,6 @@ def test_pages_are_in_order_and_those_without_a_metric_last(database: Database, 
             start = offset % FEW if offset != FEW else FEW
             assert [each["id"] for each in found] == expected[start : start + limit if limit else None], (offset, limit)
             assert pagination.total == FEW
-
-
-@contextlib.contextmanager
-def asked_of(session: Session) -> Generator[list[tuple[str, Any]]]:
-    """The statements that a session sends in the block, each with its parameters."""
-    asked: list[tuple[str, Any]] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
-        asked.append((statement, parameters))
-
-    engine = session.get_bind()
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield asked
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
-
-
-def counted(database: Database, statement: Any, parameters: Any = None) -> tuple[int, str]:
-    """Rows that scans looked at (0 on SQLite, which does not say), and the plan."""
-    with database.engine.connect() as connection:
-        if database.is_sqlite:
-            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
-            return 0, " / ".join(str(row[3]) for row in plan)
-        [(plan,)] = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).all()
-        return _rows(plan[0]["Plan"]), json.dumps(plan)
-
-
-def _rows(node: dict[str, Any]) -> int:
-    below = node.get("Plans", [])
-    mine = 0 if below and node["Node Type"] != "Bitmap Heap Scan" else node["Actual Rows"] * node["Actual Loops"]
-    return int(mine) + int(node.get("Rows Removed by Filter", 0)) + sum(map(_rows, below))
 
 
 @pytest.mark.parametrize("order", ["ORDER_BY_ASC", "ORDER_BY_DESC"])

@@ -178,13 +178,13 @@ TABLES = (
         Allocation,
         "SELECT a.allocation_id AS key, a.allocation_id, a.task_id, a.resource_pool, a.start_time, a.end_time, a.slots,"
         " a.exit_reason, a.exit_error, a.status_code, t.start_time AS task_start, t.end_time AS task_end,"
-        " x.run_id AS trial_id FROM allocations a JOIN tasks t ON t.task_id = a.task_id"
-        " LEFT JOIN run_id_task_id x ON x.task_id = a.task_id"
+        " r.id AS trial_id, r.experiment_id FROM allocations a JOIN tasks t ON t.task_id = a.task_id"
+        " LEFT JOIN run_id_task_id x ON x.task_id = a.task_id LEFT JOIN runs r ON r.id = x.run_id"
         ' WHERE a.allocation_id COLLATE "C" > %(after)s ORDER BY a.allocation_id COLLATE "C" LIMIT %(limit)s',
         "SELECT count(*) AS n FROM allocations",
         work.allocation,
         first="",
-        refs={"trial_id": Kind.TRIALS},
+        refs={"trial_id": Kind.TRIALS, "experiment_id": Kind.EXPERIMENTS},
     ),
     Table(
         Kind.CHECKPOINTS,

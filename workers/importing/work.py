@@ -228,6 +228,7 @@ def allocation(row: Row, context: Context) -> Record | Skipped:
             "id": row["allocation_id"],
             "task_id": row["task_id"],
             "trial_id": trial_id,
+            "experiment_id": context.id_of(Kind.EXPERIMENTS, row["experiment_id"]),
             "run_id": int(last) if last.isdecimal() and len(last) < 10 else 0,
             "state": AllocationState.TERMINATED.value,
             "pool": clean(row["resource_pool"])[:120],

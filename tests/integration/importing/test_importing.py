@@ -89,6 +89,10 @@ def test_everything_is_here_under_its_number_when_a_cluster_was_imported(
         assert paused.state == "CANCELED"
         assert "det experiment continue 40" in paused.error
         assert session.scalars(select(User.password_hash).where(User.username == "admin")).one()[:7] == "$2a$15$"
+        of_others = (
+            select(Allocation.id).join(Trial).where(Allocation.experiment_id.is_distinct_from(Trial.experiment_id))
+        )
+        assert session.scalars(of_others).all() == []
     assert count(target, Allocation) == done["allocations"].written > 30
 
 
