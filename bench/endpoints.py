@@ -72,7 +72,7 @@ ENDPOINTS: dict[str, tuple[str, Any]] = {
         "experiments/{experiment}/trials?limit=100&sortBy=SORT_BY_BATCHES_PROCESSED&orderBy=ORDER_BY_DESC", None,
     ),
     "experiment: checkpoints": ("experiments/{experiment}/checkpoints?limit=100", None),
-    "experiment: runs of its trials": ("undeterred/experiments/{experiment}/allocations", None),
+    "experiment: runs of its trials": ("undeterred/experiments/{experiment}/allocations?most=100", None),
     "experiment: history": ("undeterred/experiments/{experiment}/history?limit=100", None),
     "experiment: search": ("undeterred/experiments/{search}/search", None),
     "experiment: gates": ("undeterred/gates?experimentId={experiment}", None),

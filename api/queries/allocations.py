@@ -37,26 +37,36 @@ def containers_of(session: Session, allocation_ids: Collection[str]) -> dict[str
     return found
 
 
+_TIMES = (
+    Allocation.trial_id, Allocation.run_id, Allocation.slots, Allocation.placements, Allocation.started_at,
+    Allocation.ready_at, Allocation.ended_at, Allocation.end_kind, Allocation.end_cause, Allocation.end_message,
+)  # fmt: skip
+
+
 def times_of(session: Session, experiment_id: int, most: int) -> ExperimentTimes:
     """When the trials of an experiment held slots: the newest `most` allocations."""
     newest = (
-        select(Allocation)
+        select(*_TIMES)
         .where(Allocation.experiment_id == experiment_id)
         .order_by(Allocation.started_at.desc(), Allocation.id.desc())
         .limit(most)
     )
-    rows = session.scalars(newest).all()
-    ids = {row.trial_id for row in rows}
-    trials = session.scalars(select(Trial).where(Trial.id.in_(ids)).order_by(Trial.id))
+    rows = session.execute(newest).all()
+    times: list[TrialTimes] = []
+    for some in in_parts({row.trial_id for row in rows}):
+        trials = select(Trial.id, Trial.started_at, Trial.ended_at).where(Trial.id.in_(some))
+        times += [
+            TrialTimes(trial_id=id_, started_at=started_at, ended_at=ended_at)
+            for id_, started_at, ended_at in session.execute(trials).tuples()
+        ]
     return ExperimentTimes(
-        trials=[TrialTimes(trial_id=t.id, started_at=t.started_at, ended_at=t.ended_at) for t in trials],
-        allocations=[_times(row) for row in reversed(rows)],
+        trials=sorted(times, key=lambda trial: trial.trial_id), allocations=[_times(row) for row in reversed(rows)]
     )
 
 
-def _times(row: Allocation) -> AllocationTimes:
+def _times(row: Any) -> AllocationTimes:
     return AllocationTimes(
-        trial_id=row.trial_id or 0,
+        trial_id=row.trial_id,
         run_id=row.run_id,
         slots=row.slots,
         agents=[str(place["agent_id"]) for place in row.placements],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -31,6 +31,14 @@ from database.models import (
 from database.models import WorkspacePin as Pin
 
 _STATE = "WORKSPACE_STATE_"
+
+
+def _of_project(value: Any) -> Any:
+    """What a statement about projects computes of the experiments of each."""
+    return select(value).where(Experiment.project_id == Project.id).correlate(Project).scalar_subquery()
+
+
+_EXPERIMENTS, _LAST_START = _of_project(func.count()), _of_project(func.max(Experiment.started_at))
 
 
 @dataclass
@@ -106,12 +114,10 @@ def workspace(session: Session, workspace_id: int, user: UserPrincipal) -> wire.
 def _shown_workspaces(session: Session, rows: Sequence[Any], user: UserPrincipal) -> list[wire.Workspace]:
     numbers = {row[0].id: [0, 0] for row in rows}
     for some in in_parts(numbers):
-        projects = session.execute(select(Project.id, Project.workspace_id).where(Project.workspace_id.in_(some)))
-        within = dict(projects.tuples().all())
-        experiments = _numbers(session, within)
-        for project_id, workspace_id in within.items():
+        projects = select(Project.workspace_id, _EXPERIMENTS).where(Project.workspace_id.in_(some))
+        for workspace_id, experiments in session.execute(projects).tuples():
             numbers[workspace_id][0] += 1
-            numbers[workspace_id][1] += experiments.get(project_id, _NO_NUMBERS).experiments
+            numbers[workspace_id][1] += experiments
     return [_workspace(session, row, user, *numbers[row[0].id]) for row in rows]
 
 
@@ -146,7 +152,6 @@ def _workspace(session: Session, row: Any, user: UserPrincipal, projects: int, e
 
 # -- projects ------------------------------------------------------------------------------------------------------
 
-_LAST_START = select(func.max(Experiment.started_at)).where(Experiment.project_id == Project.id).scalar_subquery()
 _PROJECT_SORT: dict[str, Any] = {
     "": Project.id,
     "SORT_BY_UNSPECIFIED": Project.id,
@@ -204,37 +209,34 @@ def visited_projects(session: Session, user: UserPrincipal, limit: int) -> list[
 
 def _shown_projects(session: Session, rows: Sequence[Any]) -> list[wire.Project]:
     numbers = _numbers(session, [row[0].id for row in rows])
-    return [_project(row, numbers.get(row[0].id, _NO_NUMBERS)) for row in rows]
+    return [_project(row, numbers[row[0].id]) for row in rows]
 
 
-class _Numbers(NamedTuple):
+@dataclass
+class _Numbers:
     """Of the experiments in a project."""
 
-    experiments: int
-    active: int
-    runs: int
-    last_start: datetime | None
-
-
-_NO_NUMBERS = _Numbers(0, 0, 0, None)
+    experiments: int = 0
+    runs: int = 0
+    active: int = 0
+    last_start: datetime | None = None
 
 
 def _numbers(session: Session, ids: Collection[int]) -> dict[int, _Numbers]:
-    """Of the projects that have experiments: one pass over an index, and not one for each number of each project."""
-    found: dict[int, _Numbers] = {}
-    for some in in_parts(ids):
-        counted = (
-            select(
-                Experiment.project_id,
-                func.count(),
-                func.sum(case((Experiment.state == "ACTIVE", 1), else_=0)),
-                func.sum(Experiment.trial_count),
-                func.max(Experiment.started_at),
-            )
-            .where(Experiment.project_id.in_(some))
-            .group_by(Experiment.project_id)
-        )
-        found |= {row[0]: _Numbers(*row[1:]) for row in session.execute(counted)}
+    """Of each project. What can be looked up in an index isn't computed by the pass that counts."""
+    found = {id_: _Numbers() for id_ in ids}
+    for some in in_parts(found):
+        sums = select(Experiment.project_id, func.count(), func.sum(Experiment.trial_count))
+        counted = sums.where(Experiment.project_id.in_(some)).group_by(Experiment.project_id)
+        for id_, experiments, runs in session.execute(counted).tuples():
+            found[id_].experiments, found[id_].runs = experiments, runs
+        # by their state, of which few are, whatever the project
+        is_active = Experiment.state == "ACTIVE", (Experiment.project_id + 0).in_(some)
+        active = select(Experiment.project_id, func.count()).where(*is_active).group_by(Experiment.project_id)
+        for id_, count in session.execute(active).tuples():
+            found[id_].active = count
+        for id_, at in session.execute(select(Project.id, _LAST_START).where(Project.id.in_(some))).tuples():
+            found[id_].last_start = at
     return found
 
 

@@ -18,7 +18,7 @@ class Experiment(Base):
 
     __tablename__ = "experiments"
     __table_args__ = (
-        # What counts over a project reads this index alone: experiments, trials, and when the latest began.
+        # What counts over a project reads this index alone: its experiments and their trials.
         Index(
             "ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at", "trial_count", "state"
         ),
@@ -27,6 +27,7 @@ class Experiment(Base):
         sqlite_index("ix_experiments_by_name", "project_id", "name"),
         Index("ix_experiments_by_start", "started_at", "id"),
         Index("ix_experiments_in_project", "project_id", "id"),
+        Index("ix_experiments_latest", "project_id", "started_at", "id"),
         # of few; who is deleted is looked for in it
         partial_index("ix_experiments_of_parent", "parent_id", where="parent_id IS NOT NULL"),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows

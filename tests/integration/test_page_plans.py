@@ -13,7 +13,7 @@ from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, func, insert, sel
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.queries import checkpoints, columns, experiments, jobs, run_grid, tasks, trials, why
+from api.queries import checkpoints, columns, experiments, jobs, run_grid, tasks, trials, why, workspaces
 from api.queries.paging import Window
 from api.schemas.base import encode
 from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
@@ -25,8 +25,8 @@ from database.retention import erase_some
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
-from tests.integration.test_sorted_trials import asked_of, counted
 from tests.kit.records import seeded
+from tests.kit.statements import asked_of, counted
 from workflows.lifecycle.task import TaskKind
 from workflows.messages import Timing
 
@@ -43,7 +43,9 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         owner = session.scalars(select(User.id).where(User.is_admin)).one()
         common = {"config": {"hyperparameters": {"lr": 1}}, "original_config": "", "searcher_name": "random",
                   "searcher_metric": "loss", "resource_pool": "default", "owner_id": owner}  # fmt: skip
-        session.execute(insert(Project), [{"id": 2, "name": "others", "workspace_id": 1, "owner_id": owner}])
+        session.execute(insert(Project), [
+            {"id": id_, "name": name, "workspace_id": 1, "owner_id": owner} for id_, name in ((2, "others"), (3, "none"))
+        ])  # fmt: skip
         session.execute(insert(Experiment), [
             {"id": n + 1, "job_id": f"job{n}", "name": f"e{n}", "state": "COMPLETED",
              "project_id": 1 if n < PAGE else 2, "started_at": utc_now() + timedelta(seconds=n * 7919 % EXPERIMENTS),
@@ -225,6 +227,28 @@ def test_counts_of_a_pool_are_those_of_its_queue(database: Database) -> None:
         counts = jobs.counts(session, ["default", "none"])
     assert counts == {"default": (0, COMMANDS)}
     assert len([statement for statement, _ in every if statement.startswith("SELECT")]) == 2
+
+
+def test_numbers_of_projects_are_looked_up_but_for_one_pass(database: Database) -> None:
+    """A project without experiments once made PostgreSQL look for its latest one among those of all projects."""
+    with database.read() as session, asked_of(session) as every:
+        found, _ = workspaces.projects(
+            session, 0, ADMIN, workspaces.Filter(), "SORT_BY_LAST_EXPERIMENT_START_TIME", Window(0, 100)
+        )
+        [shown] = workspaces.workspaces(session, ADMIN, workspaces.Filter(), "", Window(0, 100))[0]
+    latest = {project.name: project.last_experiment_started_at for project in found}
+    assert (latest["none"], latest["others"] is None) == (None, False)
+    numbers = {project.name: (project.num_experiments, project.num_runs) for project in found}
+    assert (numbers["others"], numbers["none"]) == ((EXPERIMENTS - PAGE, 0), (0, 0))
+    assert sorted(numbers.values())[-2:] == [(PAGE, MANY), (EXPERIMENTS - PAGE, 0)]
+    assert shown.num_experiments == EXPERIMENTS
+    about = [(statement, parameters) for statement, parameters in every if "experiments" in statement]
+    assert len(about) == 5, [statement for statement, _ in about]
+    for statement, parameters in about:
+        rows, plan = counted(database, statement, parameters)
+        assert "SCAN experiments" not in plan, plan
+        counts = "count(*)" in statement and "state" not in statement
+        assert rows <= (EXPERIMENTS + 20 if counts else 20), plan
 
 
 def test_what_refers_to_rows_that_are_deleted_is_found_by_an_index() -> None:
