@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
-from sqlalchemy import CursorResult, Delete, delete, select, update
+from sqlalchemy import CursorResult, Delete, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
@@ -46,42 +45,37 @@ def policy_of(experiment: Experiment) -> RetentionPolicy:
     return RetentionPolicy.model_validate(experiment.config["checkpoint_storage"])
 
 
-def doomed(session: Session, experiment: Experiment, policy: RetentionPolicy) -> list[Checkpoint]:
-    """Checkpoints that the policy does not keep and nobody needs, oldest first."""
-    rows = session.scalars(
-        select(Checkpoint)
-        .where(Checkpoint.experiment_id == experiment.id, Checkpoint.state.in_(_HELD))
-        .order_by(Checkpoint.reported_at, Checkpoint.uuid)
-        .with_for_update()
-    ).all()
-    stay = kept(_candidates(session, experiment, rows), policy, smaller_is_better=experiment.smaller_is_better)
-    stay |= users_of(session, [row.uuid for row in rows]).keys()
-    stay |= registered(session, [row.uuid for row in rows]).keys()
-    return [row for row in rows if row.uuid not in stay]
+def doomed(session: Session, experiment: Experiment, policy: RetentionPolicy) -> list[str]:
+    """Uuids of the checkpoints that the policy does not keep and nobody needs, oldest first."""
+    candidates = _candidates(session, experiment)
+    uuids = [candidate.uuid for candidate in candidates]
+    stay = kept(candidates, policy, smaller_is_better=experiment.smaller_is_better)
+    stay |= users_of(session, uuids).keys()
+    stay |= registered(session, uuids).keys()
+    return [uuid for uuid in uuids if uuid not in stay]
 
 
 def claim(session: Session, experiment_id: int, *, everything: bool, limit: int, roots: Sequence[str]) -> list[str]:
-    """Up to `limit` checkpoints whose files are to be removed now; from here on nothing starts from them.
+    """Up to `limit` checkpoints whose files are to be removed now. All that go are chosen by the first call.
 
-    Those that an earlier, broken off call claimed come first. An experiment that runs keeps all that it has, and so
-    does one whose folder is below none of the `roots` that operators named.
+    From there on nothing starts from them. An experiment that runs keeps all that it has, and so does one whose folder
+    is below none of the `roots` that operators named.
     """
     experiment = session.get(Experiment, experiment_id)
     if experiment is None or not is_ours(experiment, roots):
         return []
-    claimed = select(Checkpoint.uuid).where(Checkpoint.experiment_id == experiment_id, Checkpoint.state == "DELETING")
-    waiting = list(session.scalars(claimed.order_by(Checkpoint.uuid).limit(limit)))
+    ours = Checkpoint.experiment_id == experiment_id
+    claimed = select(Checkpoint.uuid).where(ours, Checkpoint.state == "DELETING").limit(limit)
+    waiting = list(session.scalars(claimed))
     if waiting or ExperimentState(experiment.state) not in TERMINAL:
         return waiting
+    go = update(Checkpoint).values(state="DELETING")
     if everything:  # also those that were never complete
-        rows = session.scalars(
-            select(Checkpoint).where(Checkpoint.experiment_id == experiment_id, Checkpoint.state != "DELETED")
-        ).all()
+        session.execute(go.where(ours, Checkpoint.state != "DELETED"))
     else:
-        rows = doomed(session, experiment, policy_of(experiment))
-    uuids = [row.uuid for row in rows[:limit]]
-    session.execute(update(Checkpoint).where(Checkpoint.uuid.in_(uuids)).values(state="DELETING"))
-    return uuids
+        for some in in_parts(doomed(session, experiment, policy_of(experiment))):
+            session.execute(go.where(Checkpoint.uuid.in_(some)))
+    return list(session.scalars(claimed))
 
 
 def post_removal(
@@ -210,24 +204,29 @@ def _wanted_by_forks(session: Session) -> dict[str, int]:
     return found
 
 
-def _candidates(session: Session, experiment: Experiment, rows: Sequence[Checkpoint]) -> list[Candidate]:
-    steps: dict[int, set[int]] = defaultdict(set)
-    for row in rows:
-        steps[row.trial_id].add(row.steps_completed)
-    validations: dict[tuple[int, int], tuple[int, float]] = {}
-    found = session.execute(
-        select(Metric.id, Metric.trial_id, Metric.total_batches, Metric.metrics).where(
-            Metric.trial_id.in_(steps), Metric.group_name == "validation", ~Metric.archived
-        )
-    )
-    for metric_id, trial_id, step, metrics in found:
+def _candidates(session: Session, experiment: Experiment) -> list[Candidate]:
+    """The checkpoints of an experiment that have files, oldest first, each with the validation of its step."""
+    held = Checkpoint.experiment_id == experiment.id, Checkpoint.state.in_(_HELD)
+    rows = session.execute(
+        select(Checkpoint.uuid, Checkpoint.trial_id, Checkpoint.steps_completed)
+        .where(*held)
+        .order_by(Checkpoint.reported_at, Checkpoint.uuid)
+        .with_for_update()
+    ).tuples()
+    columns = Metric.id, Metric.trial_id, Metric.total_batches, Metric.metrics
+    at_a_step = Metric.trial_id == Checkpoint.trial_id, Metric.total_batches == Checkpoint.steps_completed
+    found = select(*columns).join(Checkpoint, and_(*at_a_step))
+    validations: dict[tuple[int, int | None], tuple[int, float]] = {}
+    for metric_id, trial_id, step, metrics in session.execute(
+        found.where(*held, Metric.group_name == "validation", ~Metric.archived)
+    ).tuples():
         value = _number(metrics, experiment.searcher_metric)
-        if step in steps[trial_id] and value is not None:
+        if value is not None:
             validations[trial_id, step] = (metric_id, value)
     candidates: list[Candidate] = []
-    for age, row in enumerate(rows):
-        validation, value = validations.get((row.trial_id, row.steps_completed), (None, None))
-        candidates.append(Candidate(row.uuid, row.trial_id, row.steps_completed, age, value, validation))
+    for age, (uuid, trial_id, steps) in enumerate(rows):
+        validation, value = validations.get((trial_id, steps), (None, None))
+        candidates.append(Candidate(uuid, trial_id, steps, age, value, validation))
     return candidates
 
 
@@ -245,12 +244,13 @@ def _number(metrics: dict[str, Any], name: str) -> float | None:
 
 def what_it_uses(session: Session, experiment_id: int) -> list[int]:
     """Other experiments whose checkpoints this one's trials start from: they may be collected once it is gone."""
-    uuids = set(session.scalars(select(Trial.warm_start_checkpoint).where(Trial.experiment_id == experiment_id)))
-    uuids.add(session.get_one(Experiment, experiment_id).source_checkpoint)
-    others = select(Checkpoint.experiment_id).where(
-        Checkpoint.uuid.in_([uuid for uuid in uuids if uuid]), Checkpoint.experiment_id != experiment_id
-    )
-    return sorted(set(session.scalars(others)))
+    starts = select(Trial.warm_start_checkpoint).where(Trial.experiment_id == experiment_id)
+    source = select(Experiment.source_checkpoint).where(Experiment.id == experiment_id)
+    others: set[int] = set()
+    for uuids in (starts, source):
+        of_others = Checkpoint.uuid.in_(uuids), Checkpoint.experiment_id != experiment_id
+        others |= set(session.scalars(select(Checkpoint.experiment_id).where(*of_others).distinct()))
+    return sorted(others)
 
 
 #: About so many other rows go with one of a trial.

@@ -17,6 +17,7 @@ from api.schemas import experiments as wire
 from api.schemas.base import plain
 from api.temporal import outbox
 from database import gates, retention
+from database.engines import in_parts
 from database.models import Checkpoint, Experiment, Model
 from determined.errors import StorageNotNamed
 from workflows import names
@@ -123,24 +124,26 @@ def preview(session: Session, experiment_id: int, changes: dict[str, int], user:
     """What a policy would remove, in the shape that the older clients print."""
     row = readable(session, experiment_id, user)
     policy = RetentionPolicy.model_validate(retention.policy_of(row).model_dump() | changes)
-    doomed = retention.doomed(session, row, policy)
-    validations = validations_at(session, doomed)
+    told: list[dict[str, Any]] = []
+    for some in in_parts(retention.doomed(session, row, policy)):
+        found = {each.uuid: each for each in session.scalars(select(Checkpoint).where(Checkpoint.uuid.in_(some)))}
+        validations = validations_at(session, list(found.values()))
+        told += (_previewed(found[uuid], validations.get(uuid)) for uuid in some)
+    return {"metric_name": row.searcher_metric, "checkpoints": told}
+
+
+def _previewed(checkpoint: Checkpoint, validation: dict[str, Any] | None) -> dict[str, Any]:
+    metrics = plain(validation)
     return {
-        "metric_name": row.searcher_metric,
-        "checkpoints": [
-            {
-                "UUID": checkpoint.uuid,
-                "TrialID": checkpoint.trial_id,
-                "StepsCompleted": checkpoint.steps_completed,
-                "State": checkpoint_state(checkpoint.state).removeprefix("STATE_"),
-                "Resources": checkpoint.resources,
-                "ReportTime": checkpoint.reported_at.isoformat(),
-                "Size": checkpoint.size_bytes,
-                "ValidationMetrics": plain(validations.get(checkpoint.uuid)),
-                "step": {"validation": {"metrics": {"validation_metrics": plain(validations.get(checkpoint.uuid))}}},
-            }
-            for checkpoint in doomed
-        ],
+        "UUID": checkpoint.uuid,
+        "TrialID": checkpoint.trial_id,
+        "StepsCompleted": checkpoint.steps_completed,
+        "State": checkpoint_state(checkpoint.state).removeprefix("STATE_"),
+        "Resources": checkpoint.resources,
+        "ReportTime": checkpoint.reported_at.isoformat(),
+        "Size": checkpoint.size_bytes,
+        "ValidationMetrics": metrics,
+        "step": {"validation": {"metrics": {"validation_metrics": metrics}}},
     }
 
 

@@ -28,6 +28,7 @@ class Experiment(Base):
         Index("ix_experiments_by_start", "started_at", "id"),
         Index("ix_experiments_in_project", "project_id", "id"),
         Index("ix_experiments_latest", "project_id", "started_at", "id"),
+        partial_index("ix_experiments_starting", "source_checkpoint", where="source_checkpoint IS NOT NULL"),
         # of few; who is deleted is looked for in it
         partial_index("ix_experiments_of_parent", "parent_id", where="parent_id IS NOT NULL"),
         {"sqlite_autoincrement": True},  # the number of a deleted one names closed workflows

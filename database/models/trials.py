@@ -30,6 +30,8 @@ class Trial(Base):
         # that inherit from a trial that is deleted.
         partial_index("ix_trials_taken_over", "experiment_id", where="inherits_id IS NOT NULL"),
         partial_index("ix_trials_inheriting", "inherits_id", where="inherits_id IS NOT NULL"),
+        # whether a checkpoint is needed is asked for each that may go
+        partial_index("ix_trials_starting", "warm_start_checkpoint", where="warm_start_checkpoint IS NOT NULL"),
         # of unmanaged trials alone: who has been silent is looked for among them
         partial_index("ix_trials_unmanaged", "state", "heard_at", where="heard_at IS NOT NULL"),
         Index(

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, func, insert, select, text
+from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -19,6 +19,7 @@ from api.schemas.base import encode
 from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
 from api.schemas.runs import GridRequest
 from api.services import unmanaged
+from database import retention
 from database.models import Checkpoint, Experiment, Project, SearchDecision, Task, Trial, User
 from database.models.base import Base
 from database.retention import erase_some
@@ -27,6 +28,7 @@ from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
 from tests.kit.records import seeded
 from tests.kit.statements import asked_of, counted
+from workflows.lifecycle.retention import KEEP_NOTHING
 from workflows.lifecycle.task import TaskKind
 from workflows.messages import Timing
 
@@ -259,6 +261,55 @@ def test_what_refers_to_rows_that_are_deleted_is_found_by_an_index() -> None:
         for key in table.foreign_keys:
             if key.column.table.name in ("experiments", "trials", "tasks", "allocations", "checkpoints"):
                 assert key.parent in begins, f"{table.name}.{key.parent.name}"
+
+
+def test_who_needs_a_checkpoint_is_looked_up(database: Database) -> None:
+    """For each that may go, while nothing else is written on SQLite: all trials of the cluster were read for it."""
+    with database.read() as session, asked_of(session) as every:
+        assert retention.doomed(session, session.get_one(Experiment, 1), KEEP_NOTHING) == ["u"]
+    asked = [(statement, parameters) for statement, parameters in every if statement.startswith("SELECT")]
+    assert len(asked) == 7, [statement for statement, _ in asked]
+    for statement, parameters in asked:
+        rows, plan = counted(database, statement.replace(" FOR UPDATE", ""), parameters)
+        assert not any(f"SCAN {table}" in plan for table in ("trials", "experiments", "checkpoints")), plan
+        assert rows <= 20, plan
+
+
+def test_checkpoints_that_go_are_chosen_once(tmp_path: Path) -> None:
+    """However many there are: what goes of a long search was computed anew for each two hundred of them."""
+    with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as database:
+        with database.write() as session:
+            owner = session.scalars(select(User.id).where(User.is_admin)).one()
+            session.add(
+                Experiment(
+                    id=1, job_id="j", name="e", state="COMPLETED", config={"checkpoint_storage": {"type": "s3"}},
+                    original_config="", searcher_name="random", searcher_metric="x", resource_pool="default",
+                    owner_id=owner, project_id=1,
+                )
+            )  # fmt: skip
+            session.flush()
+            session.add(
+                Trial(id=1, experiment_id=1, request_id="r", task_id="t", seed=0, hparams={}, state="COMPLETED")
+            )
+            session.flush()
+            session.add(Task(id="t", kind="TRIAL", owner_id=owner, trial_id=1, job_id="j", state="COMPLETED"))
+            session.flush()
+            session.add_all(
+                Checkpoint(uuid=f"u{n}", task_id="t", allocation_id="a", trial_id=1, experiment_id=1, state="COMPLETED",
+                           resources={}, metadata_={}, steps_completed=n, size_bytes=0, reported_at=utc_now())
+                for n in range(6)
+            )  # fmt: skip
+        removed: list[list[str]] = []
+        while not removed or removed[-1]:
+            with database.write() as session:
+                removed.append(retention.claim(session, 1, everything=False, limit=2, roots=[]))
+                gone = update(Checkpoint).where(Checkpoint.uuid.in_(removed[-1]))
+                states = session.scalars(select(Checkpoint.state).order_by(Checkpoint.uuid)).all()
+                if len(removed) == 1:
+                    assert states == ["DELETING"] * 5 + ["COMPLETED"], "the newest one stays"
+                session.execute(gone.values(state="DELETED"))
+    assert [len(part) for part in removed] == [2, 2, 1, 0]
+    assert sorted(uuid for part in removed for uuid in part) == [f"u{n}" for n in range(5)]
 
 
 def test_dead_experiment_goes_in_parts(tmp_path: Path) -> None:

@@ -645,6 +645,7 @@ def upgrade() -> None:
         batch_op.create_index('ix_experiments_of_parent', ['parent_id'], unique=False, sqlite_where=sa.text('parent_id IS NOT NULL'), postgresql_where=sa.text('parent_id IS NOT NULL'))
         batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count', 'state'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
+        batch_op.create_index('ix_experiments_starting', ['source_checkpoint'], unique=False, sqlite_where=sa.text('source_checkpoint IS NOT NULL'), postgresql_where=sa.text('source_checkpoint IS NOT NULL'))
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
 
     op.create_table('project_visits',
@@ -886,6 +887,7 @@ def upgrade() -> None:
         batch_op.create_index('ix_trials_by_state', ['experiment_id', 'state'], unique=False)
         batch_op.create_index('ix_trials_inheriting', ['inherits_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.create_index('ix_trials_of_experiment', ['experiment_id', 'id'], unique=False)
+        batch_op.create_index('ix_trials_starting', ['warm_start_checkpoint'], unique=False, sqlite_where=sa.text('warm_start_checkpoint IS NOT NULL'), postgresql_where=sa.text('warm_start_checkpoint IS NOT NULL'))
         batch_op.create_index('ix_trials_taken_over', ['experiment_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.create_index('ix_trials_unmanaged', ['state', 'heard_at'], unique=False, sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
@@ -1270,6 +1272,7 @@ def downgrade() -> None:
         batch_op.drop_index('ix_trials_by_latest')
         batch_op.drop_index('ix_trials_inheriting', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.drop_index('ix_trials_taken_over', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
+        batch_op.drop_index('ix_trials_starting', sqlite_where=sa.text('warm_start_checkpoint IS NOT NULL'), postgresql_where=sa.text('warm_start_checkpoint IS NOT NULL'))
         batch_op.drop_index('ix_trials_unmanaged', sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
         batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
@@ -1316,6 +1319,7 @@ def downgrade() -> None:
     op.drop_table('project_visits')
     with op.batch_alter_table('experiments', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_experiments_state'))
+        batch_op.drop_index('ix_experiments_starting', sqlite_where=sa.text('source_checkpoint IS NOT NULL'), postgresql_where=sa.text('source_checkpoint IS NOT NULL'))
         batch_op.drop_index(batch_op.f('ix_experiments_owner_id'))
         batch_op.drop_index('ix_experiments_by_start')
         batch_op.drop_index('ix_experiments_latest')

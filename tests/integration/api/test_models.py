@@ -40,7 +40,7 @@ def get_retained(api: Served, experiment_id: int) -> set[str]:
     nothing = RetentionPolicy(save_experiment_best=0, save_trial_best=0, save_trial_latest=0)
     with api.database.read() as session:
         experiment = session.get_one(Experiment, experiment_id)
-        doomed = {row.uuid for row in retention.doomed(session, experiment, nothing)}
+        doomed = {*retention.doomed(session, experiment, nothing)}
         return set(session.scalars(select(Checkpoint.uuid).where(Checkpoint.experiment_id == experiment_id))) - doomed
 
 
