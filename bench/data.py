@@ -32,7 +32,7 @@ PASSWORD = "bench bench"
 _TRIALS, _REPORTS, _METRICS = 10, 25, 4  # of an experiment, of a trial, of a report
 _USERS, _PROJECTS = 50, 100
 _START = "2026-01-01 00:00:00+00"
-_BEGAN = datetime.fromisoformat(_START)
+_BEGAN, _TIME = datetime.fromisoformat(_START), "%Y-%m-%d %H:%M:%S+00"
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,12 @@ def _trials(target: Target, experiments: int, in_summary: Mapping[int, Mapping[s
             experiment = (n - 1) // _TRIALS + 1
             best = (n - 1) * _REPORTS + _REPORTS
             own = json.dumps(summary | dict(in_summary[n])) if n in in_summary else usual
-            at = f"{_BEGAN + timedelta(seconds=n):%Y-%m-%d %H:%M:%S}+00"
+            began = _BEGAN + timedelta(seconds=n)
+            ended = began + timedelta(hours=1)
             yield (
                 f'{n}\t{experiment}\tr{n}\t{experiment}.r{n}\t{n}\t{{"lr": 0.01, "depth": {n % 7 + 2}}}\tCOMPLETED\t1\t\t'
                 f"{n % 3}\t0\t1\t1\tf\tt\t1\t\tf\t1000\t{best}\t{best}\t{(n * 7919 % 1000) / 1000}\t{own}\t"
-                f"{at}\t{at}\t{{}}\t[]\tt\n"
+                f"{began:{_TIME}}\t{ended:{_TIME}}\t{{}}\t[]\tt\n"
             )
 
     columns = (

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.errors import FailedPrecondition, Forbidden, NotFound
 from database.models import (
+    Allocation,
     Campaign,
     Checkpoint,
     Experiment,
@@ -245,7 +246,10 @@ def check_trials(session: Session, trial_ids: Collection[int], caller: UserPrinc
 
 
 def readable_tasks(user: UserPrincipal) -> ColumnElement[bool]:
-    """Whether a user may see a task, as a condition on a statement `with_trials`: a trial's as its experiment."""
+    """Whether a user may see a task, as a condition on a statement `with_trials`: a trial's as its experiment.
+
+    Or an allocation, on one `with_experiments`.
+    """
     if user.is_admin or user.is_basic:
         return true()
     of_workspace = or_(Task.workspace_id.in_(readable_workspaces(user)), Task.owner_id == user.user_id)
@@ -258,6 +262,16 @@ def with_trials(statement: Statement) -> Statement:
         statement.outerjoin(Trial, Trial.id == Task.trial_id)
         .outerjoin(Experiment, Experiment.id == Trial.experiment_id)
         .outerjoin(Project, Project.id == Experiment.project_id)
+    )
+
+
+def with_experiments(statement: Statement) -> Statement:
+    """Joins to `Allocation` what `readable_tasks` asks for: `Experiment` and `Project`, or a `Task` without a trial."""
+    is_other = Allocation.experiment_id.is_(None)
+    return (
+        statement.outerjoin(Experiment, Experiment.id == Allocation.experiment_id)
+        .outerjoin(Project, Project.id == Experiment.project_id)
+        .outerjoin(Task, and_(is_other, Task.id == Allocation.task_id))
     )
 
 

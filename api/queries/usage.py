@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, or_, select
+import orjson
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_tasks, with_trials
+from api.auth.authorization import readable_tasks, with_experiments
+from api.queries.held_slots import Span, interval, lies_in, slot_ms
 from database.models import Allocation, Experiment, Task, User
 from database.types import utc_now
 
+_DAY = timedelta(days=1)
+_DAY_MS = _DAY // timedelta(milliseconds=1)
+#: Rows that are read at a time.
+_AT_ONCE = 1000
 
-@dataclass(frozen=True)
-class Use:
+
+class Use(NamedTuple):
     """A run, or the part of it that lies within the span. `experiment_id`: 0 for a task that is no trial."""
 
     allocation_id: str
@@ -36,43 +42,28 @@ class Use:
         """Slot-seconds: its length times its slots."""
         return (self.end - self.start).total_seconds() * self.slots
 
-    def within(self, start: datetime, end: datetime) -> Use | None:
-        """The part that lies within a span; None if none does."""
-        start, end = max(self.start, start), min(self.end, end)
-        if start >= end:
-            return None
-        return replace(self, start=start, end=end)
-
 
 def between(session: Session, start: datetime, end: datetime, user: UserPrincipal) -> Iterator[Use]:
-    """The runs that the user may see and that lie in a span, cut to it, by their start."""
+    """The runs that the user may see and that lie in a span, cut to it, by their start: read as they are asked for."""
+    columns = (
+        Allocation.id, Task.kind, Allocation.experiment_id, User.id, User.username, Experiment.labels, Allocation.pool,
+        Allocation.slots, Allocation.started_at, Allocation.ended_at,
+    )  # fmt: skip
     statement = (
-        with_trials(select(Allocation, Task, Experiment, User).join(Task, Task.id == Allocation.task_id))
+        with_experiments(select(*columns).select_from(Allocation))
         .join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
-        .where(
-            Allocation.started_at < end,
-            or_(Allocation.ended_at.is_(None), Allocation.ended_at > start),
-            readable_tasks(user),
-        )
+        .where(lies_in(Span.of(start, end, 1)), readable_tasks(user))
         .order_by(Allocation.started_at, Allocation.id)
+        .execution_options(yield_per=_AT_ONCE)
     )
     now = utc_now()
-    for allocation, task, experiment, owner in session.execute(statement).tuples():
-        is_trial = task.trial_id is not None
-        whole = Use(
-            allocation_id=allocation.id,
-            kind="training" if is_trial else task.kind.lower(),
-            experiment_id=experiment.id if is_trial else 0,
-            user_id=owner.id,
-            username=owner.username,
-            labels=list(experiment.labels) if is_trial else [],
-            pool=allocation.pool,
-            slots=allocation.slots,
-            start=allocation.started_at,
-            end=allocation.ended_at or now,
-        )
-        if (part := whole.within(start, end)) is not None:
-            yield part
+    for id_, kind, experiment_id, user_id, username, labels, pool, slots, began, ended in session.execute(statement):
+        first, last = max(began, start), min(ended or now, end)
+        if first < last:
+            yield Use(
+                id_, "training" if experiment_id else kind.lower(), experiment_id or 0, user_id, username,
+                list(labels or ()), pool, slots, first, last,
+            )  # fmt: skip
 
 
 def raw(use: Use) -> dict[str, Any]:
@@ -90,26 +81,46 @@ def raw(use: Use) -> dict[str, Any]:
     }
 
 
-def aggregated(uses: list[Use], start: datetime, end: datetime, *, monthly: bool) -> list[dict[str, Any]]:
-    """v1ResourceAllocationAggregatedEntry of each day or month of the span, both ends included."""
+def aggregated(
+    session: Session, start: datetime, end: datetime, user: UserPrincipal, *, monthly: bool
+) -> list[dict[str, Any]]:
+    """v1ResourceAllocationAggregatedEntry of each day or month of the span, which is of whole days or months."""
+    days = Span.of(start, end, (end - start) // _DAY)
+    columns = interval(session, days, Allocation.slots, Allocation.started_at, Allocation.ended_at)
+    names = User.username, Allocation.pool, cast(Experiment.labels, Text).label("labels")
+    statement = (
+        with_experiments(select(*names, *columns).select_from(Allocation))
+        .join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
+        .where(lies_in(days), readable_tasks(user))
+    )
+    form = "%Y-%m" if monthly else "%Y-%m-%d"
+    entries = {(start + day * _DAY).strftime(form): _Entry() for day in range(days.count)}
+    of_days = [entries[(start + day * _DAY).strftime(form)] for day in range(days.count)]
+    for (username, pool, labels), parts in slot_ms(session, days, statement).items():
+        keys = [("byUsername", username), ("byResourcePool", pool)]
+        keys += (("byExperimentLabel", label) for label in orjson.loads(labels or "[]"))
+        for entry, held in zip(of_days, parts, strict=True):
+            if held:
+                entry.add(keys, held)
     period = f"RESOURCE_ALLOCATION_AGGREGATION_PERIOD_{'MONTHLY' if monthly else 'DAILY'}"
-    entries: list[dict[str, Any]] = []
-    while start < end:
-        following = (start.replace(day=1) + timedelta(days=32)).replace(day=1) if monthly else start + timedelta(days=1)
-        by: dict[str, dict[str, float]] = {"byUsername": {}, "byExperimentLabel": {}, "byResourcePool": {}}
-        total = 0.0
-        for use in uses:
-            part = use.within(start, following)
-            if part is None:
-                continue
-            total += part.seconds
-            keys = [("byUsername", use.username), ("byResourcePool", use.pool)]
-            for name, key in [*keys, *(("byExperimentLabel", label) for label in use.labels)]:
-                by[name][key] = by[name].get(key, 0.0) + part.seconds
-        entries.append(
-            {"periodStart": start.strftime("%Y-%m" if monthly else "%Y-%m-%d"), "period": period, "seconds": total}
-            | by
-            | {"byAgentLabel": {}}
-        )
-        start = following
-    return entries
+    return [{"periodStart": began, "period": period, **entry.as_json()} for began, entry in entries.items()]
+
+
+class _Entry:
+    """Slots times ms of a day or month, by what they are told by."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._by: dict[str, defaultdict[str, int]] = {
+            name: defaultdict(int) for name in ("byUsername", "byExperimentLabel", "byResourcePool", "byAgentLabel")
+        }
+
+    def add(self, keys: list[tuple[str, str]], held: int) -> None:
+        self._total += held
+        for name, key in keys:
+            self._by[name][key] += held
+
+    def as_json(self) -> dict[str, Any]:
+        """In slot-seconds."""
+        by = {name: {key: held / 1000 for key, held in found.items()} for name, found in self._by.items()}
+        return {"seconds": self._total / 1000, **by}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -16,10 +17,12 @@ from api.deps import PartsDep, UserDep
 from api.errors import BadRequest
 from api.parts import Parts
 from api.queries import slots_over_time, usage
+from api.queries.held_slots import Span
 from api.queries.paging import chosen
 from api.routing import Route
 from api.schemas import usage as wire
-from api.schemas.base import Instant, answer, rfc3339
+from api.schemas.base import Instant, answer, encode, rfc3339
+from api.schemas.spooling import joined, spooled
 from api.schemas.streaming import files
 from api.services.pools import is_hidden
 from database.types import utc_now
@@ -34,6 +37,8 @@ _PERIODS = {
 }
 _MOST_PERIODS = 3700
 _LONGEST = timedelta(days=400)
+#: Runs that are put into words at a time.
+_AT_ONCE = 1000
 #: What spreadsheets begin a formula with; blanks before it they skip.
 _FORMULA = tuple("=+-@\t\r\n")
 
@@ -44,7 +49,8 @@ Before = Annotated[Instant, Query(alias="timestampBefore")]
 @router.get("/api/v1/resources/allocation/raw")
 def raw(parts: PartsDep, user: UserDep, after: After, before: Before) -> Response:
     """Every run within a span of time; v1ResourceAllocationRawResponse."""
-    return answer({"resourceEntries": [usage.raw(use) for use in _uses(parts, user, after, before)]})
+    entries = (encode([usage.raw(use) for use in uses])[1:-1] for uses in _uses(parts, user, after, before))
+    return spooled(joined(b'{"resourceEntries":[', entries, b"]}"), "application/json")
 
 
 @router.get("/api/v1/resources/allocation/aggregated")
@@ -71,12 +77,17 @@ def raw_csv(
     """Every run within a span of time, as CSV."""
     header = ["allocation_id", "kind", "experiment_id", "username", "labels", "resource_pool", "slots", "start_time",
               "end_time", "seconds"]  # fmt: skip
-    rows = (
-        [use.allocation_id, use.kind, use.experiment_id, use.username, ";".join(use.labels), use.pool, use.slots,
-         rfc3339(use.start), rfc3339(use.end), use.seconds]
-        for use in _uses(parts, user, after, before)
-    )  # fmt: skip
-    return _csv(header, rows)
+
+    def pieces() -> Iterator[bytes]:
+        yield _csv([header])
+        for uses in _uses(parts, user, after, before):
+            yield _csv(
+                [use.allocation_id, use.kind, use.experiment_id, use.username, ";".join(use.labels), use.pool,
+                 use.slots, rfc3339(use.start), rfc3339(use.end), use.seconds]
+                for use in uses
+            )  # fmt: skip
+
+    return spooled(pieces(), "text/csv")
 
 
 @router.get("/resources/allocation/aggregated", response_class=Response, responses=files("text/csv"))
@@ -89,14 +100,14 @@ def aggregated_csv(
 ) -> Response:
     """Slot-seconds by day or month, as CSV."""
     monthly = chosen("period", period, _PERIODS)
-    rows: list[list[Any]] = []
+    rows: list[list[Any]] = [["aggregation_type", "aggregation_key", "date", "seconds"]]
     for entry in _aggregated(parts, user, start, end, monthly=monthly):
         when = entry["periodStart"]
         rows.append(["total", "total", when, entry["seconds"]])
         for kind, field in (("username", "byUsername"), ("experiment_label", "byExperimentLabel"),
                             ("resource_pool", "byResourcePool")):  # fmt: skip
             rows += [[kind, key, when, seconds] for key, seconds in sorted(entry[field].items())]
-    return _csv(["aggregation_type", "aggregation_key", "date", "seconds"], rows)
+    return Response(_csv(rows), media_type="text/csv")
 
 
 @router.get("/api/v1/undeterred/cluster/slots-over-time", response_model=wire.SlotsOverTime)
@@ -119,7 +130,7 @@ def over_time(
         raise BadRequest(
             f"timestampAfter: {rfc3339(after)}: expected at most {_LONGEST.days} days before {rfc3339(end)}"
         )
-    span = slots_over_time.Span.of(after, end, buckets)
+    span = Span.of(after, end, buckets)
     with parts.database.read_list() as session:
         if pool and is_hidden(session, pool, user):
             pool = slots_over_time.NOWHERE  # as one that never was; one that was removed has its past
@@ -127,11 +138,14 @@ def over_time(
     return answer(wire.SlotsOverTime(start=after, bucket_seconds=span.width_ms / 1000, **vars(found)))
 
 
-def _uses(parts: Parts, user: UserPrincipal, after: datetime, before: datetime) -> list[usage.Use]:
+def _uses(parts: Parts, user: UserPrincipal, after: datetime, before: datetime) -> Iterator[list[usage.Use]]:
+    """The runs of a span, some at a time. Raises: BadRequest, before the first of them."""
     if before <= after:
         raise BadRequest(f"timestampBefore: {rfc3339(before)}: expected a time after timestampAfter, {rfc3339(after)}")
-    with parts.database.read_list() as session:
-        return list(usage.between(session, after, before, user))
+    with parts.database.read() as session:
+        found = usage.between(session, after, before, user)
+        while some := list(islice(found, _AT_ONCE)):
+            yield some
 
 
 def _aggregated(parts: Parts, user: UserPrincipal, start: str, end: str, *, monthly: bool) -> list[dict[str, Any]]:
@@ -145,8 +159,7 @@ def _aggregated(parts: Parts, user: UserPrincipal, start: str, end: str, *, mont
     if (last - first).days > _MOST_PERIODS:
         raise BadRequest(f"endDate: {end!r}: expected at most {_MOST_PERIODS} days after startDate")
     with parts.database.read_list() as session:
-        uses = list(usage.between(session, first, last, user))
-    return usage.aggregated(uses, first, last, monthly=monthly)
+        return usage.aggregated(session, first, last, user, monthly=monthly)
 
 
 def _day(field: str, text: str) -> datetime:
@@ -158,11 +171,10 @@ def _day(field: str, text: str) -> datetime:
     raise BadRequest(f"{field}: {text[:40]!r}: expected a date such as 2026-11-21, or a month such as 2026-11")
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
+def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(header)
     for row in rows:
         # a cell that a spreadsheet would run as a formula is text
         writer.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell for cell in row])
-    return Response(text.getvalue(), media_type="text/csv")
+    return text.getvalue().encode()

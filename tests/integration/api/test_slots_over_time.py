@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 
-from api.queries.slots_over_time import Span
+from api.queries.held_slots import Span
 from api.services.pool_samples import PoolSamples
 from database.models import Agent, Allocation, Experiment, PoolSample, Project, ResourcePool, Task, Trial, Workspace
 from database.types import utc_now
@@ -165,12 +165,72 @@ async def test_means_are_those_of_the_intervals_themselves(api: Served, seed: in
 
 def many(api: Served, run: Run, pool: str, intervals: Sequence[tuple[float, float, int]]) -> None:
     rows = [
-        {"id": f"{run.allocation_id}.{i}", "task_id": run.task_id, "trial_id": run.trial_id, "run_id": 2 + i, "state": "ENDED",
-         "pool": pool, "slots": slots, "placements": list[Any](), "started_at": hour(at), "ended_at": hour(at + length)}
+        {"id": f"{run.allocation_id}.{i}", "task_id": run.task_id, "trial_id": run.trial_id, "experiment_id": run.experiment_id,
+         "run_id": 2 + i, "state": "ENDED", "pool": pool, "slots": slots, "placements": list[Any](), "started_at": hour(at), "ended_at": hour(at + length)}
         for i, (at, length, slots) in enumerate(intervals)
     ]  # fmt: skip
     with api.database.write() as session:
         session.execute(insert(Allocation), rows)
+
+
+async def test_reports_of_use_are_the_sums_of_the_intervals_themselves(api: Served) -> None:
+    """By day and by month, and run by run, of more runs than are read at a time."""
+    draw = random.Random(1)
+    user = api.user()
+    pool, begin = f"pool of {user.username}", 24 * 20.0
+    run = await api.trial(user, labels=["paid", "late"])
+    await api.end(run)
+    intervals = [
+        (draw.uniform(begin - 24, begin + 24 * 20), draw.expovariate(0.03), draw.randint(1, 8)) for _ in range(2500)
+    ]
+    many(api, run, pool, intervals)
+    moved(api, run, begin, begin, begin + 1, slots=3, pool="another")
+    first, last = hour(begin), hour(begin + 24 * 14)
+
+    def held(start: datetime, end: datetime) -> float:
+        low, high = ((at - T0) / timedelta(hours=1) for at in (start, end))
+        return sum(max(0.0, min(high, at + length) - max(low, at)) * slots * 3600 for at, length, slots in intervals)
+
+    day = "%Y-%m-%d"
+    wanted = {"startDate": first.strftime(day), "endDate": (last - timedelta(days=1)).strftime(day)}
+    days = (await user.get("/api/v1/resources/allocation/aggregated", **wanted))["resourceEntries"]
+    assert [entry["periodStart"] for entry in days] == [(first + timedelta(days=n)).strftime(day) for n in range(14)]
+    for n, entry in enumerate(days):
+        expected = held(first + timedelta(days=n), first + timedelta(days=n + 1))
+        other = 3 * 3600 if n == 0 else 0
+        assert entry["byResourcePool"][pool] == pytest.approx(expected, abs=20)
+        assert entry["byResourcePool"].get("another", 0) == other
+        assert entry["byUsername"][user.username] == pytest.approx(expected + other, abs=20)
+        assert (
+            entry["byExperimentLabel"]["paid"]
+            == entry["byExperimentLabel"]["late"]
+            == entry["byUsername"][user.username]
+        )
+        assert entry["byAgentLabel"] == {}
+    wanted = {"startDate": "2026-01", "endDate": "2026-02", "period": "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_MONTHLY"}
+    months = (await user.get("/api/v1/resources/allocation/aggregated", **wanted))["resourceEntries"]
+    assert [entry["periodStart"] for entry in months] == ["2026-01", "2026-02"]
+    for entry, start, end in zip(months, (1, 2), (2, 3), strict=True):
+        expected = held(datetime(2026, start, 1, tzinfo=UTC), datetime(2026, end, 1, tzinfo=UTC))
+        assert entry["byResourcePool"][pool] == pytest.approx(expected, rel=1e-5)
+    span = {"timestampAfter": first.isoformat(), "timestampBefore": last.isoformat()}
+    runs = (await user.get("/api/v1/resources/allocation/raw", **span))["resourceEntries"]
+    assert len(runs) > 1500
+    assert sum(entry["seconds"] for entry in runs) == pytest.approx(held(first, last) + 3 * 3600, rel=1e-5)
+    assert [entry["startTime"] for entry in runs] == sorted(entry["startTime"] for entry in runs)
+    span = {"timestamp_after": first.isoformat(), "timestamp_before": last.isoformat()}
+    sheet = await user.ask("GET", "/resources/allocation/allocations-csv", params=span)
+    assert len(sheet.text.splitlines()) == len(runs) + 1
+    assert int(sheet.headers["content-length"]) == len(sheet.content)
+    foreign = api.user()
+    hide(api, user, run, pool)
+    wanted = {"startDate": first.strftime(day), "endDate": first.strftime(day)}
+    [entry] = (await foreign.get("/api/v1/resources/allocation/aggregated", **wanted))["resourceEntries"]
+    assert pool not in entry["byResourcePool"]
+    assert (
+        pool
+        in (await user.get("/api/v1/resources/allocation/aggregated", **wanted))["resourceEntries"][0]["byResourcePool"]
+    )
 
 
 async def test_a_hundred_thousand_allocations_are_drawn_in_seconds(api: Served) -> None:
