@@ -96,7 +96,9 @@ OF_EACH_ENGINE = (
     "tests/integration/api/test_system_metrics.py",
     "tests/integration/test_database.py",
     "tests/integration/test_expand.py",
+    "tests/integration/test_many_runs.py",
     "tests/integration/test_notices.py",
+    "tests/integration/test_page_plans.py",
     "tests/integration/test_sorted_trials.py",
 )
 

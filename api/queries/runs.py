@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, func, or_, select
+from sqlalchemy import ColumnElement, Select, True_, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from api.auth.authentication import UserPrincipal
@@ -37,17 +37,34 @@ def run_ids_of(
     """The ids of a page of the runs that match; `counted`: see `rows_of`. Raises: BadRequest."""
     table = table_columns.of_runs(session)
     order = read_order(wanted.sort, table, Trial.id)
-    if wanted.sort == "id=desc" and counted is not None and window.offset >= 0 and window.limit > 0:
+    total = _total(session, wanted, table, user) if counted is None else None
+    is_bounded = counted is not None or total is not None
+    if wanted.sort == "id=desc" and is_bounded and window.offset >= 0 and window.limit > 0:
         # The newest fill most pages. Without this SQLite sorts all runs of the project: it begins with the index of a
         # join's column, and an expression has none.
         newest = Trial.id > select(func.max(Trial.id) - _NEWEST).scalar_subquery()
         statement = _narrowed(_runs(Trial.id, user, Trial.experiment_id + 0), table, wanted.filter, wanted.project_id)
-        rows, pagination = rows_of(session, statement.where(newest).order_by(*order), window, counted=counted)
-        if pagination.total == window.offset + window.limit + counted:
+        newest_first = statement.where(newest).order_by(*order)
+        rows, pagination = rows_of(session, newest_first, window, counted=counted, total=total)
+        if len(rows) == window.limit and (
+            counted is None or pagination.total == window.offset + window.limit + counted
+        ):
             return [row[0] for row in rows], pagination
     statement = _narrowed(_runs(Trial.id, user), table, wanted.filter, wanted.project_id)
-    rows, pagination = rows_of(session, statement.order_by(*order), window, counted=counted)
+    rows, pagination = rows_of(session, statement.order_by(*order), window, counted=counted, total=total)
     return [row[0] for row in rows], pagination
+
+
+def _total(session: Session, wanted: wire.SearchRuns, table: Table, user: UserPrincipal) -> int | None:
+    """How many runs match, if nothing but where they are narrows them: their experiments know how many they have."""
+    if not isinstance(read_filter(wanted.filter, table).condition, True_):
+        return None
+    statement = (
+        select(func.coalesce(func.sum(Experiment.trial_count), 0))
+        .join(Project, Project.id == Experiment.project_id)
+        .where(readable_experiments(user))
+    )
+    return session.scalar(_narrowed(statement, table, wanted.filter, wanted.project_id))
 
 
 def search_experiments(

@@ -122,6 +122,31 @@ async def test_runs_are_sorted_and_paged(table: Table) -> None:
     assert await table.found(limit=-1) == [0, 1, 2]
 
 
+async def test_total_without_a_filter_is_that_of_the_runs_which_it_would_count(table: Table) -> None:
+    """It is summed over their experiments; the newest runs are looked for among the newest of all."""
+    body: dict[str, Any] = {"projectId": table.project_id, "sort": "id=desc"}
+
+    async def page(user: Caller, **more: Any) -> tuple[list[int], int]:
+        found = await user.post("/api/v1/runs", body | more)
+        return [run["id"] for run in found["runs"]], found["pagination"]["total"]
+
+    newest = table.ids[::-1]
+    assert await page(table.user, limit=2) == (newest[:2], 3)
+    assert await page(table.user, limit=2, offset=2) == (newest[2:], 3)
+    assert await page(table.user, limit=2, offset=-1) == (newest[2:], 3)
+    assert await page(table.user, limit=5) == (newest, 3)
+    assert await page(table.user, limit=2, projectId=10**6) == ([], 0)
+    everything = {"filterGroup": {"kind": "group", "conjunction": "and", "children": []}, "showArchived": False}
+    assert await page(table.user, filter=json.dumps(everything)) == (newest, 3)
+    with table.api.database.write() as session:
+        first = Experiment.id == table.runs[0].experiment_id
+        session.execute(update(Experiment).where(first).values(is_archived=True))
+    assert await page(table.user, filter=json.dumps(everything)) == ([id_ for id_ in newest if id_ != table.ids[0]], 2)
+    assert await page(table.user) == (newest, 3)
+    with table.api.database.write() as session:
+        session.execute(update(Experiment).where(first).values(is_archived=False))
+
+
 async def test_groups_of_a_filter_are_joined(table: Table) -> None:
     either = filter_of(("hp.lr", "=", 0.5), ("hp.lr", "=", "auto"), by="or")
     assert await table.found(either) == [0, 2]
