@@ -16,7 +16,10 @@ _IN_MEMORY, _PIECE = 2**20, 2**18
 
 
 def spooled(pieces: Iterable[bytes], media_type: str) -> Response:
-    """A 200 with all of these pieces, which are asked for before it begins: an exception is still an answer."""
+    """A 200 with all of these pieces, which are asked for before it begins: an exception is still an answer.
+
+    A short one is an answer as any other: it is compressed, and has an ETag.
+    """
     file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
     try:
         for piece in pieces:
@@ -26,6 +29,9 @@ def spooled(pieces: Iterable[bytes], media_type: str) -> Response:
         raise
     length = file.tell()
     file.seek(0)
+    if length <= _IN_MEMORY:
+        with file:
+            return Response(file.read(), media_type=media_type)
     return StreamingResponse(_read(file), media_type=media_type, headers={"content-length": str(length)})
 
 
