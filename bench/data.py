@@ -9,7 +9,9 @@ end.
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -128,6 +130,16 @@ def _config() -> tuple[str, str]:
     return json.dumps(parse_experiment_config(text, cluster=ClusterDefaults(), seed=1).to_wire()), text
 
 
+def _context() -> bytes:
+    """A tar.gz of a small script."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        script = tarfile.TarInfo("train.py")
+        script.size = len(text := b"import determined as det\n")
+        archive.addfile(script, io.BytesIO(text))
+    return packed.getvalue()
+
+
 def _experiments(target: Target, count: int) -> None:
     config, text = _config()
     states = ("COMPLETED", "COMPLETED", "COMPLETED", "CANCELED", "ERROR", "PAUSED")
@@ -149,7 +161,8 @@ def _experiments(target: Target, count: int) -> None:
         " trial_count, is_archived, is_unmanaged, commanded, commanded_by, started_at, ended_at"
     )
     target.load("experiments", columns, rows())
-    definitions = (f"{n}\t\\\\x00\t1\n" for n in range(1, count + 1))
+    packed = _context()
+    definitions = (f"{n}\t\\\\x{packed.hex()}\t{len(packed)}\n" for n in range(1, count + 1))
     target.load("model_definitions", "experiment_id, content, size_bytes", definitions)
 
 

@@ -9,6 +9,7 @@ import io
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from api.auth.authentication import AllocationPrincipal, UserPrincipal
 from api.auth.authorization import readable
-from api.errors import NotFound, TooLarge
+from api.errors import FailedPrecondition, NotFound, TooLarge
 from api.queries.contexts import of_experiment
 from api.services.contexts import LIMIT_BYTES
 from database.models import Context, ContextChunkData, ContextPart
@@ -113,11 +114,11 @@ class Contents:
         return self._what.context_id is not None
 
     def entries(self) -> list[Entry]:
-        """Its files and folders. Raises: NotFound."""
+        """Its files and folders. Raises: NotFound; FailedPrecondition, for an archive that can't be read."""
         if self._what.context_id is None:
             if not self._what.packed:
                 return []
-            with self._opened() as archive:  # packed by us: its members are plain files and folders
+            with self._opened() as archive:
                 members = archive.getmembers()
             return [Entry(m.name.strip("/"), m.isdir(), m.mode, int(m.mtime), m.size) for m in members]
         with self._database.read() as session:
@@ -128,7 +129,10 @@ class Contents:
         return [Entry(*row[:4], sum(span[2] for span in row[4]), row[4]) for row in rows]
 
     def file(self, path: str, limit: int = LIMIT_BYTES) -> bytes | None:
-        """The content of a file; None if there is no such file. Raises: TooLarge, beyond `limit` bytes; NotFound."""
+        """The content of a file; None if there is no such file.
+
+        Raises: TooLarge, beyond `limit` bytes; NotFound; FailedPrecondition, for an archive that can't be read.
+        """
         entry = next((entry for entry in self.entries() if entry.path == path and not entry.is_folder), None)
         if entry is None:
             return None
@@ -214,8 +218,14 @@ class Contents:
 
     _last: tuple[int, bytes] = (-1, b"")
 
-    def _opened(self) -> tarfile.TarFile:
-        return tarfile.open(fileobj=io.BytesIO(self._what.packed))
+    @contextmanager
+    def _opened(self) -> Generator[tarfile.TarFile]:
+        """What was packed here has plain files and folders only. An archive that was imported may be anything."""
+        try:
+            with tarfile.open(fileobj=io.BytesIO(self._what.packed)) as archive:
+                yield archive
+        except (tarfile.TarError, EOFError, KeyError, OSError, zlib.error) as error:  # KeyError: a link to nothing
+            raise FailedPrecondition(f"the context is no archive that can be read: {str(error)[:200]}") from None
 
 
 def tar_size(entries: Sequence[Entry]) -> int:

@@ -263,3 +263,32 @@ def grow_old(api: Served, user: Caller, age: timedelta) -> None:
     with api.database.write() as session:
         for table in (Context, ContextChunk):
             session.execute(update(table).where(table.owner_id == user.user_id).values(used_at=utc_now() - age))
+
+
+def tar_of(kind: bytes, link: str = "") -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        member = tarfile.TarInfo("train.py")
+        member.type, member.linkname = kind, link
+        archive.addfile(member)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"\0", tar_of(tarfile.REGTYPE)[:40], tar_of(tarfile.SYMTYPE, "/etc/passwd")],
+    ids=["none", "half", "link"],
+)
+async def test_imported_archive_that_cannot_be_read_is_said_to_be_none(api: Served, packed: bytes) -> None:
+    """What another master has packed may be anything."""
+    user = api.user()
+    experiment_id = await api.experiment(user)
+    with api.database.write() as session:
+        whole = update(ModelDefinition).where(ModelDefinition.experiment_id == experiment_id)
+        session.execute(whole.values(content=packed, context_id=None))
+    path = f"/api/v1/experiments/{experiment_id}"
+    if packed == b"\0" or len(packed) == 40:
+        assert "no archive that can be read" in await user.refused(400, "GET", f"{path}/file_tree")
+    else:
+        assert [file["path"] for file in (await user.get(f"{path}/file_tree"))["files"]] == ["train.py"]
+    assert "no archive that can be read" in await user.refused(400, "POST", f"{path}/file", {"path": "train.py"})
