@@ -32,6 +32,7 @@ class Trial(Base):
         partial_index("ix_trials_inheriting", "inherits_id", where="inherits_id IS NOT NULL"),
         # whether a checkpoint is needed is asked for each that may go
         partial_index("ix_trials_starting", "warm_start_checkpoint", where="warm_start_checkpoint IS NOT NULL"),
+        partial_index("ix_trials_with_metadata", "experiment_id", where="metadata IS NOT NULL"),
         # of unmanaged trials alone: who has been silent is looked for among them
         partial_index("ix_trials_unmanaged", "state", "heard_at", where="heard_at IS NOT NULL"),
         Index(

@@ -29,9 +29,16 @@ def asked_of(session: Session) -> Generator[list[tuple[str, Any]]]:
         event.remove(engine, "before_cursor_execute", note)
 
 
-def counted(database: Database, statement: Any, parameters: Any = None) -> tuple[int, str]:
-    """Rows that scans looked at (0 on SQLite, which does not say), and the plan."""
+def counted(
+    database: Database, statement: Any, parameters: Any = None, *, as_if_large: bool = False
+) -> tuple[int, str]:
+    """Rows that scans looked at (0 on SQLite, which does not say), and the plan.
+
+    `as_if_large`: PostgreSQL goes through a small table rather than by its index, through a large one it would not.
+    """
     with database.engine.connect() as connection:
+        if as_if_large and not database.is_sqlite:
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
         if database.is_sqlite:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             return 0, " / ".join(str(row[3]) for row in plan)

@@ -891,6 +891,7 @@ def upgrade() -> None:
         batch_op.create_index('ix_trials_taken_over', ['experiment_id'], unique=False, sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.create_index('ix_trials_unmanaged', ['state', 'heard_at'], unique=False, sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
         batch_op.create_index('ix_trials_unsettled', ['ended_at'], unique=False, sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
+        batch_op.create_index('ix_trials_with_metadata', ['experiment_id'], unique=False, sqlite_where=sa.text('metadata IS NOT NULL'), postgresql_where=sa.text('metadata IS NOT NULL'))
 
     op.create_table('campaign_launches',
     sa.Column('id', sa.Integer(), nullable=False),
@@ -1274,6 +1275,7 @@ def downgrade() -> None:
         batch_op.drop_index('ix_trials_taken_over', sqlite_where=sa.text('inherits_id IS NOT NULL'), postgresql_where=sa.text('inherits_id IS NOT NULL'))
         batch_op.drop_index('ix_trials_starting', sqlite_where=sa.text('warm_start_checkpoint IS NOT NULL'), postgresql_where=sa.text('warm_start_checkpoint IS NOT NULL'))
         batch_op.drop_index('ix_trials_unmanaged', sqlite_where=sa.text('heard_at IS NOT NULL'), postgresql_where=sa.text('heard_at IS NOT NULL'))
+        batch_op.drop_index('ix_trials_with_metadata', sqlite_where=sa.text('metadata IS NOT NULL'), postgresql_where=sa.text('metadata IS NOT NULL'))
         batch_op.drop_index('ix_trials_unsettled', sqlite_where=sa.text('is_settled = 0 AND ended_at IS NOT NULL'), postgresql_where=sa.text('is_settled = false AND ended_at IS NOT NULL'))
 
     op.drop_table('trials')
