@@ -8,7 +8,6 @@ shrink with the time since each end: a million allocations are as quickly summed
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,9 +45,9 @@ class Span:
         """Where a part ends, in ms since the start."""
         return min(self.total_ms, (part + 1) * self.width_ms)
 
-    def lengths(self) -> list[int]:
-        """How long each part is, in ms."""
-        return [self.end_of(part) - part * self.width_ms for part in range(self.count)]
+    def length_of(self, part: int) -> int:
+        """How long a part is, in ms."""
+        return self.end_of(part) - part * self.width_ms
 
 
 def interval(session: Session, span: Span, slots: Any, begin: Any, end: Any) -> list[ColumnElement[Any]]:
@@ -73,43 +72,42 @@ def ends_after(span: Span) -> ColumnElement[bool]:
     return or_(Allocation.ended_at.is_(None), Allocation.ended_at > span.start)
 
 
-def slot_ms(session: Session, span: Span, *statements: Select[Any]) -> dict[tuple[Any, ...], list[int]]:
-    """Slots times ms of each part of the span, by the names that the statements select before an `interval`."""
-    levels: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0] * (span.count + 1))
+def slot_ms(session: Session, span: Span, *statements: Select[Any]) -> dict[tuple[Any, ...], dict[int, int]]:
+    """Slots times ms, by the names that the statements select before an `interval`, and by part, of those with some."""
+    found: dict[tuple[Any, ...], _Edges] = {}
     for statement in statements:
-        for name, edges in _sums(session, span, statement).items():
-            for sign, sums in edges.items():
-                _add(levels[name], span, sums, sign)
-    return {name: [level[part + 1] - level[part] for part in range(span.count)] for name, level in levels.items()}
+        _add_edges(found, session, span, statement)
+    return {name: _held(span, edges) for name, edges in found.items()}
 
 
-#: Of each part of a span: slots, and slots times the ms at which they begin, or end.
-_Sums = defaultdict[int, tuple[int, int]]
+#: By part: slots that begin or end in it (negative), and these times the ms at which they do.
+_Edges = dict[int, tuple[int, int]]
 
 
-def _sums(session: Session, span: Span, statement: Select[Any]) -> dict[tuple[Any, ...], dict[int, _Sums]]:
-    """By name: of the beginnings (1), and of the ends (-1)."""
-    intervals = statement.subquery()
-    *names, slots, begin, end = intervals.c
+def _add_edges(found: dict[tuple[Any, ...], _Edges], session: Session, span: Span, statement: Select[Any]) -> None:
+    *names, slots, begin, end = statement.subquery().c
     parts = (begin // span.width_ms).label("first"), (end // span.width_ms).label("last")
     summed = select(*names, *parts, func.sum(slots), func.sum(slots * begin), func.sum(slots * end))
-    found: defaultdict[tuple[Any, ...], dict[int, _Sums]] = defaultdict(
-        lambda: {1: defaultdict(lambda: (0, 0)), -1: defaultdict(lambda: (0, 0))}
-    )
     for row in session.execute(summed.group_by(*names, *parts)):
         values: tuple[Any, ...] = tuple(row)
         *name, first, last, count, begins, ends = values
-        edges = found[tuple(name)]
-        for sign, part, moments in ((1, first, begins), (-1, last, ends)):
-            known = edges[sign][int(part)]
-            edges[sign][int(part)] = known[0] + int(count), known[1] + int(moments)
-    return found
+        edges = found.setdefault(tuple(name), {})
+        for sign, part, moments in ((1, int(first), begins), (-1, int(last), ends)):
+            known = edges.get(part, (0, 0))
+            edges[part] = known[0] + sign * int(count), known[1] + sign * int(moments)
 
 
-def _add(level: list[int], span: Span, sums: _Sums, sign: int) -> None:
-    """Add to slot-milliseconds until the end of each part: what began there counts since then."""
-    slots = moments = 0
-    for part in range(span.count):
-        here = sums.get(part, (0, 0))
-        slots, moments = slots + here[0], moments + here[1]
-        level[part + 1] += sign * (slots * span.end_of(part) - moments)
+def _held(span: Span, edges: _Edges) -> dict[int, int]:
+    """What began in a part counts from then on until the part's end, and as a whole in each later one until it ends."""
+    held: dict[int, int] = {}
+    slots = 0
+    parts = sorted(edges)
+    for part, following in zip(parts, [*parts[1:], span.count], strict=True):
+        change, moments = edges[part]
+        here = slots * span.length_of(part) + change * span.end_of(part) - moments
+        if here and part < span.count:  # what ends with the span ends behind its last part
+            held[part] = here
+        slots += change
+        if slots:
+            held |= {later: slots * span.length_of(later) for later in range(part + 1, following)}
+    return held

@@ -99,10 +99,9 @@ def _in_pool(column: Any, pool: str) -> ColumnElement[bool]:
 
 def _means(session: Session, span: Span, *statements: Select[Any]) -> dict[str | None, list[float]]:
     """The mean number of slots in each part of the span, by name."""
-    lengths = span.lengths()
     return {
-        name: [round(held / length, 4) for held, length in zip(parts, lengths, strict=True)]
-        for (name,), parts in slot_ms(session, span, *statements).items()
+        name: [round(held.get(part, 0) / span.length_of(part), 4) for part in range(span.count)]
+        for (name,), held in slot_ms(session, span, *statements).items()
     }
 
 

@@ -18,7 +18,6 @@ from database.models import Allocation, Experiment, Task, User
 from database.types import utc_now
 
 _DAY = timedelta(days=1)
-_DAY_MS = _DAY // timedelta(milliseconds=1)
 #: Rows that are read at a time.
 _AT_ONCE = 1000
 
@@ -96,12 +95,11 @@ def aggregated(
     form = "%Y-%m" if monthly else "%Y-%m-%d"
     entries = {(start + day * _DAY).strftime(form): _Entry() for day in range(days.count)}
     of_days = [entries[(start + day * _DAY).strftime(form)] for day in range(days.count)]
-    for (username, pool, labels), parts in slot_ms(session, days, statement).items():
+    for (username, pool, labels), held in slot_ms(session, days, statement).items():
         keys = [("byUsername", username), ("byResourcePool", pool)]
         keys += (("byExperimentLabel", label) for label in orjson.loads(labels or "[]"))
-        for entry, held in zip(of_days, parts, strict=True):
-            if held:
-                entry.add(keys, held)
+        for day, slots in held.items():
+            of_days[day].add(keys, slots)
     period = f"RESOURCE_ALLOCATION_AGGREGATION_PERIOD_{'MONTHLY' if monthly else 'DAILY'}"
     return [{"periodStart": began, "period": period, **entry.as_json()} for began, entry in entries.items()]
 
