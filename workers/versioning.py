@@ -10,6 +10,7 @@ import asyncio
 import functools
 import hashlib
 import sys
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def deployment_of_agents() -> WorkerDeploymentConfig:
     return WorkerDeploymentConfig(version=release, use_worker_versioning=False)
 
 
+#: A Temporal that was killed asks a worker of its own, which may be gone, and gives that up after 30 s: asked anew, it
+#: asks the next one.
+_ANSWERS_WITHIN = timedelta(seconds=5)
+#: Its workers are not registered yet, another orchestrator has just done the same, or Temporal was late or away.
+_PASSES = (
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.CANCELLED,  # what the SDK makes of its own limit
+    RPCStatusCode.DEADLINE_EXCEEDED,
+)
+
+
 async def take_over(client: Client, build: str, stop: asyncio.Event) -> None:
     """Make this version the current one, as soon as Temporal knows its workers. Returns early if asked to stop."""
     request = SetWorkerDeploymentCurrentVersionRequest(
@@ -70,20 +85,14 @@ async def take_over(client: Client, build: str, stop: asyncio.Event) -> None:
         try:
             if await _current(client) == build:
                 return
-            await client.workflow_service.set_worker_deployment_current_version(request)
+            await client.workflow_service.set_worker_deployment_current_version(request, timeout=_ANSWERS_WITHIN)
             log.info("took over", version=build)
             return
         except RPCError as error:
             if error.status is RPCStatusCode.UNIMPLEMENTED:
                 log.error("this Temporal knows no worker deployments: server 1.28 or newer is needed")
                 sys.exit(1)
-            # its workers are not registered yet, or another orchestrator has just done the same
-            if error.status not in (
-                RPCStatusCode.NOT_FOUND,
-                RPCStatusCode.FAILED_PRECONDITION,
-                RPCStatusCode.UNAVAILABLE,
-                RPCStatusCode.RESOURCE_EXHAUSTED,
-            ):
+            if error.status not in _PASSES:
                 raise
             log.debug("can't take over yet", reason=error.message)
         try:
@@ -96,7 +105,7 @@ async def _current(client: Client) -> str | None:
     """The version that decides at present; None if there is none yet."""
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
     try:
-        answer = await client.workflow_service.describe_worker_deployment(request)
+        answer = await client.workflow_service.describe_worker_deployment(request, timeout=_ANSWERS_WITHIN)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return None
