@@ -105,7 +105,7 @@ def aggregated(
 
 
 class _Entry:
-    """Slots times ms of a day or month, by what they are told by."""
+    """Slots times ms of a day or month, by user, pool and label."""
 
     def __init__(self) -> None:
         self._total = 0
