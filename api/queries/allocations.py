@@ -18,13 +18,9 @@ def missing_ones(places: Sequence[Mapping[str, Any]], arrived: set[int]) -> list
     return [f"rank {place['rank']} on {place['agent_id']}" for place in places if place["rank"] not in arrived]
 
 
-def arrived_ranks(session: Session, allocation_id: str) -> set[int]:
+def arrived(launched: Mapping[int, AllocationContainer]) -> set[int]:
     """Ranks of the containers that have come."""
-    container = AllocationContainer
-    statement = select(container.rank).where(
-        container.allocation_id == allocation_id, container.arrived_at.is_not(None)
-    )
-    return set(session.scalars(statement))
+    return {rank for rank, each in launched.items() if each.arrived_at is not None}
 
 
 def containers_of(session: Session, allocation_ids: Collection[str]) -> dict[str, dict[int, AllocationContainer]]:

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
-from api.queries.allocations import containers_of, missing_ones
+from api.queries.allocations import arrived, containers_of, missing_ones
 from database import budgets, gates, log_reads
 from database.engines import in_parts
 from database.log_facts import actions_of_log_policies, describe_match
@@ -247,11 +247,10 @@ def _note_places(session: Session, runs: Sequence[tuple[Allocation, RunFacts]]) 
         launched = containers[row.id]
         facts.nodes = list(dict.fromkeys(each.node for each in launched.values() if each.node))
         facts.waits_for = next((each.waits_for for each in launched.values() if each.waits_for), "")
-        arrived = {rank for rank, each in launched.items() if each.arrived_at is not None}
-        if arrived and len(row.placements) > 1:
-            facts.missing = missing_ones(row.placements, arrived)
-        [only] = row.placements if len(row.placements) == 1 else [None]
-        if only and (topology := topologies.get(only["agent_id"])):  # what joins its GPUs, if their host says so
+        if len(row.placements) > 1 and (ranks := arrived(launched)):
+            facts.missing = missing_ones(row.placements, ranks)
+        only = row.placements[0] if len(row.placements) == 1 else {}
+        if topology := topologies.get(only.get("agent_id", "")):  # what joins its GPUs, if their host says so
             facts.joined_by = Topology.model_validate(topology).joined_by(only["slot_ids"])
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from api.auth.authentication import AllocationPrincipal
 from api.errors import BadRequest, Unavailable
-from api.queries.allocations import containers_of, missing_ones
+from api.queries.allocations import arrived, containers_of, missing_ones
 from database.models import Agent, Allocation, AllocationContainer
 from database.session import Database
 from database.types import utc_now
@@ -81,7 +81,7 @@ def _look(database: Database, allocation_id: str) -> tuple[list[dict[str, Any]],
         own = containers_of(session, [allocation_id])[allocation_id]
         rows = session.scalars(select(Agent).where(Agent.id.in_([place["agent_id"] for place in places])))
         agents = {row.id: row for row in rows}
-    missing = missing_ones(places, {rank for rank, each in own.items() if each.arrived_at is not None})
+    missing = missing_ones(places, arrived(own))
     addresses: list[str] = []
     for place in places:
         rank, agent = place["rank"], agents.get(place["agent_id"])

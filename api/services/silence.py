@@ -16,7 +16,7 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.queries.allocations import arrived_ranks
+from api.queries.allocations import arrived, containers_of
 from api.services.rounds import posting_rounds
 from api.temporal import outbox
 from api.temporal.outbox import Dispatcher
@@ -137,8 +137,10 @@ def _unheard(session: Session, ids: list[str]) -> set[str]:
     found: set[str] = set()
     for some in in_parts(ids):
         of_them = select(Allocation.id, Allocation.placements).where(Allocation.id.in_(some))
-        for allocation_id, places in session.execute(of_them).tuples():
-            is_gathering = len(places) > 1 and len(arrived_ranks(session, allocation_id)) < len(places)
+        rows = session.execute(of_them).tuples().all()
+        containers = containers_of(session, [allocation_id for allocation_id, places in rows if len(places) > 1])
+        for allocation_id, places in rows:
+            is_gathering = allocation_id in containers and len(arrived(containers[allocation_id])) < len(places)
             if is_gathering or not away.isdisjoint(place["agent_id"] for place in places):
                 found.add(allocation_id)
     return found
