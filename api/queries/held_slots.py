@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, case, cast, func, literal, or_, select
 from sqlalchemy.orm import Session
 
+from api.auth.authorization import with_experiments
 from api.queries.spans import elapsed_s
-from database.models import Allocation
+from database.models import Allocation, Experiment, Task, User
 from database.types import UtcTime, utc_now
 
 
@@ -62,9 +63,14 @@ def interval(session: Session, span: Span, slots: Any, begin: Any, end: Any) -> 
     return [cast(slots, BigInteger).label("slots"), within(begin).label("begin"), within(end).label("end")]
 
 
-def lies_in(span: Span) -> ColumnElement[bool]:
-    """Whether an allocation lies in the span, with a part of it at least."""
-    return and_(Allocation.started_at < span.end, ends_after(span))
+def held(span: Span, *columns: Any) -> Select[*tuple[Any, ...]]:
+    """Columns of the allocations that lie in the span, with a part of it at least, and of their users.
+
+    It is `with_experiments`: whether the caller may see one is left to the statement.
+    """
+    statement = with_experiments(select(*columns).select_from(Allocation))
+    statement = statement.join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
+    return statement.where(Allocation.started_at < span.end, ends_after(span))
 
 
 def ends_after(span: Span) -> ColumnElement[bool]:

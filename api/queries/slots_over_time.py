@@ -12,11 +12,11 @@ from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func
 from sqlalchemy.orm import Session, aliased
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_tasks, readable_workspaces, with_experiments
-from api.queries.held_slots import Span, ends_after, interval, lies_in, slot_ms
+from api.auth.authorization import readable_tasks, readable_workspaces
+from api.queries.held_slots import Span, ends_after, held, interval, slot_ms
 from api.queries.spans import elapsed_s
 from api.queries.waiting import POOL, SINCE, SLOTS, waiting
-from database.models import Allocation, Experiment, PoolSample, Task, User
+from database.models import Allocation, PoolSample, Task, User
 from database.types import UtcTime
 
 #: Users with a line of their own; a name that no pool has.
@@ -67,9 +67,7 @@ def _used(session: Session, span: Span, pool: str, user: UserPrincipal) -> Selec
     """Who held how many slots, from when to when. Who: NULL for what the caller may not see."""
     name = case((readable_tasks(user), User.username), else_=null()).label("name")
     columns = interval(session, span, Allocation.slots, Allocation.started_at, Allocation.ended_at)
-    statement = with_experiments(select(name, *columns).select_from(Allocation))
-    statement = statement.join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
-    return statement.where(lies_in(span), _in_pool(Allocation.pool, pool))
+    return held(span, name, *columns).where(_in_pool(Allocation.pool, pool))
 
 
 def _waits_that_ended(session: Session, span: Span, pool: str) -> Select[Any]:
@@ -100,8 +98,8 @@ def _in_pool(column: Any, pool: str) -> ColumnElement[bool]:
 def _means(session: Session, span: Span, *statements: Select[Any]) -> dict[str | None, list[float]]:
     """The mean number of slots in each part of the span, by name."""
     return {
-        name: [round(held.get(part, 0) / span.length_of(part), 4) for part in range(span.count)]
-        for (name,), held in slot_ms(session, span, *statements).items()
+        name: [round(slots.get(part, 0) / span.length_of(part), 4) for part in range(span.count)]
+        for (name,), slots in slot_ms(session, span, *statements).items()
     }
 
 

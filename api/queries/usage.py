@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Text, cast
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
-from api.auth.authorization import readable_tasks, with_experiments
-from api.queries.held_slots import Span, interval, lies_in, slot_ms
+from api.auth.authorization import readable_tasks
+from api.queries.held_slots import Span, held, interval, slot_ms
 from database.models import Allocation, Experiment, Task, User
 from database.types import utc_now
 
@@ -42,27 +42,31 @@ class Use(NamedTuple):
         return (self.end - self.start).total_seconds() * self.slots
 
 
-def between(session: Session, start: datetime, end: datetime, user: UserPrincipal) -> Iterator[Use]:
-    """The runs that the user may see and that lie in a span, cut to it, by their start: read as they are asked for."""
+def between(session: Session, start: datetime, end: datetime, user: UserPrincipal) -> Iterator[list[Use]]:
+    """The runs that the user may see and that lie in a span, cut to it, by their start: some at a time."""
     columns = (
         Allocation.id, Task.kind, Allocation.experiment_id, User.id, User.username, Experiment.labels, Allocation.pool,
         Allocation.slots, Allocation.started_at, Allocation.ended_at,
     )  # fmt: skip
     statement = (
-        with_experiments(select(*columns).select_from(Allocation))
-        .join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
-        .where(lies_in(Span.of(start, end, 1)), readable_tasks(user))
+        held(Span.of(start, end, 1), *columns)
+        .where(readable_tasks(user))
         .order_by(Allocation.started_at, Allocation.id)
         .execution_options(yield_per=_AT_ONCE)
     )
     now = utc_now()
-    for id_, kind, experiment_id, user_id, username, labels, pool, slots, began, ended in session.execute(statement):
-        first, last = max(began, start), min(ended or now, end)
-        if first < last:
-            yield Use(
-                id_, "training" if experiment_id else kind.lower(), experiment_id or 0, user_id, username,
-                list(labels or ()), pool, slots, first, last,
-            )  # fmt: skip
+    for rows in session.execute(statement).partitions():
+        uses = [_use(row, start, end, now) for row in rows]
+        if lasting := [use for use in uses if use.start < use.end]:
+            yield lasting
+
+
+def _use(row: Any, start: datetime, end: datetime, now: datetime) -> Use:
+    id_, kind, experiment_id, user_id, username, labels, pool, slots, began, ended = row
+    return Use(
+        id_, "training" if experiment_id else kind.lower(), experiment_id or 0, user_id, username, list(labels or ()),
+        pool, slots, max(began, start), min(ended or now, end),
+    )  # fmt: skip
 
 
 def raw(use: Use) -> dict[str, Any]:
@@ -87,18 +91,14 @@ def aggregated(
     days = Span.of(start, end, (end - start) // _DAY)
     columns = interval(session, days, Allocation.slots, Allocation.started_at, Allocation.ended_at)
     names = User.username, Allocation.pool, cast(Experiment.labels, Text).label("labels")
-    statement = (
-        with_experiments(select(*names, *columns).select_from(Allocation))
-        .join(User, User.id == func.coalesce(Experiment.owner_id, Task.owner_id))
-        .where(lies_in(days), readable_tasks(user))
-    )
+    statement = held(days, *names, *columns).where(readable_tasks(user))
     form = "%Y-%m" if monthly else "%Y-%m-%d"
     entries = {(start + day * _DAY).strftime(form): _Entry() for day in range(days.count)}
     of_days = [entries[(start + day * _DAY).strftime(form)] for day in range(days.count)]
-    for (username, pool, labels), held in slot_ms(session, days, statement).items():
+    for (username, pool, labels), parts in slot_ms(session, days, statement).items():
         keys = [("byUsername", username), ("byResourcePool", pool)]
         keys += (("byExperimentLabel", label) for label in orjson.loads(labels or "[]"))
-        for day, slots in held.items():
+        for day, slots in parts.items():
             of_days[day].add(keys, slots)
     period = f"RESOURCE_ALLOCATION_AGGREGATION_PERIOD_{'MONTHLY' if monthly else 'DAILY'}"
     return [{"periodStart": began, "period": period, **entry.as_json()} for began, entry in entries.items()]
