@@ -15,6 +15,7 @@ from database.models import Allocation, Experiment, Task, Trial, User
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
+from tests.kit.records import experiment_of
 from tests.kit.statements import asked_of, counted
 from workflows.messages import Timing
 
@@ -30,12 +31,15 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         owner = session.scalars(select(User).limit(1)).one()
         for number in (_NUMBER, _NUMBER + 1):
             session.add(
-                Experiment(
-                    id=number, job_id=f"job{number}", name="many", state="ACTIVE", config={"max_restarts": 0},
-                    original_config="", searcher_name="random", searcher_metric="loss", resource_pool="default",
-                    owner_id=owner.id, project_id=1, trial_count=_MANY,
+                experiment_of(
+                    owner.id,
+                    id=number,
+                    job_id=f"job{number}",
+                    state="ACTIVE",
+                    config={"max_restarts": 0},
+                    trial_count=_MANY,
                 )
-            )  # fmt: skip
+            )
             session.flush()
             each = [(n, f"{number}.{n}", n > _MANY - _OPEN) for n in range(1, _MANY + 1)]
             session.execute(insert(Trial), [

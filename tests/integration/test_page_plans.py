@@ -26,7 +26,7 @@ from database.retention import erase_some
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
-from tests.kit.records import seeded
+from tests.kit.records import experiment_of, seeded
 from tests.kit.statements import asked_of, counted
 from workflows.lifecycle.retention import KEEP_NOTHING
 from workflows.lifecycle.task import TaskKind
@@ -280,13 +280,7 @@ def test_checkpoints_that_go_are_chosen_once(tmp_path: Path) -> None:
     with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as database:
         with database.write() as session:
             owner = session.scalars(select(User.id).where(User.is_admin)).one()
-            session.add(
-                Experiment(
-                    id=1, job_id="j", name="e", state="COMPLETED", config={"checkpoint_storage": {"type": "s3"}},
-                    original_config="", searcher_name="random", searcher_metric="x", resource_pool="default",
-                    owner_id=owner, project_id=1,
-                )
-            )  # fmt: skip
+            session.add(experiment_of(owner, id=1, config={"checkpoint_storage": {"type": "s3"}}))
             session.flush()
             session.add(
                 Trial(id=1, experiment_id=1, request_id="r", task_id="t", seed=0, hparams={}, state="COMPLETED")
@@ -316,21 +310,7 @@ def test_dead_experiment_goes_in_parts(tmp_path: Path) -> None:
     with seeded(f"sqlite:///{tmp_path / 'undeterred.db'}") as database:
         with database.write() as session:
             owner = session.scalars(select(User.id).where(User.is_admin)).one()
-            session.add(
-                Experiment(
-                    id=1,
-                    job_id="j",
-                    name="e",
-                    state="DELETED",
-                    config={},
-                    original_config="",
-                    searcher_name="random",
-                    searcher_metric="x",
-                    resource_pool="default",
-                    owner_id=owner,
-                    project_id=1,
-                )
-            )
+            session.add(experiment_of(owner, id=1, state="DELETED"))
             session.flush()
             session.add_all(
                 Trial(experiment_id=1, request_id=f"r{n}", task_id=f"1.r{n}", seed=0, hparams={}, state="COMPLETED")

@@ -15,6 +15,7 @@ from database.models import Experiment, Trial, User
 from database.session import Database
 from database.types import utc_now
 from tests.integration.api.conftest import a_seeded_database
+from tests.kit.records import experiment_of
 from tests.kit.statements import asked_of, counted
 
 SORTS = {"SORT_BY_BEST_VALIDATION_METRIC": "searcher_metric", "SORT_BY_LATEST_VALIDATION_METRIC": "latest_metric"}
@@ -29,12 +30,10 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         owner = session.scalars(select(User).limit(1)).one()
         for number, count in ((1, FEW), (2, MANY)):
             session.add(
-                Experiment(
-                    id=number, job_id=f"job{number}", name="sorted", state="COMPLETED", config={}, original_config="",
-                    searcher_name="random", searcher_metric="loss", resource_pool="default", owner_id=owner.id,
-                    project_id=1, trial_count=count, smaller_is_better=number == 1,
+                experiment_of(
+                    owner.id, id=number, job_id=f"job{number}", trial_count=count, smaller_is_better=number == 1
                 )
-            )  # fmt: skip
+            )
             session.flush()
             session.execute(insert(Trial), [
                 {"experiment_id": number, "request_id": f"r{n}", "task_id": f"{number}.{n}", "seed": 0, "hparams": {},

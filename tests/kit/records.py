@@ -10,7 +10,7 @@ from sqlalchemy import Connection, create_engine, insert, select, text
 
 from database.log_blocks import READ, Block
 from database.migrate import migrate, seed
-from database.models import TaskLog
+from database.models import Experiment, TaskLog
 from database.session import Database
 
 
@@ -23,6 +23,13 @@ def seeded(url: str) -> Generator[Database]:
         seed(session, cluster_name="test", admin_password_hash=None, pools=["default"])
     yield database
     database.close()
+
+
+def experiment_of(owner_id: int, **values: Any) -> Experiment:
+    """A row of an experiment; `values` are what matters of it."""
+    usual = {"job_id": "j", "name": "e", "state": "COMPLETED", "config": {}, "original_config": "", "project_id": 1,
+             "searcher_name": "random", "searcher_metric": "loss", "resource_pool": "default"}  # fmt: skip
+    return Experiment(**usual | values, owner_id=owner_id)
 
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:

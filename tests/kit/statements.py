@@ -7,21 +7,21 @@ import json
 from collections.abc import Generator
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
 from database.session import Database
 
 
 @contextlib.contextmanager
-def asked_of(session: Session) -> Generator[list[tuple[str, Any]]]:
-    """The statements that a session sends in the block, each with its parameters."""
+def asked_of(whom: Session | type[Engine]) -> Generator[list[tuple[str, Any]]]:
+    """The statements that a session, or any of this process, sends in the block, each with its parameters."""
     asked: list[tuple[str, Any]] = []
 
     def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
         asked.append((statement, parameters))
 
-    engine = session.get_bind()
+    engine = whom.get_bind() if isinstance(whom, Session) else whom
     event.listen(engine, "before_cursor_execute", note)
     try:
         yield asked

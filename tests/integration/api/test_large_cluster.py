@@ -11,20 +11,19 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from sqlalchemy import Engine, event, select
-from sqlalchemy.engine import ExecutionContext
+from sqlalchemy import Engine, select
 
 from bench.endpoints import fill_pages
 from database.models import Allocation, Checkpoint, User
 from tests.integration.api.conftest import a_database, serving
 from tests.integration.api.served import Caller, Served
-from tests.kit.statements import counted
+from tests.kit.statements import asked_of, counted
 
 #: 2,000 experiments in one project; 2,000 of the trials are of one experiment, and each trial had one run.
 _TRIALS = 20_000
 #: Rows that one statement may read. A page shows 100.
 _MOST = 1100
-#: These read more, by what they are: the engine counts, or a search is told of as a whole.
+#: These read more, by what they are: the engine counts, or the whole of a search is shown.
 _READ_MORE = {
     "/api/v1/experiment/labels": "counts the labels of all experiments",
     "/api/v1/experiments": "names the first trials of each of the 100 that it shows",
@@ -54,26 +53,6 @@ async def crowd(
     ids = await asyncio.to_thread(fill_pages, url, _TRIALS)
     async with serving(url, tmp_path_factory.mktemp("crowd")) as served:
         yield served, ids
-
-
-class _Statements:
-    """What all engines of this process are asked while it is entered."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Any]] = []
-
-    def __enter__(self) -> _Statements:
-        event.listen(Engine, "before_cursor_execute", self._note)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        event.remove(Engine, "before_cursor_execute", self._note)
-
-    def _note(
-        self, connection: Any, cursor: Any, statement: str, parameters: Any, context: ExecutionContext, many: bool
-    ) -> None:
-        if statement.lstrip().upper().startswith(("SELECT", "WITH")):
-            self.asked.append((statement, parameters))
 
 
 def _paths(served: Served, ids: dict[str, int]) -> Iterator[tuple[str, str]]:
@@ -115,11 +94,13 @@ async def test_no_route_reads_more_of_a_larger_cluster(crowd: tuple[Served, dict
     admin: Caller = served.user(is_admin=True)
     answered, read = 0, dict[str, tuple[int, str, str]]()
     for route, path in _paths(served, ids):
-        with _Statements() as statements:
+        with asked_of(Engine) as asked:
             response = await admin.ask("GET", path)
         assert response.status_code < 500 or response.status_code in (501, 503), f"{path}: {response.text[:300]}"
         answered += response.status_code == 200
-        for statement, parameters in statements.asked:
+        for statement, parameters in asked:
+            if not statement.startswith(("SELECT", "WITH")):
+                continue
             rows, plan = await asyncio.to_thread(
                 counted, served.database, statement.partition(" FOR UPDATE")[0], parameters, as_if_large=True
             )
