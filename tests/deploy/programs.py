@@ -1,11 +1,12 @@
 """What checks `deploy/`: Helm, Compose's own reader and promtool, from their Go modules, and Kubernetes' JSON Schemas.
 
-All are kept in ~/.cache/undeterred/bin: the first time takes ten minutes, most of it Go's.
+All are kept in ~/.cache/undeterred/bin: the first time takes minutes, most of it Go's.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -16,21 +17,21 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "undeterred"
-HELM = "v3.20.2"
 SCHEMAS = "1.37.0"
 COMPOSE = "v2.16.2"
 PROMETHEUS = "v0.316.0"
 TOFU = "v1.10.10"
 #: The oldest cluster that the chart takes, and the one that tests of pods run on. Helm that is built from its module says 1.20.
-KUBERNETES = ("1.30.0", "1.33.0")
+KUBERNETES = ("1.30.0", "1.35.0")
 
+#: Helm and a whole cluster in one module, with the same libraries: compiled apart, Helm alone is half of the cluster's source.
+_CLUSTER = REPOSITORY / "tests" / "kubernetes" / "programs"
 _CACHE = Path.home() / ".cache" / "undeterred" / "bin"
 
 
 def helm() -> Path:
     """Path of Helm. Raises: subprocess.CalledProcessError, if Go can't build it."""
-
-    return built("helm", "helm.sh/helm/v3/cmd/helm", HELM)
+    return of_cluster("helm", "helm.sh/helm/v3/cmd/helm") / "helm"
 
 
 def compose_reader() -> Path:
@@ -81,18 +82,34 @@ def built(program: str, module: str, version: str) -> Path:
     return kept(f"{module.split('/')[1]}-{version}", build) / program
 
 
-def compile_go(verb: str, *words: str, cwd: Path | None = None, **environment: str) -> None:
-    """`go build` or `go install`, a fifth sooner than by default.
+def of_cluster(program: str, package: str, *, linked_with: str = "") -> Path:
+    """A folder with a program of the module that has Helm and the cluster. Raises: subprocess.CalledProcessError."""
+    digest = hashlib.sha256(linked_with.encode())
+    for name in ("go.mod", "go.sum", "main.go"):
+        digest.update((_CLUSTER / name).read_bytes())
 
-    It leaves out what only a debugger reads, and collects its garbage later: up to 1.4 GB are held instead of 0.6.
+    def build(folder: Path) -> None:
+        # the same tags for all of them, which share what is compiled
+        flags = ["-mod=readonly", "-tags", "grpcnotrace", "-ldflags", f"-s -w {linked_with}"]
+        compile_go("build", *flags, "-o", str(folder / program), package, cwd=_CLUSTER)
+
+    return kept(f"{program}-{digest.hexdigest()[:12]}", build)
+
+
+def compile_go(verb: str, *words: str, cwd: Path | None = None, **environment: str) -> None:
+    """`go build` or `go install`, in three fifths of the time that they take by default.
+
+    Nothing is inlined, what only a debugger reads is left out, and garbage is collected later: up to 1.4 GB are held
+    instead of 0.6. What is compiled for one program serves the others, as all have the same flags.
 
     Raises: RuntimeError, if there is no Go; subprocess.CalledProcessError.
     """
     go = shutil.which("go")
     if go is None:
         raise RuntimeError("these tests compile programs that no registry has, and there is no Go on PATH; install it.")
-    line = [go, verb, "-gcflags=all=-dwarf=false", *words]
-    subprocess.run(line, cwd=cwd, env={**os.environ, "GOGC": "400", **environment}, check=True)
+    line = [go, verb, "-gcflags=all=-dwarf=false -l", "-trimpath", "-buildvcs=false", *words]
+    settings = {"GOGC": "400", "CGO_ENABLED": "0", **environment}
+    subprocess.run(line, cwd=cwd, env={**os.environ, **settings}, check=True)
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:

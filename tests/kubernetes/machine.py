@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -29,13 +28,14 @@ from unittest import mock
 import httpx
 import psutil
 
-from tests.deploy.programs import compile_go, kept
+from tests.deploy.programs import of_cluster
 from tests.kit.certificates import Authority
 from tests.kit.servers import cni_plugins, container_programs, free_port
 from tests.kubernetes.images import TRIAL_IMAGE, Image, archived, trial_files
 from tests.kubernetes.names import answering
 
-VERSION = "v1.33.13"
+#: The last whose kubelet works with containerd 1.6, Debian's. Helm in `programs/go.mod` is one with libraries of the same version.
+VERSION = "v1.35.4"
 NODE = "node-1"
 BRIDGE = "10.244.77.1"
 """Where pods reach this machine, and it alone reaches the API server."""
@@ -68,21 +68,13 @@ _SILENT_S, _GIVEN_UP_S = 8, 4
 
 def programs() -> Path:
     """The folder of the cluster's programs, compiled the first time. Raises: subprocess.CalledProcessError."""
-    source = Path(__file__).parent / "programs"
-    digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum", "main.go"):
-        digest.update((source / name).read_bytes())
-
-    def build(folder: Path) -> None:
-        version = [f"-X k8s.io/component-base/version.gitVersion={VERSION}"]
-        version += [f"-X k8s.io/component-base/version.git{name}" for name in ("Major=1", "Minor=33")]
-        line = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace"]
-        line += ["-ldflags", " ".join(["-s", "-w", *version]), "-o", str(folder / "kubernetes"), "."]
-        compile_go("build", *line, cwd=source, CGO_ENABLED="0")
-        for name in _PROGRAMS:
+    known = {"gitVersion": VERSION, "gitMajor": "1", "gitMinor": VERSION.split(".")[1]}
+    linked_with = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in known.items())
+    folder = of_cluster("kubernetes", ".", linked_with=linked_with)
+    for name in _PROGRAMS:
+        with contextlib.suppress(FileExistsError):
             (folder / name).symlink_to("kubernetes")
-
-    return kept(f"kubernetes-{digest.hexdigest()[:12]}", build)
+    return folder
 
 
 class Machine:

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ func main() {
 			"kube-controller-manager": controllers.NewControllerManagerCommand,
 			"kube-proxy":              proxy.NewProxyCommand,
 			"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-			"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand() },
+			"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 		}[name]
 		if !known {
 			fmt.Fprintf(os.Stderr, "no program is named %q\n", name)
