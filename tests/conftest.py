@@ -21,7 +21,8 @@ from api.auth import authentication
 from tests.kit.embedded import starting_as_copies
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import folder_in_memory, restartable_postgres, temporal_server
-from tests.streams import engine_for, late_of, pytest_xdist_make_scheduler, turn_of  # noqa: F401 (one is a hook)
+from tests.streams import OF_EACH_ENGINE, engine_for, engine_of, late_of, turn_of
+from tests.streams import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
 _numbers = itertools.count(1)
 
@@ -58,10 +59,9 @@ _late = pytest.StashKey[set[str]]()
 
 @pytest.hookimpl(trylast=True)  # behind those that leave out what is marked `long`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is not about statements runs on one of the engines, by its name half on each; all on both in the soak.
+    """What runs a whole platform or asks the API runs on one of the engines, by its name half on each; on both in the soak.
 
-    That is what runs a whole platform, and what refuses requests. The statements themselves are tested on both, by the
-    other tests of the API and by those of the database. What takes long begins first; see also `streams.late_of`.
+    `streams.OF_EACH_ENGINE` has what runs on both always. What takes long begins first; see also `streams.late_of`.
     """
     if not os.environ.get("UNDETERRED_SOAK"):
         left_out = [item for item in items if _is_left_out(item)]
@@ -76,16 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.nodeid in late, turn_of(item.nodeid)))
 
 
-#: Of the API: who may what, and what is refused before anything is stored or looked up.
-_ABOUT_REQUESTS = ("test_permissions.py", "test_bad_input.py", "test_cli.py")
-
-
 def _is_left_out(item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    params = call.params if call is not None else {}
-    engine = params.get("database_url", params.get("api_database_url"))
+    engine = engine_of(item.nodeid)
     is_of_platform = "temporal_address" in getattr(item, "fixturenames", ())
-    if engine is None or not (is_of_platform or item.path.name in _ABOUT_REQUESTS):
+    asks_the_api = item.nodeid.startswith("tests/integration/api/")
+    if not engine or item.nodeid.startswith(OF_EACH_ENGINE) or not (is_of_platform or asks_the_api):
         return False
     return engine != engine_for(item.nodeid.replace(engine, ""))
 

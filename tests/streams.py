@@ -84,14 +84,25 @@ LATE = (
     "tests/web/test_operators.py",
     "tests/web/test_pictures.py",
 )
-#: Of the API: their statements are written for each engine. They run on both before anything runs twice.
+#: Always on both: statements are written for each engine, or requests race, which each engine settles in its own way.
 OF_EACH_ENGINE = (
+    "tests/integration/api/test_budgets.py",
+    "tests/integration/api/test_curves.py",
+    "tests/integration/api/test_exactly_once.py",
     "tests/integration/api/test_experiment_lists.py",
+    "tests/integration/api/test_fencing.py",
+    "tests/integration/api/test_hyperparameters.py",
+    "tests/integration/api/test_large_cluster.py",
     "tests/integration/api/test_log_blocks.py",
+    "tests/integration/api/test_log_histograms.py",
+    "tests/integration/api/test_log_windows.py",
     "tests/integration/api/test_logs.py",
     "tests/integration/api/test_metric_blocks.py",
+    "tests/integration/api/test_metric_streams.py",
     "tests/integration/api/test_metrics.py",
+    "tests/integration/api/test_once.py",
     "tests/integration/api/test_runs.py",
+    "tests/integration/api/test_search_views.py",
     "tests/integration/api/test_slots_over_time.py",
     "tests/integration/api/test_system_metrics.py",
     "tests/integration/test_database.py",
