@@ -11,6 +11,9 @@ LONG_SUBJECTS = git log --since=2026-11-24T03:00:00Z --format=%s 2> /dev/null | 
 # The parts of `make check`, of which `make --jobs 2 check` has two at work at a time: the longest first.
 CHECKS := check-types check-pages check-code check-modules check-generated check-words
 
+# Where it is set, as in some images, each process of the tests would compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test environments programs test-deploy test-kubernetes test-temporal test-gpu soak soak-versions check $(CHECKS) bench bench-data image-requirements install install-dev format docs site changelog clean
 
 demo: install
@@ -43,7 +46,7 @@ test-temporal: install-dev
 test-gpu: install-dev
 	@$(VENV)/bin/python -m pytest tests/gpu
 
-# The chaos tests and killed runs of the Trainer in their long form, what runs a platform on both engines, and what is marked `long`: hours. UNDETERRED_CHAOS_SEED runs one again.
+# The chaos tests and killed runs of the Trainer in their long form, what runs a platform or asks the API on both engines, and what is marked `long`: hours. UNDETERRED_CHAOS_SEED runs one again.
 soak: install-dev
 	@UNDETERRED_SOAK=1 $(VENV)/bin/python -m pytest -s tests/chaos tests/integration tests/e2e tests/kubernetes tests/docs/test_tutorials.py harness/tests/test_pytorch_resume.py
 
@@ -120,7 +123,8 @@ $(UV):
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 
-# Byte code is compiled now: every start of `det`, of the API and of a trial would pay for it otherwise.
+# Byte code is compiled now: every start of `det`, of the API and of a trial would pay for it otherwise. What is there for
+# tests is compiled when it is first imported, which is a small part of it.
 $(VENV)/.installed: $(UV) pyproject.toml harness/pyproject.toml constraints.txt
 	@echo "installing Undeterred into $(VENV) …"
 	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e '.[server]'
@@ -129,7 +133,7 @@ $(VENV)/.installed: $(UV) pyproject.toml harness/pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing the tools for tests into $(VENV) …"
-	@$(UV) pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e ./harness -e '.[dev]'
+	@$(UV) pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e ./harness -e '.[dev]'
 	@touch $@
 
 # Trials run in an environment of their own: the application is never installed beside users' code. With pip for their
@@ -144,7 +148,7 @@ $(TRIAL)/.installed: $(UV) harness/pyproject.toml constraints.txt
 $(TORCH)/.installed: $(UV) harness/pyproject.toml constraints.txt
 	@echo "installing PyTorch into $(TORCH) (5 GB) …"
 	@$(PYTHON) -m venv --without-pip $(TORCH)
-	@$(UV) pip install --quiet --compile-bytecode --python $(TORCH)/bin/python -c constraints.txt -e './harness[notebook,tensorboard,pytorch,deepspeed,transformers,lightning,keras]' scikit-learn pip
+	@$(UV) pip install --quiet --python $(TORCH)/bin/python -c constraints.txt -e './harness[notebook,tensorboard,pytorch,deepspeed,transformers,lightning,keras]' scikit-learn pip
 	@touch $@
 
 # The checker of the types in the web UI's modules. Nothing of it is served, and nothing is built by it.
@@ -157,7 +161,7 @@ $(TYPESCRIPT): web/package.json $(VENV)/.installed-dev
 .venv-compat-%/.installed: tests/compat/requirements-%.txt $(UV)
 	@echo "installing the published client $* into .venv-compat-$* …"
 	@$(PYTHON) -m venv --without-pip .venv-compat-$*
-	@$(UV) pip sync --quiet --compile-bytecode --python .venv-compat-$*/bin/python $<
+	@$(UV) pip sync --quiet --python .venv-compat-$*/bin/python $<
 	@touch $@
 
 clean:
