@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import zlib
 from collections.abc import Collection
 from typing import Any
@@ -20,6 +25,8 @@ _SHARED = (
     "tests/integration/test_images.py",
     "tests/kubernetes/",
 )
+#: What needs Helm or a cluster of Kubernetes, which take Go minutes: `tests.prepare` compiles them while other tests run.
+COMPILED = ("tests/deploy/test_chart.py", "tests/kubernetes/")
 #: What is one stream on both engines: its requests are made once for both.
 _ON_BOTH = ("tests/integration/api/test_schemathesis.py",)
 
@@ -161,14 +168,33 @@ def turn_of(nodeid: str) -> int:
 
 
 class Streams(LoadScopeScheduling):
-    """Gives a process one stream after the other."""
+    """Gives a process one stream after the other. What some of them need is compiled from when they are known."""
 
     _late: set[str] | None = None
+
+    def schedule(self) -> None:
+        """Hand out what is to be run: the first streams, when all processes have found the same tests."""
+        is_first = self.collection is None
+        super().schedule()
+        if is_first and any(nodeid.startswith(COMPILED) for nodeid in self.collection or ()):
+            line = [sys.executable, "-m", "tests.prepare", "beside"]
+            silent = subprocess.DEVNULL  # the first test that needs what can't be compiled says why
+            compiler = subprocess.Popen(
+                line, cwd=self.config.rootpath, stdout=silent, stderr=silent, start_new_session=True
+            )
+            self.config.add_cleanup(lambda: _end(compiler))
 
     def _split_scope(self, nodeid: str) -> str:
         if self._late is None:
             self._late = late_of(next(iter(self.registered_collections.values())))
         return stream_of(nodeid) + (" late" if nodeid in self._late else "")
+
+
+def _end(compiler: subprocess.Popen[bytes]) -> None:
+    """With what it has started. It has ended before, unless the tests that need it were left out."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(compiler.pid, signal.SIGKILL)
+    compiler.wait()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Any:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.kit.servers import REPOSITORY
-from tests.streams import ENGINES, LATE, OF_EACH_ENGINE, engine_of, late_of
+from tests.streams import COMPILED, ENGINES, LATE, OF_EACH_ENGINE, engine_of, late_of
 
 _FILES = [f"tests/integration/api/test_{number}.py" for number in range(200)]
 
@@ -35,7 +35,20 @@ def test_statements_that_are_written_for_each_engine_run_on_both_first() -> None
     assert not late_of([f"tests/integration/test_database.py::test_upsert[{engine}]" for engine in ENGINES])
 
 
-@pytest.mark.parametrize("name", [*LATE, *OF_EACH_ENGINE])
+def test_what_is_compiled_beside_the_tests_is_known_by_who_needs_it() -> None:
+    needs = re.compile(
+        r"^from tests\.(deploy\.programs import .*\b(helm|render)\b|kubernetes\.machine import)", re.MULTILINE
+    )
+    files = [
+        str(file.relative_to(REPOSITORY))
+        for file in REPOSITORY.glob("tests/**/test_*.py")
+        if needs.search(file.read_text())
+    ]
+    assert len(files) > 5
+    assert all(file.startswith(COMPILED) for file in files), "one of them would wait for Go before all others"
+
+
+@pytest.mark.parametrize("name", [*LATE, *OF_EACH_ENGINE, *COMPILED])
 def test_what_is_named_is_there(name: str) -> None:
     assert list(REPOSITORY.glob(f"{name}*")), "a name that nothing has puts nothing off"
 
