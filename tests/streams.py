@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 #: What shares the Docker engine, the host's networks, or folders outside of the tests' own, as the published harnesses do:
 #: one stream.
@@ -183,6 +184,16 @@ class Streams(LoadScopeScheduling):
                 line, cwd=self.config.rootpath, stdout=silent, stderr=silent, start_new_session=True
             )
             self.config.add_cleanup(lambda: _end(compiler))
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give others what a process that has died was to run, and return the test that it died of.
+
+        xdist would hand on what it had finished as well: a process that gets nothing but that waits for ever.
+        """
+        streams = self.assigned_work[node]
+        for name in [name for name, tests in streams.items() if all(tests.values())]:
+            del streams[name]
+        return super().remove_node(node)
 
     def _split_scope(self, nodeid: str) -> str:
         if self._late is None:

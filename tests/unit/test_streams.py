@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,38 @@ def test_what_is_compiled_beside_the_tests_is_known_by_who_needs_it() -> None:
 @pytest.mark.parametrize("name", [*LATE, *OF_EACH_ENGINE, *COMPILED])
 def test_what_is_named_is_there(name: str) -> None:
     assert list(REPOSITORY.glob(f"{name}*")), "a name that nothing has puts nothing off"
+
+
+_LIVES = """
+import pytest
+
+@pytest.mark.parametrize("number", range(9))
+def test_it(number):
+    pass
+"""
+_DIES_ONCE = """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(9))
+def test_it(number):
+    before = pathlib.Path(__file__).with_name("before")
+    if number == 5 and not before.exists():
+        before.touch()
+        os.abort()
+"""
+
+
+def test_run_ends_when_a_process_dies(tmp_path: Path) -> None:
+    for name, text in {"a": _LIVES, "b": _DIES_ONCE, "c": _LIVES, "d": _LIVES}.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    words = ["-q", "-n2", "--no-loadscope-reorder", "-p", "tests.streams", "-c", os.devnull, f"--rootdir={tmp_path}"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, tmp_path], capture_output=True, text=True, cwd=REPOSITORY, env=own,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"^1 failed, 36 passed", done.stdout, re.MULTILINE), "what was left is run by another, and once"
 
 
 _HARNESS = "harness/tests/test_notebook.py"
