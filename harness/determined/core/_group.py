@@ -71,7 +71,9 @@ class End:
         self.is_closed = False
         self._socket = context.socket(kind)
         self._socket.set_hwm(_HIGH_WATER_MARK)
-        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
+        # A connection that breaks is given up after what is set while its socket is bound, whatever `close` says: with
+        # a message for a worker that was killed it would hold up the end of this process for as long.
+        self._socket.setsockopt(zmq.LINGER, _LINGER_AFTER_FAILURE_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(_HEARTBEAT_S * 1000))
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(_HEARTBEAT_TIMEOUT_S * 1000))
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
