@@ -186,9 +186,10 @@ class Streams(LoadScopeScheduling):
             self.config.add_cleanup(lambda: _end(compiler))
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Give others what a process that has died was to run, and return the test that it died of.
+        """Reassign the unfinished streams of a worker that crashed, and return the test that it crashed in.
 
-        xdist would hand on what it had finished as well: a process that gets nothing but that waits for ever.
+        xdist would reassign its finished streams, too. A worker whose only streams are finished never reports a result,
+        so it never gets more work, and the run hangs.
         """
         streams = self.assigned_work[node]
         for name in [name for name, tests in streams.items() if all(tests.values())]:

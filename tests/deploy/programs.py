@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -82,8 +82,11 @@ def built(program: str, module: str, version: str) -> Path:
     return kept(f"{module.split('/')[1]}-{version}", build) / program
 
 
-def of_cluster(program: str, package: str, *, linked_with: str = "") -> Path:
-    """A folder with a program of the module that has Helm and the cluster. Raises: subprocess.CalledProcessError."""
+def of_cluster(program: str, package: str, *, linked_with: str = "", aliases: Sequence[str] = ()) -> Path:
+    """A folder with a program of the module that has Helm and the cluster, also by its aliases.
+
+    Raises: RuntimeError, if there is no Go; subprocess.CalledProcessError.
+    """
     digest = hashlib.sha256(linked_with.encode())
     for name in ("go.mod", "go.sum", "main.go"):
         digest.update((_CLUSTER / name).read_bytes())
@@ -92,6 +95,8 @@ def of_cluster(program: str, package: str, *, linked_with: str = "") -> Path:
         # the same tags for all of them, which share what is compiled
         flags = ["-mod=readonly", "-tags", "grpcnotrace", "-ldflags", f"-s -w {linked_with}"]
         compile_go("build", *flags, "-o", str(folder / program), package, cwd=_CLUSTER)
+        for alias in aliases:
+            (folder / alias).symlink_to(program)
 
     return kept(f"{program}-{digest.hexdigest()[:12]}", build)
 

@@ -70,11 +70,7 @@ def programs() -> Path:
     """The folder of the cluster's programs, compiled the first time. Raises: subprocess.CalledProcessError."""
     known = {"gitVersion": VERSION, "gitMajor": "1", "gitMinor": VERSION.split(".")[1]}
     linked_with = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in known.items())
-    folder = of_cluster("kubernetes", ".", linked_with=linked_with)
-    for name in _PROGRAMS:
-        with contextlib.suppress(FileExistsError):
-            (folder / name).symlink_to("kubernetes")
-    return folder
+    return of_cluster("kubernetes", ".", linked_with=linked_with, aliases=_PROGRAMS)
 
 
 class Machine:
