@@ -18,6 +18,7 @@ from temporalio.worker import Worker
 from activities.attempts import Attempts
 from activities.containers import AgentPresence, Containers
 from activities.launchers.base import Launcher, LaunchError
+from activities.launchers.devices import threads_of_a_slot
 from activities.launchers.docker import DockerLauncher, owner_of
 from activities.launchers.gpu_health import GpuHealth
 from activities.launchers.gpu_topology import topology_of
@@ -64,12 +65,19 @@ def host_of(settings: AgentSettings) -> Host:
         agent_id=settings.agent_id,
         api_url=settings.container_api_url or settings.api_url,
         policy=_policy_of(settings),
-        environment=settings.handed_on(os.environ),
+        environment=_threads(settings) | settings.handed_on(os.environ),
         trial_python=settings.trial_python,
         memory_mib=settings.memory_mib,
         api_ca=read("api_ca_file", settings.api_ca_file).decode() if settings.api_ca_file else "",
         api_server_name=settings.api_server_name or "",
     )
+
+
+def _threads(settings: AgentSettings) -> dict[str, str]:
+    """A slot's share of the cores. Each process would take all of them, and wait for the threads of others."""
+    if settings.launcher == "kubernetes" or any(device.kind != "cpu" for device in settings.devices):
+        return {}
+    return {"OMP_NUM_THREADS": str(threads_of_a_slot(settings.slots or 0))}
 
 
 def _policy_of(settings: AgentSettings) -> Policy:

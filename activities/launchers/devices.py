@@ -41,8 +41,19 @@ def devices_of_host(kind: str, count: int | None) -> list[Device]:
         if count is not None and count > len(found):
             raise NoSuchDevices(f"slots: {count}: this host has {len(found)} GPUs; expected at most as many")
         return list(found[:count])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [Device()] * (cores if count is None else count)
+    return [Device()] * (_cores() if count is None else count)
+
+
+def threads_of_a_slot(slots: int) -> int:
+    """How many threads a process computes with, that has one of this host's slots, where slots are cores.
+
+    Source: OpenMP 5.2, section 21.1.2, "OMP_NUM_THREADS", which PyTorch, MKL and OpenBLAS read.
+    """
+    return max(1, _cores() // max(1, slots))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpus(nvml: Any) -> Sequence[Device]:

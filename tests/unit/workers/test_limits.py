@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from activities.launchers.base import RUNS_IN, LaunchError
+from activities.launchers.devices import Device
 from activities.launchers.docker import DockerLauncher
 from activities.launchers.specification import spec_builder
 from workers.agent import host_of
@@ -19,8 +21,9 @@ ORDER = RunContainer(container_id="1.a.1-0", allocation_id="1.a.1", agent_id="a"
 
 
 def settings(**more: Any) -> AgentSettings:
+    given = {"slots": 1} | more
     return AgentSettings(
-        agent_id="a", slots=1, api_url="http://m:1", agent_token=SecretStr("t"), folder="/x", launcher="docker", **more
+        agent_id="a", api_url="http://m:1", agent_token=SecretStr("t"), folder="/x", launcher="docker", **given
     )
 
 
@@ -83,6 +86,25 @@ def test_experiment_comes_before_its_agent(monkeypatch: pytest.MonkeyPatch) -> N
     env = build(ORDER, launch(env={"PIP_INDEX_URL": "https://mine/simple"})).env
     assert (env["PIP_INDEX_URL"], env["PIP_CERT"]) == ("https://mine/simple", "/site.pem")
     assert "UNDETERRED_TRIAL_ENVIRONMENT" not in env
+
+
+@pytest.mark.parametrize(
+    ("slots", "devices", "threads"),
+    [
+        (1, [], "8"),
+        (2, [Device()] * 2, "4"),
+        (3, [], "2"),
+        (20, [], "1"),
+        (1, [Device(kind="cuda", uuid="GPU-0")], None),
+    ],
+)
+def test_process_computes_with_the_share_of_the_cores_that_its_slot_is(
+    monkeypatch: pytest.MonkeyPatch, slots: int, devices: list[Device], threads: str | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    build = spec_builder(host_of(settings(**host_limits(), slots=slots, devices=devices)), DockerLauncher("a"))
+    assert build(ORDER, launch()).env.get("OMP_NUM_THREADS") == threads
+    assert build(ORDER, launch(env={"OMP_NUM_THREADS": "6"})).env["OMP_NUM_THREADS"] == "6"
 
 
 def test_launch_is_held_to_what_the_host_gives(tmp_path: Path) -> None:
