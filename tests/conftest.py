@@ -59,7 +59,7 @@ _late = pytest.StashKey[set[str]]()
 
 @pytest.hookimpl(trylast=True)  # behind those that leave out what is marked `long`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs a whole platform or asks the API runs on one of the engines, by its name half on each; on both in the soak.
+    """What runs a whole platform or asks the API runs on one of the engines, by its name half on each; on both in a soak.
 
     `streams.OF_EACH_ENGINE` has what runs on both always. What takes long begins first; see also `streams.late_of`.
     """
@@ -79,8 +79,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_out(item: pytest.Item) -> bool:
     engine = engine_of(item.nodeid)
     is_of_platform = "temporal_address" in getattr(item, "fixturenames", ())
-    asks_the_api = item.nodeid.startswith("tests/integration/api/")
-    if not engine or item.nodeid.startswith(OF_EACH_ENGINE) or not (is_of_platform or asks_the_api):
+    is_named = item.nodeid.startswith(("tests/integration/api/", "tests/chaos/test_soak.py"))
+    if not engine or item.nodeid.startswith(OF_EACH_ENGINE) or not (is_of_platform or is_named):
         return False
     return engine != engine_for(item.nodeid.replace(engine, ""))
 

@@ -133,6 +133,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, undisturbed:
     assert runs.final_state(experiment) == undisturbed
 
 
+@pytest.mark.long  # as the next one, but that its workers have the whole network each
 def test_two_workers_train_one_network(runs: Runs) -> None:
     experiment = runs.create("distributed.yaml")
     runs.cluster.until_trained(experiment, 100)

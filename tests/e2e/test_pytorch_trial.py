@@ -100,9 +100,16 @@ def test_killed_and_paused_trial_ends_with_the_weights_of_an_undisturbed_one(
     assert trials.weights(disturbed) == trials.weights(undisturbed)
 
 
-@pytest.mark.parametrize(
-    ("config", "batches"), [pytest.param("const.yaml", 3 * 90, marks=pytest.mark.long), ("distributed.yaml", 3 * 45)]
-)
+def test_deepspeed_example_learns_on_two_slots(trials: Trials) -> None:
+    example = EXAMPLE.with_name("digits_deepspeed")
+    experiment = trials.create("distributed.yaml", "--config", "searcher.max_length.epochs=3", folder=example)
+    trials.cluster.until_state(experiment, "COMPLETED")
+    query = f"SELECT searcher_metric > 0.9, total_batches FROM trials WHERE experiment_id = {experiment}"
+    assert trials.one(query) == (True, 3 * 45), trials.cluster.log(experiment)
+
+
+@pytest.mark.long  # harness/tests/test_deepspeed_resume.py kills single processes, with each of DeepSpeed's stages
+@pytest.mark.parametrize(("config", "batches"), [("const.yaml", 3 * 90), ("distributed.yaml", 3 * 45)])
 def test_deepspeed_example_goes_on_after_a_kill_as_if_nothing_had_happened(
     trials: Trials, config: str, batches: int
 ) -> None:
@@ -120,6 +127,8 @@ def test_deepspeed_example_goes_on_after_a_kill_as_if_nothing_had_happened(
     assert trials.tensors(disturbed) == trials.tensors(undisturbed)
 
 
+# tests/chaos/test_sweep.py kills a cluster at any of a trial's steps, test_pytorch_resume.py compares weights
+@pytest.mark.long
 def test_trial_whose_cluster_is_killed_during_its_back_off_ends_with_the_same_weights(tmp_path: Path) -> None:
     timing = json.dumps({"restart_backoff_s": 10.0})
     with with_torch(tmp_path, UNDETERRED_TIMING=timing) as cluster:
@@ -143,13 +152,18 @@ def test_trial_whose_cluster_is_killed_during_its_back_off_ends_with_the_same_we
         assert trials.weights(disturbed) == trials.weights(undisturbed)
 
 
-def test_script_trains_as_far_as_it_says_and_a_search_as_far_as_it_decides(trials: Trials) -> None:
-    smaller = ("--config", "searcher.max_trials=4", "--config", "searcher.max_length.epochs=4")
-    script, search = trials.create("script.yaml"), trials.create("adaptive.yaml", *smaller)
+def test_script_trains_as_far_as_it_says(trials: Trials) -> None:
+    script = trials.create("script.yaml")
     trials.cluster.until_state(script, "COMPLETED")
     assert trials.one(f"SELECT total_batches, restarts FROM trials WHERE experiment_id = {script}") == (3 * 45, 0)
     progress = f"SELECT progress FROM experiments WHERE id = {script}"
     assert trials.one(progress)[0] == 1
+
+
+@pytest.mark.long  # harness/tests/test_pytorch_trainer.py has a searcher say how far; a demo is a search
+def test_search_trains_as_far_as_it_decides(trials: Trials) -> None:
+    smaller = ("--config", "searcher.max_trials=4", "--config", "searcher.max_length.epochs=4")
+    search = trials.create("adaptive.yaml", *smaller)
     trials.cluster.until_state(search, "COMPLETED")
     states = trials.cluster.rows(f"SELECT state, total_batches FROM trials WHERE experiment_id = {search}")
     assert len(states) == 4
