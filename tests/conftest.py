@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import os
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -95,9 +96,15 @@ class LeavesOut:
             pytest.skip("not reached in time: it is long, or has run on the other engine. `make test` runs it")
 
 
+@pytest.hookimpl(trylast=True)  # behind pytest-rerunfailures, which makes its socket there
 def pytest_configure(config: pytest.Config) -> None:
     """Also of processes that xdist starts."""
     config.pluginmanager.register(LeavesOut())
+    # pytest-rerunfailures asks the first process about each test over a socket, in two small messages: the second waits
+    # up to 40 ms for the first to be acknowledged, unless the socket is told not to.
+    counts = getattr(getattr(config, "failures_db", None), "sock", None)
+    if isinstance(counts, socket.socket):
+        counts.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
