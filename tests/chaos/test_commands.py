@@ -26,7 +26,7 @@ from tests.kit.scripts import TRAIN, config
 from workflows.lifecycle.experiment import ExperimentState
 
 CLIENTS = 20
-TOTAL = chosen(160, 1000)
+TOTAL = chosen(100, 1000)
 #: Experiments that are not over yet, of which the clients pick one each time.
 LIVE = 6
 #: How often each is drawn. Ends are rare, so that experiments live to see other commands.

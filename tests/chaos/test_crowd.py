@@ -34,6 +34,8 @@ USERS = ("ann", "bob", "cem")
 #: Slots of an experiment's trial; each user has the same mix. The largest takes two hosts.
 SIZES = (1, 4, 2, 8, 1, 2, 16)
 STEPS = chosen(25, 60)
+#: Between two looks, of which each reads all processes of this machine and asks for the whole pool.
+LOOKS_S = chosen(5, 2) / 10
 
 
 @dataclass
@@ -241,7 +243,7 @@ async def look_at_processes(folder: Path, watch: Watch, stop: asyncio.Event) -> 
     """Look at what trains, again and again: whatever is down, no two may share a slot."""
     while not stop.is_set():
         watch.note_running(await asyncio.to_thread(used_slots, folder))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(LOOKS_S)
 
 
 async def look_at_pool(cluster: Platform, watch: Watch, stop: asyncio.Event) -> None:
@@ -251,7 +253,7 @@ async def look_at_pool(cluster: Platform, watch: Watch, stop: asyncio.Event) -> 
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(5):  # an orchestrator that was killed in the midst of it
                 watch.note_pool(await handle.query("snapshot", result_type=PoolRun))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(LOOKS_S)
 
 
 async def a_user(cluster: Platform, name: str) -> str:

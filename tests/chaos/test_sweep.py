@@ -35,7 +35,7 @@ SEARCH = config(
 LANES = 6
 KINDS = (*TELLING, "decided") if IS_LONG else TELLING
 #: Of so many steps one.
-EVERY = chosen(4, 1)
+EVERY = chosen(6, 1)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from workflows import names
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("workflows", "activities", "database", "api", "workers")
-TRIALS = chosen(8, 20)
+TRIALS = chosen(4, 20)
 CONFIG = """
 name: upgraded
 entrypoint: python3 train.py
