@@ -281,18 +281,32 @@ def temporal_server(folder: Path, *settings: str) -> Generator[str]:
 
 
 def trial_image(venv: Path | None = None) -> str:
-    """Name of the trial image, built anew from this host's own Python: one of yesterday has yesterday's harness.
+    """Name of the trial image, built from this host's own Python: one of yesterday has yesterday's harness.
+
+    A run of tests builds it once, whichever of its processes needs it first, and again if it is gone by then.
 
     Args:
         venv: Virtual environment whose packages go into it; default the one beside the repository's own.
     """
-    with Path(tempfile.gettempdir(), f"undeterred-image-{os.getuid()}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        venv = venv or REPOSITORY / ".venv-trial"
+    venv = venv or REPOSITORY / ".venv-trial"
+    run = f"{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()} {venv} "
+    with Path(tempfile.gettempdir(), f"undeterred-image-{os.getuid()}.lock").open("a+") as built:
+        fcntl.flock(built, fcntl.LOCK_EX)
+        built.seek(0)
+        if (here := _id_of_image(TRIAL_IMAGE)) and built.read() == run + here:
+            return TRIAL_IMAGE
         script = REPOSITORY / "deploy" / "images" / "build-local.sh"
         options = ["-e", str(venv)] if venv.is_dir() else []
         subprocess.run([script, "-t", TRIAL_IMAGE, *options], check=True, stdout=subprocess.DEVNULL)
+        built.truncate(0)
+        built.write(run + _id_of_image(TRIAL_IMAGE))
     return TRIAL_IMAGE
+
+
+def _id_of_image(name: str) -> str:
+    """Empty: the engine has none of that name."""
+    line = ["docker", "image", "inspect", "--format", "{{.Id}}", name]
+    return subprocess.run(line, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def faketime_library() -> str:
