@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Generator
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, sync_playwright
 
 from tests.kit.patience import PATIENCE
 from tests.kit.servers import chromium_program
@@ -55,7 +55,13 @@ class Visitor:
     def login(self, username: str, password: str, path: str = "/det/") -> None:
         """By the form, as people do; then the page that was asked for."""
         self.page.goto(path)
-        self.page.get_by_label("User").fill(username)
+        user = self.page.get_by_label("User")
+        try:
+            user.wait_for()
+        except TimeoutError:
+            shown = self.page.locator("body").inner_text()
+            raise AssertionError(f"{self.page.url} shows no login, but {shown[:500]!r}; {self.problems}") from None
+        user.fill(username)
         self.page.get_by_label("Password").fill(password)
         self.page.get_by_role("button", name="Log in").click()
         self.page.locator("nav.side").wait_for(state="attached")  # on a phone it is behind a button

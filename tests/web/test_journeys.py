@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.kit.browser import WAIT_MS, Visitor
 from tests.kit.embedded import Embedded
@@ -226,6 +226,24 @@ def test_log_follows_and_goes_back_to_its_start(admin: Visitor, cluster: Embedde
     expect(log.locator("mark")).to_have_text("line 777 of")
     expect(page).to_have_url(re.compile("search=line"))
     admin.picture(pictures(), "logs")
+
+
+def test_page_that_could_not_start_tries_again_by_itself(visit: Callable[..., Visitor]) -> None:
+    page, refused = visit().page, list[str]()
+    first = re.compile("/api/v1/(master|me|permissions/summary)$")  # what each page asks for first
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        if len(refused) > 6:
+            route.continue_()
+        else:
+            route.fulfill(status=503, json={"message": "the database takes no more connections"})
+
+    page.route(first, refuse)
+    page.goto("/det/")
+    expect(page.get_by_role("alert")).to_contain_text("no more connections")
+    expect(page.get_by_label("User")).to_be_visible()
+    assert len(refused) > 6, "it asked again after two times in vain"
 
 
 def test_login_says_why_not_and_leads_nowhere_else(visit: Callable[..., Visitor], cluster: Embedded) -> None:

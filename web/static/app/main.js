@@ -77,6 +77,8 @@ const MENU = [
   ["/det/webhooks", "Webhooks", ""],
 ];
 
+const AGAIN_MS = 3000;
+
 function App() {
   const { path, query } = useLocation();
   const [state, setState] = useState(/** @type {{is: string, error?: any}} */ ({ is: "loading" }));
@@ -89,6 +91,12 @@ function App() {
     enter();
     whenLoggedOut(() => setState({ is: "out" }));
   }, []);
+  useEffect(() => {
+    // The API was away, or too busy to say who this is: nobody has to come back and press a button.
+    if (state.is !== "failed" || (state.error?.status >= 400 && state.error.status < 500)) return;
+    const timer = setTimeout(enter, AGAIN_MS);
+    return () => clearTimeout(timer);
+  }, [state]);
   if (state.is === "loading") return null;
   if (state.is === "failed") return html`<main class="login"><${Failed} error=${state.error} again=${enter} /></main>`;
   if (state.is === "out" || path === "/login")
