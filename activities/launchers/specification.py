@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -35,6 +35,7 @@ class Host:
         api_url: Where its containers reach the API.
         policy: What it gives to experiments.
         environment: Variables that its trials get; an experiment's own come first.
+        slot_environment: Further ones of what has slots; those of `environment` come first.
         trial_python: The interpreter of process containers; None: this one.
         memory_mib: The memory limit of a container, a slot; None: none.
         api_ca: The authorities (PEM) that sign the API's certificate; empty: those that a container trusts anyway.
@@ -45,6 +46,7 @@ class Host:
     api_url: str
     policy: Policy
     environment: Mapping[str, str]
+    slot_environment: Mapping[str, str] = field(default_factory=dict[str, str])
     trial_python: str | None = None
     memory_mib: int | None = None
     api_ca: str = ""
@@ -63,7 +65,8 @@ def spec_builder(host: Host, launcher: Launcher) -> Callable[[RunContainer, Mapp
         paths = launcher.container_paths(order.container_id)
         python: str = launch["env"].get("DET_PYTHON_EXECUTABLE") or usual_python
         env = (
-            dict(host.environment)
+            (dict(host.slot_environment) if launch["slotIds"] else {})
+            | dict(host.environment)
             | launch["env"]
             | {
                 "DET_MASTER": host.api_url,

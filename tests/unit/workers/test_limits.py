@@ -105,6 +105,7 @@ def test_process_computes_with_the_share_of_the_cores_that_its_slot_is(
     build = spec_builder(host_of(settings(**host_limits(), slots=slots, devices=devices)), DockerLauncher("a"))
     assert build(ORDER, launch()).env.get("OMP_NUM_THREADS") == threads
     assert build(ORDER, launch(env={"OMP_NUM_THREADS": "6"})).env["OMP_NUM_THREADS"] == "6"
+    assert "OMP_NUM_THREADS" not in build(ORDER, launch(slotIds=[])).env
 
 
 def test_launch_is_held_to_what_the_host_gives(tmp_path: Path) -> None:
