@@ -29,7 +29,7 @@ from tests.kit.servers import free_port
 from workflows import names
 from workflows.messages import PoolRun
 
-EXPERIMENTS = chosen(21, 60)
+EXPERIMENTS = chosen(12, 60)
 USERS = ("ann", "bob", "cem")
 #: Slots of an experiment's trial; each user has the same mix. The largest takes two hosts.
 SIZES = (1, 4, 2, 8, 1, 2, 16)
