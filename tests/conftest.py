@@ -22,7 +22,7 @@ from api.auth import authentication
 from tests.kit.embedded import starting_as_copies
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import folder_in_memory, restartable_postgres, temporal_server
-from tests.streams import OF_EACH_ENGINE, engine_for, engine_of, late_of, turn_of
+from tests.streams import OF_EACH_ENGINE, ON_ONE_ENGINE, engine_for, engine_of, late_of, turn_of
 from tests.streams import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
 _numbers = itertools.count(1)
@@ -60,9 +60,9 @@ _late = pytest.StashKey[set[str]]()
 
 @pytest.hookimpl(trylast=True)  # behind those that leave out what is marked `long`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs a whole platform or asks the API runs on one of the engines, by its name half on each; on both in a soak.
+    """Leave out what runs on the other engine (`streams.ON_ONE_ENGINE`), unless this is a soak.
 
-    `streams.OF_EACH_ENGINE` has what runs on both always. What takes long begins first; see also `streams.late_of`.
+    What takes long begins first; see also `streams.late_of`.
     """
     if not os.environ.get("UNDETERRED_SOAK"):
         left_out = [item for item in items if _is_left_out(item)]
@@ -80,8 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_out(item: pytest.Item) -> bool:
     engine = engine_of(item.nodeid)
     is_of_platform = "temporal_address" in getattr(item, "fixturenames", ())
-    is_named = item.nodeid.startswith(("tests/integration/api/", "tests/chaos/test_soak.py"))
-    if not engine or item.nodeid.startswith(OF_EACH_ENGINE) or not (is_of_platform or is_named):
+    is_on_one = is_of_platform or item.nodeid.startswith(ON_ONE_ENGINE)
+    if not engine or item.nodeid.startswith(OF_EACH_ENGINE) or not is_on_one:
         return False
     return engine != engine_for(item.nodeid.replace(engine, ""))
 

@@ -92,6 +92,8 @@ LATE = (
     "tests/web/test_operators.py",
     "tests/web/test_pictures.py",
 )
+#: On one of the engines each, by their names half on each, as tests of a whole platform are. A soak runs them on both.
+ON_ONE_ENGINE = ("tests/chaos/test_soak.py", "tests/integration/api/", "tests/integration/importing/")
 #: Always on both: statements are written for each engine, or requests race, which each engine settles in its own way.
 OF_EACH_ENGINE = (
     "tests/integration/api/test_budgets.py",
@@ -113,6 +115,9 @@ OF_EACH_ENGINE = (
     "tests/integration/api/test_search_views.py",
     "tests/integration/api/test_slots_over_time.py",
     "tests/integration/api/test_system_metrics.py",
+    "tests/integration/importing/test_importing.py::test_curves_are_in_blocks",
+    "tests/integration/importing/test_importing.py::test_everything_is_here",
+    "tests/integration/importing/test_importing.py::test_numbers_that_come_next",
     "tests/integration/test_database.py",
     "tests/integration/test_expand.py",
     "tests/integration/test_many_runs.py",

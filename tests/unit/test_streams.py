@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.servers import REPOSITORY
-from tests.streams import COMPILED, ENGINES, LATE, OF_EACH_ENGINE, engine_of, late_of
+from tests.streams import COMPILED, ENGINES, LATE, OF_EACH_ENGINE, ON_ONE_ENGINE, engine_of, late_of
 
 _FILES = [f"tests/integration/api/test_{number}.py" for number in range(200)]
 
@@ -49,9 +49,11 @@ def test_what_is_compiled_beside_the_tests_is_known_by_who_needs_it() -> None:
     assert all(file.startswith(COMPILED) for file in files), "one of them would wait for Go before all others"
 
 
-@pytest.mark.parametrize("name", [*LATE, *OF_EACH_ENGINE, *COMPILED])
+@pytest.mark.parametrize("name", [*LATE, *ON_ONE_ENGINE, *OF_EACH_ENGINE, *COMPILED])
 def test_what_is_named_is_there(name: str) -> None:
-    assert list(REPOSITORY.glob(f"{name}*")), "a name that nothing has puts nothing off"
+    path, _, test = name.partition("::")
+    files = [file for file in REPOSITORY.glob(f"{path}*") if not test or f"def {test}" in file.read_text()]
+    assert files, "a name that nothing has puts nothing off"
 
 
 _LIVES = """
