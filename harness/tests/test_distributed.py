@@ -38,6 +38,13 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DET_COLLECTIVE_TIMEOUT_S", "20")
 
 
+@pytest.fixture(autouse=True)
+def _is_heard(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """libzmq says why it aborts a process on stderr; what was captured of it would be lost with the process."""
+    with capfd.disabled():
+        yield
+
+
 @pytest.fixture
 def port() -> int:
     return free_port()
