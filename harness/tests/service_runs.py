@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 TASK = "8f1c5d7e-0000-4000-8000-000000000001"
 READY = "POST /api/v1/allocations/a.1/ready"
+LAUNCH = (sys.executable, "-m", "determined.exec.launch")
 
 
-#: Starts a program that sees an empty file in place of another; root is needed.
-_HIDING = ("unshare", "--mount", "sh", "-c", 'mount --bind /dev/null "$0" && exec "$@"')
+def seeing(shown: Path, at: Path, *line: str) -> tuple[str, ...]:
+    """A line that starts another with a file in place of one of this machine's. Only root may."""
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    return ("unshare", "--mount", "sh", "-c", script, "sh", str(shown), str(at), *line)
 
 
 class Service:
@@ -71,10 +74,10 @@ class Service:
         What this machine has its shells read is not there: it takes long, and one that is killed meanwhile may leave a
         lock, as pyenv's do, for which the next shell waits a minute.
         """
-        line = line or (sys.executable, "-m", "determined.exec.launch")
+        line = line or LAUNCH
         read = Path(pwd.getpwuid(os.getuid()).pw_dir, ".bashrc")
         if read.exists() and os.getuid() == 0:
-            line = (*_HIDING, str(read), *line)
+            line = seeing(Path(os.devnull), read, *line)
         with self.log.open("w") as output:
             process = subprocess.Popen(
                 line,

@@ -21,7 +21,7 @@ import pytest
 from determined.exec import shell as module
 from tests.kit.servers import free_port, ssh_server_program
 
-from .service_runs import READY, Service
+from .service_runs import LAUNCH, READY, Service, seeing
 
 if TYPE_CHECKING:
     from conftest import Master
@@ -158,12 +158,11 @@ def test_only_the_key_of_the_shell_opens_it(shell: Shell) -> None:
         assert shell.ssh("echo in")[:2] == (0, "in\n")
 
 
-def _as_user(shell: Shell, entry: str) -> list[str]:
+def _as_user(shell: Shell, entry: str) -> tuple[str, ...]:
     """A line that starts it as user 4321 of a namespace, whose /etc/passwd has this entry."""
     users = shell.root / "passwd"
     users.write_text(f"root:x:0:0::/root:/bin/sh\nsshd:x:102:65534::/run/sshd:/bin/false\n{entry}\n")
-    script = 'mount --bind "$1" /etc/passwd && shift && exec unshare -U --map-user=4321 --map-group=4321 "$@"'
-    return ["unshare", "-m", "sh", "-c", script, "sh", str(users), sys.executable, "-m", "determined.exec.launch"]
+    return seeing(users, Path("/etc/passwd"), "unshare", "-U", "--map-user=4321", "--map-group=4321", *LAUNCH)
 
 
 def test_plain_users_have_shells_too(shell: Shell) -> None:
