@@ -100,8 +100,8 @@ class LeavesOut:
 def pytest_configure(config: pytest.Config) -> None:
     """Also of processes that xdist starts."""
     config.pluginmanager.register(LeavesOut())
-    # pytest-rerunfailures asks the first process about each test over a socket, in two small messages: the second waits
-    # up to 40 ms for the first to be acknowledged, unless the socket is told not to.
+    # pytest-rerunfailures sends the first process two small messages about each test. Without TCP_NODELAY the second is
+    # held back until the first is acknowledged, which takes up to 40 ms.
     counts = getattr(getattr(config, "failures_db", None), "sock", None)
     if isinstance(counts, socket.socket):
         counts.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

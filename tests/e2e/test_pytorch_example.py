@@ -58,6 +58,11 @@ class Runs:
         file = self.cluster.folder / "checkpoints" / uuid / "state.pt"
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
+    def accuracy(self, experiment: int) -> float:
+        """Of its trial, as the search has it."""
+        ((accuracy,),) = self.cluster.rows(f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}")
+        return accuracy
+
     def sharded(self, epochs: int) -> int:
         """Train the example whose workers have a shard each, one of which is killed; returns the experiment's id."""
         experiment = self.create("const.yaml", FSDP2, epochs)
@@ -98,9 +103,7 @@ def undisturbed(runs: Runs) -> str:
     experiment = runs.create("const.yaml")
     runs.cluster.until_state(experiment, "COMPLETED")
     assert runs.runs(experiment) == (1, 0)
-    query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
-    ((accuracy,),) = runs.cluster.rows(query)
-    assert accuracy > 0.95
+    assert runs.accuracy(experiment) > 0.95
     return runs.final_state(experiment)
 
 
@@ -151,16 +154,13 @@ def test_two_workers_train_one_network(runs: Runs) -> None:
     os.kill(runs.cluster.trainers(experiment, "train.py")[1], signal.SIGKILL)
     runs.cluster.until_state(experiment, "COMPLETED")
     assert runs.runs(experiment) == (2, 1)
-    query = f"SELECT searcher_metric FROM trials WHERE experiment_id = {experiment}"
-    ((accuracy,),) = runs.cluster.rows(query)
-    assert accuracy > 0.95
+    assert runs.accuracy(experiment) > 0.95
 
 
 def test_sharded_network_is_saved_by_both_workers_and_goes_on_after_a_kill(runs: Runs) -> None:
     """FSDP2: both workers write their shards into one checkpoint, and one of them is killed."""
     disturbed = runs.sharded(6)
-    ((accuracy,),) = runs.cluster.rows(f"SELECT searcher_metric FROM trials WHERE experiment_id = {disturbed}")
-    assert accuracy > 0.8
+    assert runs.accuracy(disturbed) > 0.8
     assert runs.sharded_weights(disturbed, 6), "its checkpoint becomes one file"
 
 

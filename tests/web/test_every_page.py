@@ -63,24 +63,19 @@ PAGES = {
 HOSTILE = "<img src=x onerror=alert(1)>\"'`${alert(2)}</script><script>alert(3)</script>"
 
 
+#: What may be wrong in the dark alone: the themes differ in colours.
+OF_COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
+#: Widths and heights of screens.
+SIZES = {"phone": (320, 640), "wall": (3840, 2160)}
+#: Pixels by which the page itself is wider than the screen.
+SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
 def drawn(page: Page, address: str, there: str) -> None:
     page.goto(address)
     page.locator(there).first.wait_for()
     if address != PAGES["components"][0]:  # which shows what a page looks like while it loads
         page.locator("main .skeleton").first.wait_for(state="detached")
-
-
-def sideways(page: Page) -> int:
-    """Pixels by which the page itself is wider than the screen."""
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-
-
-#: What may be wrong in the dark alone: the themes differ in colours.
-OF_COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
-
-
-#: Widths and heights of screens.
-SIZES = {"phone": (320, 640), "wall": (3840, 2160)}
 
 
 def test_no_page_has_a_barrier_and_each_fits_a_phone_and_a_wall(visit: Callable[..., Visitor]) -> None:
@@ -102,11 +97,11 @@ def test_no_page_has_a_barrier_and_each_fits_a_phone_and_a_wall(visit: Callable[
         for size, (width, height) in SIZES.items():
             page.set_viewport_size({"width": width, "height": height})
             with contextlib.suppress(TimeoutError):  # pictures are drawn anew for this size
-                page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=2000)
+                page.wait_for_function(f"{SIDEWAYS} <= 0", timeout=2000)
             if size == "phone":
                 visitor.picture(pictures(), f"{name}-{size}")
-            if sideways(page) > 0:
-                found.append(f"{name}, {size}: {sideways(page)} px wider than the screen")
+            if (over := page.evaluate(SIDEWAYS)) > 0:
+                found.append(f"{name}, {size}: {over} px wider than the screen")
         page.set_viewport_size(usual)
     assert not found, "\n".join(found)
 
