@@ -124,8 +124,9 @@ class AllocationRun:
         self._undrained: dict[str, Placement] = {}  # containers that ended before all their output was delivered
         self._is_preempted_by_pool = False
         self._preempted_because = ""
-        self._node_lost = False
-        self._host_is_silent = False
+        self._silent: set[str] = set()  # agents that did not come back yet
+        self._lost: set[str] = set()  # agents that are not waited for
+        self._breaks_up = False  # it lost an agent: what runs on the others is ended, and on that one if it comes back
         self._preempt_sent = False
         self._killed_by_us = False
         self._left_too_late = False
@@ -157,18 +158,22 @@ class AllocationRun:
         self._is_preempted_by_pool, self._preempted_because = True, reason
         self._changes += 1
 
-    def agent_silent(self) -> None:
+    def agent_silent(self, agent_id: str) -> None:
         """One of its agents did not come back yet."""
-        self._host_is_silent = True
+        self._silent.add(agent_id)
         self._changes += 1
 
-    def agent_back(self) -> None:
-        """The agent is there again."""
-        self._host_is_silent = False
+    def agent_back(self, agent_id: str) -> None:
+        """The agent is there again. If it was lost, what runs there is ended like the rest, and waited for."""
+        self._silent.discard(agent_id)
+        if agent_id in self._lost:
+            self._lost.discard(agent_id)
+            self._next_kill = None
+            self._changes += 1
 
-    def agent_lost(self) -> None:
-        """One of its agents did not come back."""
-        self._node_lost = True
+    def agent_lost(self, agent_id: str) -> None:
+        """One of its agents did not come back. What runs on the others is ended, and keeps its slots until then."""
+        self._lost.add(agent_id)
         self._changes += 1
 
     def move(self, reason: str) -> None:
@@ -206,7 +211,9 @@ class AllocationRun:
             await tell(pool, "release", AllocationNotice(allocation_id=self.id))
             return self._never_started()
         await self._run_containers(self._assignment.placements)
-        waits = load.heeds_output and bool(self._undrained) and not self._node_lost and not load.is_ending()
+        for container_id in self._given_up():
+            self._undrained.pop(container_id, None)
+        waits = load.heeds_output and bool(self._undrained) and not load.is_ending()
         close = CloseAllocation(allocation_id=self.id, results=self._results)
         if load.by_records and not waits:
             close.releases_to = self._pool
@@ -234,7 +241,7 @@ class AllocationRun:
             killed_by_us=self._killed_by_us,
             preemption_acked=facts.preemption_acked,
             preemption_sent=self._preempt_sent or facts.preemption_sent,
-            node_lost=self._node_lost,
+            node_lost=self._breaks_up or bool(self._open_containers()),
             left_too_late=self._left_too_late,
             hung=self._silent_for if self._workload.wish() is Wish.RUN else "",
             has_reported=facts.has_reported,
@@ -244,7 +251,15 @@ class AllocationRun:
 
     @property
     def _is_over(self) -> bool:
-        return self._node_lost or len(self._results) == len(self._containers)
+        return self._open_containers() <= self._given_up()
+
+    def _open_containers(self) -> set[str]:
+        """Those that were not heard to end."""
+        return self._containers.keys() - {result.container_id for result in self._results}
+
+    def _given_up(self) -> set[str]:
+        """Those on lost agents. Pools of old histories do not say which agent they lost, and mean all of them."""
+        return {id_ for id_, place in self._containers.items() if not self._lost.isdisjoint(("", place.agent_id))}
 
     async def _run_containers(self, placements: tuple[Placement, ...]) -> None:
         self._containers = {names.container_id(self.id, place.rank): place for place in placements}
@@ -332,11 +347,12 @@ class AllocationRun:
         if wish is Wish.KILL or is_late or self._silent_for:
             self._left_too_late |= wish is not Wish.KILL and self._preempt_sent and not self._kill_wanted
             self._kill_wanted = True
-        gang_broke = bool(self._results) and any(each.cause != "exited" or each.code != 0 for each in self._results)
-        if (self._kill_wanted or gang_broke) and self._host_is_silent:
-            self._node_lost = True  # nobody there would hear of it; should the host come back, it ends what is left
+        self._breaks_up |= bool(self._lost)
+        gang_broke = any(each.cause != "exited" or each.code != 0 for each in self._results)
+        if not (self._kill_wanted or self._breaks_up or gang_broke):
             return
-        if (self._kill_wanted or gang_broke) and (self._next_kill is None or clock >= self._next_kill):
+        self._lost |= self._silent  # nobody there would hear of it; should the host come back, it ends what is left
+        if not self._is_over and (self._next_kill is None or clock >= self._next_kill):
             self._kill_all(clock)
 
     async def _ask_to_leave(self, clock: datetime) -> None:
@@ -359,9 +375,9 @@ class AllocationRun:
             self._killed_by_us = True
         shows_stacks = bool(self._silent_for) and self._next_kill is None
         self._next_kill = clock + timedelta(seconds=self._workload.timing.kill_repeat_s)
-        ended = {result.container_id for result in self._results}
+        there = self._open_containers() - self._given_up()
         for container_id, place in self._containers.items():
-            if container_id not in ended:
+            if container_id in there:
                 self._runs[f"kill {container_id} {clock}"] = asyncio.create_task(
                     self._kill(container_id, place, shows_stacks)
                 )
@@ -431,19 +447,19 @@ class AllocationHolder:
     def agent_silent(self, notice: AllocationNotice) -> None:
         """An agent of this allocation did not come back yet. What runs there stays, unless its end is requested."""
         if now := self._is_about(notice.allocation_id):
-            now.agent_silent()
+            now.agent_silent(notice.agent_id)
 
     @workflow.signal
     def agent_back(self, notice: AllocationNotice) -> None:
         """The agent is there again."""
         if now := self._is_about(notice.allocation_id):
-            now.agent_back()
+            now.agent_back(notice.agent_id)
 
     @workflow.signal
     def agent_lost(self, notice: AllocationNotice) -> None:
         """An agent of this allocation did not come back."""
         if now := self._is_about(notice.allocation_id):
-            now.agent_lost()
+            now.agent_lost(notice.agent_id)
 
 
 async def wait(condition: Callable[[], bool], timeout_s: float | None, summary: str) -> None:

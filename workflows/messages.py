@@ -448,6 +448,7 @@ class LateMessage(BaseModel):
     signal: str
     holder: str
     allocation_id: str
+    agent_id: str = ""
     reason: str = ""
 
 

@@ -47,6 +47,8 @@ _EARLY = timedelta(seconds=60)
 _AGAIN = timedelta(seconds=1)
 #: Messages that are on their way at a time. Temporal lets a workflow have 2,000.
 _AT_ONCE = 500
+#: The patch by which a gang that lost an agent keeps its slots on the others until its containers there have ended.
+_ENDS_FIRST = "a-gang-ends-before-its-slots-are-free"
 #: A signal, the holder that gets it, and what it says.
 _Message = tuple[str, str, AllocationNotice | Assignment]
 
@@ -205,6 +207,8 @@ class ResourcePool:
             self._run.silent.remove(seen.agent_id)
             self._pool.find(seen.agent_id)
             self._notify_held(seen.agent_id, "agent_back")
+            for grant in self._pool.grants_on(seen.agent_id):
+                grant.lost -= {seen.agent_id}
         for silent in list(self._run.silent):
             self._give_up(silent)
         self._dirty = True
@@ -314,22 +318,33 @@ class ResourcePool:
 
     def _notify_held(self, agent_id: str, signal: str) -> None:
         held = self._pool.grants_on(agent_id)
-        self._of_hosts += [(signal, grant.request.holder, _notice(grant.request)) for grant in held]
+        self._of_hosts += [(signal, grant.request.holder, _notice(grant.request, agent_id=agent_id)) for grant in held]
 
     def _give_up(self, agent_id: str, *, all_of_them: bool = False) -> None:
-        """What was held on a silent agent and can be held elsewhere is no more; with the last of it the agent goes."""
-        held = self._pool.grants_on(agent_id)
-        given_up = [grant for grant in held if all_of_them or self._pool.could_go_on(grant.request)]
-        for grant in given_up:
-            self._pool.release(grant.request.allocation_id)
-            self._of_hosts.append(("agent_lost", grant.request.holder, _notice(grant.request)))
-        if len(given_up) == len(held):
-            lost = self._pool.snapshot.agents.get(agent_id)
-            if lost is not None:
-                _remember(self._run.lost, agent_id, lost, _MOST_LOST)
-            self._pool.remove_agent(agent_id)
-            if agent_id in self._run.silent:
-                self._run.silent.remove(agent_id)
+        """What was held on a silent agent and can be held elsewhere is no more; with the last of it the agent goes.
+
+        What is held on other agents as well is held until its holder has ended what runs on those.
+        """
+        for grant in self._pool.grants_on(agent_id):
+            if agent_id in grant.lost or not (all_of_them or self._pool.could_go_on(grant.request)):
+                continue
+            self._of_hosts.append(("agent_lost", grant.request.holder, _notice(grant.request, agent_id=agent_id)))
+            is_gang = any(place.agent_id != agent_id for place in grant.placements)
+            if is_gang and workflow.patched(_ENDS_FIRST):
+                grant.lost |= {agent_id}
+                self._pool.note_leaving(grant.request.allocation_id)
+            else:
+                self._pool.release(grant.request.allocation_id)
+        lost = self._pool.snapshot.agents.get(agent_id)
+        if self._pool.grants_on(agent_id):
+            if lost is not None and lost.is_available:  # it was there until it was removed
+                self._pool.put_agent(lost.model_copy(update={"is_available": False}))
+            return
+        if lost is not None:
+            _remember(self._run.lost, agent_id, lost, _MOST_LOST)
+        self._pool.remove_agent(agent_id)
+        if agent_id in self._run.silent:
+            self._run.silent.remove(agent_id)
 
     # -- in common -----------------------------------------------------------------------------------------------------
 
@@ -374,9 +389,12 @@ class ResourcePool:
         """There is no such holder: it has closed, or is about to be started."""
         id_ = message.allocation_id
         if id_ in self._run.early:
-            reason = message.reason if isinstance(message, AllocationNotice) else ""
-            self._run.late.append(LateMessage(signal=signal, holder=holder, allocation_id=id_, reason=reason))
-        elif signal == "assigned":
+            told = message if isinstance(message, AllocationNotice) else AllocationNotice(allocation_id=id_)
+            late = LateMessage(
+                signal=signal, holder=holder, allocation_id=id_, agent_id=told.agent_id, reason=told.reason
+            )
+            self._run.late.append(late)
+        elif signal in ("assigned", "agent_lost"):  # nobody else gives back what it holds
             self._give_back(id_)
 
     async def _send_late(self) -> None:
@@ -389,7 +407,7 @@ class ResourcePool:
         for each in late:
             id_, grant = each.allocation_id, self._pool.snapshot.grants.get(each.allocation_id)
             if each.signal != "assigned":
-                notice = AllocationNotice(allocation_id=id_, reason=each.reason)
+                notice = AllocationNotice(allocation_id=id_, agent_id=each.agent_id, reason=each.reason)
                 messages.append((each.signal, each.holder, notice))
             elif grant is not None:
                 messages.append(("assigned", each.holder, self._assignment(grant)))
@@ -457,8 +475,8 @@ class ResourcePool:
         )
 
 
-def _notice(request: Request, reason: str = "") -> AllocationNotice:
-    return AllocationNotice(allocation_id=request.allocation_id, reason=reason)
+def _notice(request: Request, reason: str = "", agent_id: str = "") -> AllocationNotice:
+    return AllocationNotice(allocation_id=request.allocation_id, agent_id=agent_id, reason=reason)
 
 
 def _remember(known: dict[str, Any], key: str, value: Any, most: int) -> None:

@@ -14,6 +14,9 @@ from tests.kit.embedded import TORCH_PYTHON
 from tests.kit.hosts import Hosts, hosts_of
 from tests.kit.platform import Platform, platform
 from tests.kit.scripts import config
+from workflows.messages import PoolRun
+from workflows.names import pool_workflow
+from workflows.resource_pool import ResourcePool
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
@@ -141,16 +144,90 @@ async def test_gang_leaves_and_goes_on_as_one_when_it_is_paused(hosts: Hosts) ->
     assert [log.count(f"step {step} total 1") for step in range(1, 41)] == [2] * 40
 
 
-async def test_gang_moves_on_when_a_host_is_cut_off(hosts: Hosts) -> None:
-    """The rest of it ends, it starts again on the hosts that are left, and no restart is counted."""
+#: Holds what a host has once, such as a port or a GPU, until the process ends, which it does not when it is asked to.
+HOLDS = """
+import fcntl, os, signal, time
+import determined as det
+
+hparams = det.get_cluster_info().trial.hparams
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+held = open(f"{hparams['folder']}/{os.environ['DET_AGENT_ID']}.held", "w")
+fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+if hparams["stays"] and os.environ["DET_TRIAL_RUN_ID"] == "1":
+    print("holds", flush=True)
+    time.sleep(300)
+"""
+
+
+async def start_holding(cluster: Platform, slots: int, *, stays: bool) -> int:
+    """An experiment of one trial that fails if it is given a slot before who had it has ended."""
+    hparams = {"folder": str(cluster.folder), "stays": stays}
+    wanted = config({"max_length": 2}, hyperparameters=hparams, resources={"slots_per_trial": slots}, max_restarts=0)
+    return await cluster.create(wanted, {"train.py": HOLDS + TRAIN})
+
+
+async def start_that_stays(cluster: Platform) -> tuple[int, int]:
+    """One over two hosts, whose containers run and say nothing more; its id, and its trial's."""
+    experiment_id = await start_holding(cluster, 2, stays=True)
+
+    async def holds() -> bool:
+        trials = await cluster.trials(experiment_id)
+        return bool(trials) and (await cluster.logs(trials[0]["id"])).count("holds") == 2
+
+    await cluster.until(holds, what="both containers run")
+    return experiment_id, (await trial_of(cluster, experiment_id))["id"]
+
+
+async def pool_of(cluster: Platform) -> PoolRun:
+    """What its pool knows."""
+    return await cluster.temporal.get_workflow_handle(pool_workflow(cluster.pool)).query(ResourcePool.snapshot)
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["stays away", "comes back"])
+async def test_gang_that_loses_a_host_ends_on_the_others_before_it_moves_on(hosts: Hosts, comes_back: bool) -> None:
+    """It starts again on the hosts that are left, also on those that it had, and no restart is counted.
+
+    On a host that comes back meanwhile it ends like on the others.
+    """
     cluster = hosts.platform
     await add(hosts, 2)
-    experiment_id = await start(cluster, 2, 100, sleep=0.05)
-    await cluster.until_reported(experiment_id)
+    experiment_id, trial_id = await start_that_stays(cluster)
     await hosts.add("spare")
     hosts.cut(0)
-    assert (await cluster.finish(experiment_id, 200))["state"] == "STATE_COMPLETED"
+    if comes_back:
+
+        async def is_lost() -> bool:
+            return any(grant.lost for grant in (await pool_of(cluster)).snapshot.grants.values())
+
+        await cluster.until(is_lost, what="the gang was told")
+        hosts.mend(0)
+    ended = await cluster.finish(experiment_id, 200)
+    assert ended["state"] == "STATE_COMPLETED", await cluster.logs(trial_id)
     assert (await trial_of(cluster, experiment_id))["restarts"] == 0
+    runs = (await cluster.get(f"/api/v1/undeterred/trials/{trial_id}/why"))["facts"]["runs"]
+    assert [run["cause"] for run in runs][:-1] == ["node_lost"]
+    assert comes_back or f"{cluster.pool}-host-1" in runs[-1]["agents"], "a host that it had"
+    hosts.mend(0)
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["stays away", "comes back"])
+async def test_gang_that_is_killed_while_a_host_is_silent_ends_on_the_others(hosts: Hosts, comes_back: bool) -> None:
+    """What waits for its slots gets them when it has ended there. The silent host is not waited for until it is back."""
+    cluster = hosts.platform
+    await add(hosts, 2)
+    experiment_id, _ = await start_that_stays(cluster)
+    next_id = await start_holding(cluster, 1 + comes_back, stays=False)
+    hosts.cut(0)
+
+    async def is_silent() -> bool:
+        return (await pool_of(cluster)).silent == [f"{cluster.pool}-host-0"]
+
+    await cluster.until(is_silent, what="the pool gave the host up")
+    await cluster.command(experiment_id, "kill")
+    if comes_back:
+        hosts.mend(0)
+    assert (await cluster.finish(experiment_id))["state"] == "STATE_CANCELED"
+    assert (await cluster.finish(next_id))["state"] == "STATE_COMPLETED", "its slots were free when it got them"
     hosts.mend(0)
 
 

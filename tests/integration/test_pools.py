@@ -215,6 +215,45 @@ async def test_holders_are_told_all_at_once_and_each_in_turn(cluster: Platform) 
     assert (len(tasks["assigned"]), len(tasks["agent_silent"])) == (1, 1), "told in one workflow task"
 
 
+@pytest.mark.parametrize("lives", [True, False], ids=["holder lives", "holder is gone"])
+async def test_gang_that_lost_an_agent_holds_the_others_until_it_gives_them_back(
+    cluster: Platform, lives: bool
+) -> None:
+    """As long as its containers there have not ended. Of a holder that is gone nobody would give them back."""
+    name = await new_pool(cluster, f"{cluster.pool}-gang-{lives}")
+    client, pool = cluster.temporal, await workflow_of(cluster, name)
+    a, b = (AgentSeen(agent_id=id_, pool=name, slots=AgentSlots(agent_id=id_, slot_ids=(0,))) for id_ in "ab")
+    gang, following = f"{name}-first", f"{name}-next"
+
+    async def grants() -> dict[str, set[str]]:
+        held = (await pool.query(ResourcePool.snapshot)).snapshot.grants
+        return {id_: {place.agent_id for place in grant.placements} for id_, grant in held.items()}
+
+    async def has_both() -> bool:
+        return await grants() == {gang: {"a", "b"}}
+
+    async def is_next() -> bool:
+        return await grants() == {following: {"a"}}
+
+    async with Worker(client, task_queue=name, workflows=[Listener]):
+        first = await client.start_workflow(Listener.run, 3 if lives else 1, id=gang, task_queue=name)
+        await client.start_workflow(Listener.run, 1, id=following, task_queue=name)
+        await pool.signal("agent_joined", a)
+        await pool.signal("agent_joined", b)
+        await pool.signal("request", Request(allocation_id=gang, holder=gang, slots=2))
+        if not lives:
+            await first.result()
+        await cluster.until(has_both, what="the gang has its slots")
+        await pool.signal("request", Request(allocation_id=following, holder=following, slots=1))
+        await pool.signal("agent_lost", b.model_copy(update={"is_gone": True}))
+        if lives:
+            assert await first.result() == ["assigned", "agent_silent", "agent_lost"]
+            assert await has_both()
+            await pool.signal("release", AllocationNotice(allocation_id=gang))
+        await cluster.until(is_next, what="the next has the slot of the agent that is left")
+    assert list((await pool.query(ResourcePool.snapshot)).snapshot.agents) == ["a"]
+
+
 async def test_pool_that_is_never_quiet_continues_as_new_and_forgets_nobody(cluster: Platform) -> None:
     name = await new_pool(cluster, f"{cluster.pool}-busy")
     client, updates, pool = cluster.temporal, Updates(cluster.temporal), await workflow_of(cluster, name)

@@ -118,7 +118,7 @@ def classify(
         killed_by_us: a kill was sent before any container had exited.
         preemption_acked: the harness acknowledged a preemption, or that it ran out of operations.
         preemption_sent: it had been asked to leave.
-        node_lost: an agent of this allocation did not come back.
+        node_lost: an agent of this allocation did not come back, and its containers elsewhere were killed, if any.
         left_too_late: the kill was sent because it had been asked to leave, and did not in time.
         hung: the kill was sent because it was silent; for how long.
         has_reported: the trial has reported metrics, in this or an earlier run.
@@ -145,10 +145,10 @@ def classify(
             kind=ExitKind.CLEAN, cause=EndCause.OUT_OF_OPERATIONS, message=message, code=_code(results)
         )
     failed = next((result for result in results if result.cause != "exited" or result.code != 0), None)
-    if failed is None and results and not has_reported:
+    if failed is None and results and not node_lost and not has_reported:
         message = "exited with 0 without a single report: is `determined.core` used, and was it given the metrics?"
         return AllocationEnd(kind=ExitKind.FINISHED, cause=EndCause.NOTHING_REPORTED, message=message, code=0)
-    if failed is None and results:
+    if failed is None and results and not node_lost:
         return AllocationEnd(kind=ExitKind.FINISHED, cause=EndCause.EXIT_ZERO, message="exited with 0", code=0)
     if node_lost or (failed is not None and failed.cause == "lost"):
         message = "its agent or its container was lost"

@@ -115,6 +115,7 @@ class Grant(BaseModel):
     placements: tuple[Placement, ...]
     is_backfilled: bool = False  # it passed one that comes first and did not fit
     is_preempting: bool = False  # its holder was asked to leave
+    lost: frozenset[str] = frozenset()  # agents of it that were given up: its holder ends what runs on the others
 
 
 class AgentSlots(BaseModel):

@@ -145,7 +145,7 @@ def test_end_is_clean_when_acknowledged_without_a_preemption(code: int) -> None:
 
 
 def test_trial_is_finished_when_it_exits_with_zero_after_an_unacknowledged_preemption() -> None:
-    end = end_of([result(0)], preemption_sent=True, node_lost=True)
+    end = end_of([result(0)], preemption_sent=True)
     assert (end.kind, end.cause, end.code) == (ExitKind.FINISHED, EndCause.EXIT_ZERO, 0)
 
 
@@ -169,8 +169,14 @@ def test_first_failure_counts_when_the_others_were_killed_because_of_it() -> Non
 
 @pytest.mark.parametrize(
     ("found", "node_lost"),
-    [([], True), ([FAILURE], True), ([result(None, cause="lost")], False), ([result(0), result(None, "lost")], False)],
-    ids=["no-result", "failed-with-its-node", "container-lost", "one-of-two-lost"],
+    [
+        ([], True),
+        ([FAILURE], True),
+        ([result(0)], True),
+        ([result(None, cause="lost")], False),
+        ([result(0), result(None, "lost")], False),
+    ],
+    ids=["no-result", "failed-with-its-node", "ended-before-its-node", "container-lost", "one-of-two-lost"],
 )
 def test_nothing_is_spent_when_the_node_or_the_container_is_lost(found: list[ContainerResult], node_lost: bool) -> None:
     end = end_of(found, node_lost=node_lost)
