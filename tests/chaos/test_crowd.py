@@ -29,10 +29,10 @@ from tests.kit.servers import free_port
 from workflows import names
 from workflows.messages import PoolRun
 
-EXPERIMENTS = chosen(21, 60)
+EXPERIMENTS = chosen(12, 84)
 USERS = ("ann", "bob", "cem")
-#: Slots of an experiment's trial; each user has the same mix. The largest takes two hosts.
-SIZES = (1, 4, 2, 8, 1, 2, 16)
+#: Slots of an experiment's trial; each user has the same mix. The largest takes two hosts, and runs while hosts die.
+SIZES = (1, 4, 16, 8, 2, 1, 2)
 STEPS = chosen(25, 60)
 #: Between two looks, of which each reads all processes of this machine and asks for the whole pool.
 LOOKS_S = chosen(5, 2) / 10
