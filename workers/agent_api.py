@@ -204,7 +204,7 @@ class ApiClient:
 
     async def ended(self, allocations: Sequence[str]) -> set[str]:
         """Which of these allocations are over. Raises: httpx.HTTPError; Refused, if this agent was removed."""
-        body = {"allocations": list(allocations)}
+        body = {"allocations": list(allocations), "pool": self._report["pool"]}
         response = await self._http.post(f"{self._mine}/reconcile", json=body)
         if response.status_code == 401:
             raise Refused(message_of(response))

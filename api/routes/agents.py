@@ -127,14 +127,19 @@ async def progressed(
 
 @router.post("/api/v1/undeterred/agents/{agent_id}/reconcile")
 async def reconcile(agent_id: AgentId, parts: PartsDep, agent: AgentDep, wanted: wire.Allocations) -> Response:
-    """Which of these allocations are over: their containers are leftovers, or orphaned copies."""
+    """Which of these allocations are over: their containers are leftovers, or orphaned copies.
+
+    So are those of another pool: when an agent changed its pool, what it held went elsewhere.
+    """
     own(agent, agent_id)
-    ids = wanted.allocations
+    ids, pool = wanted.allocations, agent.pool or wanted.pool
 
     def ended() -> list[str]:
         with parts.database.read() as session:
-            live = session.scalars(select(Allocation.id).where(Allocation.id.in_(ids), Allocation.ended_at.is_(None)))
-            return sorted(set(ids) - set(live))
+            live = select(Allocation.id).where(Allocation.id.in_(ids), Allocation.ended_at.is_(None))
+            if pool:
+                live = live.where(Allocation.pool == pool)
+            return sorted(set(ids) - set(session.scalars(live)))
 
     return answer({"ended": await run_in_threadpool(ended)})
 

@@ -152,6 +152,7 @@ class ContainerProgress(Wire):
 
 
 class Allocations(Wire, json_schema_extra=example({"allocations": [f"7.{EXAMPLE_UUID}.1"]})):
-    """Allocations, by id."""
+    """Allocations, by id, that an agent of a pool has containers of."""
 
     allocations: list[str]
+    pool: _Short = ""  # of an agent that joined with the cluster's token; another one's is known

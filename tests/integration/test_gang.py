@@ -13,7 +13,7 @@ import pytest
 from tests.kit.embedded import TORCH_PYTHON
 from tests.kit.hosts import Hosts, hosts_of
 from tests.kit.platform import Platform, platform
-from tests.kit.scripts import config
+from tests.kit.scripts import HOLDS, config, holding
 from workflows.messages import PoolRun
 from workflows.names import pool_workflow
 from workflows.resource_pool import ResourcePool
@@ -144,31 +144,10 @@ async def test_gang_leaves_and_goes_on_as_one_when_it_is_paused(hosts: Hosts) ->
     assert [log.count(f"step {step} total 1") for step in range(1, 41)] == [2] * 40
 
 
-#: Holds what a host has once, such as a port or a GPU, until the process ends, which it does not when it is asked to.
-HOLDS = """
-import fcntl, os, signal, time
-import determined as det
-
-hparams = det.get_cluster_info().trial.hparams
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-held = open(f"{hparams['folder']}/{os.environ['DET_AGENT_ID']}.held", "w")
-fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-if hparams["stays"] and os.environ["DET_TRIAL_RUN_ID"] == "1":
-    print("holds", flush=True)
-    time.sleep(300)
-"""
-
-
-async def start_holding(cluster: Platform, slots: int, *, stays: bool) -> int:
-    """An experiment of one trial that fails if it is given a slot before who had it has ended."""
-    hparams = {"folder": str(cluster.folder), "stays": stays}
-    wanted = config({"max_length": 2}, hyperparameters=hparams, resources={"slots_per_trial": slots}, max_restarts=0)
-    return await cluster.create(wanted, {"train.py": HOLDS + TRAIN})
-
-
 async def start_that_stays(cluster: Platform) -> tuple[int, int]:
     """One over two hosts, whose containers run and say nothing more; its id, and its trial's."""
-    experiment_id = await start_holding(cluster, 2, stays=True)
+    wanted = holding(cluster.folder, stays=True, slots_per_trial=2)
+    experiment_id = await cluster.create(wanted, {"train.py": HOLDS + TRAIN})
 
     async def holds() -> bool:
         trials = await cluster.trials(experiment_id)
@@ -216,7 +195,8 @@ async def test_gang_that_is_killed_while_a_host_is_silent_ends_on_the_others(hos
     cluster = hosts.platform
     await add(hosts, 2)
     experiment_id, _ = await start_that_stays(cluster)
-    next_id = await start_holding(cluster, 1 + comes_back, stays=False)
+    wanted = holding(cluster.folder, stays=False, slots_per_trial=1 + comes_back)
+    next_id = await cluster.create(wanted, {"train.py": HOLDS + TRAIN})
     hosts.cut(0)
 
     async def is_silent() -> bool:

@@ -21,7 +21,7 @@ from api.temporal.connection import Connection
 from tests.integration.test_scheduling import job_of, one_slot, steps_of, until_waits
 from tests.kit.counting import counted
 from tests.kit.platform import Platform
-from tests.kit.scripts import TRAIN, config
+from tests.kit.scripts import HOLDS, TRAIN, config, holding
 from workflows import names
 from workflows.messages import AgentSeen, AllocationNotice, AllocationNotices, SlotGrants, SlotRequests, Timing
 from workflows.resource_pool import ResourcePool
@@ -170,6 +170,27 @@ async def test_move_is_carried_out_when_all_orchestrators_were_away(unattended: 
         told = (await cluster.get(f"/api/v1/undeterred/trials/{runs}/why"))["facts"]["runs"]
         assert [run["agents"] for run in told] == [["a-a"], ["a-b"]]
         assert steps_of(await cluster.logs(runs)) == list(range(1, 101))
+
+
+async def test_agent_that_changes_its_pool_ends_what_it_ran_before_others_run_there(cluster: Platform) -> None:
+    """Its slot is the new pool's, and what held it goes on on another agent of the old one; no restart is spent."""
+    old, new = [await new_pool(cluster, f"{cluster.pool}-{which}") for which in ("old", "new")]
+    files = {"train.py": HOLDS + TRAIN}
+    agent_id = await cluster.start_agent("moves", slots=1, pool=old)
+    first = await cluster.create(holding(cluster.folder, stays=True, resource_pool=old), files)
+
+    async def holds() -> bool:
+        trials = await cluster.trials(first)
+        return bool(trials) and "holds" in await cluster.logs(trials[0]["id"])
+
+    await cluster.until(holds, what="it runs")
+    await cluster.stop_agent(agent_id)
+    second = await cluster.create(holding(cluster.folder, stays=False, resource_pool=new), files)
+    await cluster.start_agent("moves", slots=1, pool=new)
+    assert (await cluster.finish(second))["state"] == "STATE_COMPLETED", "the slot was free when it got it"
+    await cluster.start_agent("stays", slots=1, pool=old)
+    assert (await cluster.finish(first))["state"] == "STATE_COMPLETED"
+    assert [trial["restarts"] for trial in await cluster.trials(first)] == [0]
 
 
 @workflow.defn(name="Listener", sandboxed=False)

@@ -1,5 +1,7 @@
 """Training scripts of the tests: small, and real users of the Core API."""
 
+from pathlib import Path
+
 TRAIN = '''
 """Trains as long as the search asks, or until a file is there; reports each step, checkpoints, resumes, leaves when told."""
 import json, os, sys, time
@@ -31,6 +33,20 @@ with core.init() as context:
                 sys.exit(0)
         save()
         op.report_completed(hparams.get("quality", 0.5) * steps)
+'''
+
+HOLDS = '''
+"""Before another script: holds what a host has once, such as a port, and fails if it is held; only a kill ends its first run."""
+import fcntl, os, signal, time
+import determined as det
+
+hparams = det.get_cluster_info().trial.hparams
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+held = open(f"{hparams['folder']}/{os.environ['DET_AGENT_ID']}.held", "w")
+fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+if hparams["stays"] and os.environ["DET_TRIAL_RUN_ID"] == "1":
+    print("holds", flush=True)
+    time.sleep(300)
 '''
 
 EPOCHS = '''
@@ -83,3 +99,15 @@ def config(searcher: dict | None = None, **more: object) -> dict:
         "max_restarts": 0,
         **more,
     }
+
+
+def holding(folder: Path, *, stays: bool, **resources: object) -> dict:
+    """Of `HOLDS` and another script: it fails if it gets a slot before who had it has ended.
+
+    Args:
+        folder: Where it says what it holds.
+        stays: Its first run does nothing but that.
+        resources: Of the trial; one slot, if they do not say otherwise.
+    """
+    hparams = {"folder": str(folder), "stays": stays}
+    return config({"max_length": 2}, hyperparameters=hparams, resources={"slots_per_trial": 1, **resources})

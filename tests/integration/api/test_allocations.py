@@ -346,6 +346,14 @@ async def test_ended_allocations_are_told_when_an_agent_reconciles(api: Served) 
     asked = [live.allocation_id, over.allocation_id, "never heard of", over.allocation_id]
     answer = await api.agent.post("/api/v1/undeterred/agents/a/reconcile", {"allocations": asked})
     assert answer == {"ended": sorted([over.allocation_id, "never heard of"])}
+    moved = {"allocations": [live.allocation_id], "pool": "another"}
+    assert (await api.agent.post("/api/v1/undeterred/agents/a/reconcile", moved))["ended"] == [live.allocation_id]
     assert await api.agent.post("/api/v1/undeterred/agents/a/reconcile", {"allocations": []}) == {"ended": []}
-    for wrong in ({}, {"allocations": None}, {"allocations": "x"}, {"allocations": [[1]]}):
+    for wrong in (
+        {},
+        {"allocations": None},
+        {"allocations": "x"},
+        {"allocations": [[1]]},
+        {"allocations": [], "pool": 1},
+    ):
         await api.agent.refused(400, "POST", "/api/v1/undeterred/agents/a/reconcile", wrong)
