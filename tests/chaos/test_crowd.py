@@ -34,6 +34,8 @@ USERS = ("ann", "bob", "cem")
 #: Slots of an experiment's trial; each user has the same mix. The largest takes two hosts, and runs while hosts die.
 SIZES = (1, 4, 16, 8, 2, 1, 2)
 STEPS = chosen(25, 60)
+#: Of what happens to hosts, orchestrators and APIs.
+ROUNDS = chosen(1, 6)
 #: Between two looks, of which each reads all processes of this machine and asks for the whole pool.
 LOOKS_S = chosen(5, 2) / 10
 
@@ -137,10 +139,13 @@ class Crowd:
     """The cluster, and its further processes."""
 
     hosts: Hosts
-    orchestrators: list[subprocess.Popen[bytes]]
+    folder: Path  # of logs
+    orchestrators: list[subprocess.Popen[bytes]]  # the oldest first
     second_api: subprocess.Popen[bytes]
     of_second_api: Mapping[str, Any]  # its settings
     records: Mapping[str, Any]
+    stack: contextlib.ExitStack
+    rounds: int = 0
 
     async def second_answers(self) -> bool:
         """Whether the second API is there; what holds its port up otherwise, its log says."""
@@ -148,6 +153,31 @@ class Crowd:
             url = f"http://127.0.0.1:{self.of_second_api['port']}/api/v1/master"
             return (await self.cluster.http.get(url)).status_code == 200
         return False
+
+    async def strike(self, ids: list[str]) -> None:
+        """A host dies, one loses its cable, one is drained; an orchestrator and the second API are killed. All come back.
+
+        In each round it strikes others of the first four of the hosts' ids; in the first, a further host comes.
+        """
+        number, self.rounds = self.rounds, self.rounds + 1
+        hosts, (dying, cut, drained) = self.hosts, ((number + other) % 4 for other in range(3))
+        hosts.die(ids[dying])
+        self.orchestrators.pop(0).kill()
+        await asyncio.sleep(2)
+        hosts.cut(cut)
+        await self.cluster.post(f"/api/v1/agents/{ids[drained]}/disable", {"drain": True, "graceSeconds": 2})
+        log = self.folder / f"orchestrator-{number + 2}.log"
+        self.orchestrators.append(self.stack.enter_context(process("workers.orchestrator", log, **self.records)))
+        if number == 0:
+            ids.append(await hosts.add("host-4", slots=8))
+        await asyncio.sleep(6)
+        hosts.mend(cut)
+        self.second_api.kill()
+        await self.cluster.post(f"/api/v1/agents/{ids[drained]}/enable")
+        await hosts.start(ids[dying], hosts.of[ids[dying]], slots=8)
+        log = self.folder / f"api-{number + 2}.log"
+        self.second_api = self.stack.enter_context(process("workers.api", log, **self.of_second_api))
+        await self.cluster.until(self.second_answers, what="the second API is back")
 
     @property
     def cluster(self) -> Platform:
@@ -179,7 +209,8 @@ async def crowd(temporal_address: str, postgres_database: str, tmp_path: Path) -
             for n in range(2)
         ]
         hosts = await stack.enter_async_context(hosts_of(cluster, of_second_api["port"]))
-        yield Crowd(hosts, orchestrators, second_api, of_second_api, records)
+        further = stack.enter_context(contextlib.ExitStack())
+        yield Crowd(hosts, tmp_path, orchestrators, second_api, of_second_api, records, further)
 
 
 async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd: Crowd, tmp_path: Path) -> None:
@@ -203,25 +234,12 @@ async def test_everything_ends_as_it_would_have_whatever_happens_to_hosts(crowd:
     # every other host speaks to the second API; they come when all wait, as otherwise the first may end before the last
     urls = [{}, {"api_url": f"http://{hosts.gateway}:{crowd.of_second_api['port']}"}]
     ids = list(await asyncio.gather(*[hosts.add(f"host-{n}", slots=8, **urls[n % 2]) for n in range(4)]))
-    with contextlib.ExitStack() as further:
+    for _ in range(ROUNDS):
         await asyncio.sleep(4)
-        hosts.die(ids[0])
-        crowd.orchestrators[0].kill()
-        await asyncio.sleep(2)
-        hosts.cut(1)
-        await cluster.post(f"/api/v1/agents/{ids[2]}/disable", {"drain": True, "graceSeconds": 2})
-        further.enter_context(process("workers.orchestrator", tmp_path / "orchestrator-2.log", **crowd.records))
-        ids.append(await hosts.add("host-4", slots=8))
-        await asyncio.sleep(6)
-        hosts.mend(1)
-        crowd.second_api.kill()
-        await cluster.post(f"/api/v1/agents/{ids[2]}/enable")
-        await hosts.start(ids[0], hosts.of[ids[0]], slots=8)
-        further.enter_context(process("workers.api", tmp_path / "api-2.log", **crowd.of_second_api))
-        await cluster.until(crowd.second_answers, what="the second API is back")
-        ended = [await cluster.finish(experiment_id, chosen(240, 1800)) for experiment_id in experiments]
-        stop.set()
-        await watching
+        await crowd.strike(ids)
+    ended = [await cluster.finish(experiment_id, chosen(240, 1800)) for experiment_id in experiments]
+    stop.set()
+    await watching
     took = time.monotonic() - began
 
     for experiment_id, experiment in zip(experiments, ended, strict=True):
