@@ -21,8 +21,8 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-import aiohttp
 import orjson
 import structlog
 from cryptography.fernet import Fernet, InvalidToken
@@ -37,6 +37,9 @@ from database.models import ApiProcess
 from database.session import Database
 from database.types import utc_now
 from database.upsert import insert
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = structlog.get_logger()
 
@@ -227,6 +230,8 @@ class Peers:
             await asyncio.gather(*asking, return_exceptions=True)
 
     async def _ask(self, peer: Peer, message: Message) -> None:
+        import aiohttp
+
         try:
             async with self._session.post(
                 peer.url + PEERS,
@@ -266,6 +271,8 @@ class Peers:
     @contextlib.asynccontextmanager
     async def handed_on(self, peer: Peer, message: Message) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
         """A stream that a container opened here, to the process that wants it. Raises: NotFound, Unreachable."""
+        import aiohttp
+
         try:
             inner = await self._session.ws_connect(
                 peer.url + PEERS,
@@ -282,6 +289,8 @@ class Peers:
 
     @property
     def _session(self) -> aiohttp.ClientSession:
+        import aiohttp
+
         if self._made is None:  # it belongs to the event loop that runs
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
             connector = aiohttp.TCPConnector(limit=0, ssl=self._trusted or True)

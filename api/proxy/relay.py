@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 from starlette.types import Receive, Send
+
+if TYPE_CHECKING:
+    import aiohttp
 
 #: Of one message, in bytes.
 LARGEST_MESSAGE = 64 * 2**20
@@ -44,12 +46,14 @@ async def from_client(receive: Receive, inner: aiohttp.ClientWebSocketResponse, 
 
 async def to_client(inner: aiohttp.ClientWebSocketResponse, send: Send, used: Callable[[], None]) -> None:
     """What the other end sends, to the client, and at last how it closed."""
+    from aiohttp import WSMsgType
+
     code = 1011
     async for message in inner:
         used()
-        if message.type is aiohttp.WSMsgType.TEXT:
+        if message.type is WSMsgType.TEXT:
             await send({"type": "websocket.send", "text": message.data})
-        elif message.type is aiohttp.WSMsgType.BINARY:
+        elif message.type is WSMsgType.BINARY:
             await send({"type": "websocket.send", "bytes": message.data})
     if inner.close_code is not None:
         code = inner.close_code

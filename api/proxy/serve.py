@@ -12,6 +12,7 @@ import html
 import time
 from collections.abc import Callable
 from http.cookies import SimpleCookie
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
@@ -34,13 +35,15 @@ from api.errors import (
     of_database,
 )
 from api.proxy import headers
-from api.proxy.carry import Carrier
 from api.proxy.hub import Hub
 from api.proxy.peers import PEERS, Lost, Peers, Unreachable
 from api.proxy.targets import Target, Targets, Visitor, task_of, unknown
 from api.settings import ApiSettings
 from database.session import Database
 from workflows.lifecycle.services import Protocol
+
+if TYPE_CHECKING:
+    from api.proxy.carry import Carrier
 
 log = structlog.get_logger()
 
@@ -67,15 +70,25 @@ class Proxy:
         self._targets = Targets(database, auth, is_basic=settings.access == "basic")
         self.peers = peers
         self.hub = Hub(peers)
-        self._carrier = Carrier(self.hub)
+        self._made: Carrier | None = None
         self._noted: dict[str, float] = {}
         self._noting: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close what is kept open."""
         await asyncio.gather(*self._noting)
-        await self._carrier.close()
+        if self._made is not None:
+            await self._made.close()
         await self.peers.close()
+
+    @property
+    def _carrier(self) -> Carrier:
+        """Made for the first request: to load aiohttp is a twentieth of an API's start."""
+        if self._made is None:
+            from api.proxy.carry import Carrier
+
+            self._made = Carrier(self.hub)
+        return self._made
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is for the proxy, and not for the API."""

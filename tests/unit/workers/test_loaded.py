@@ -13,9 +13,9 @@ import pytest
 @pytest.mark.parametrize(
     ("process", "without"),
     [
-        ("agent", "sqlalchemy database kubernetes docker fastapi"),
+        ("agent", "sqlalchemy database kubernetes docker fastapi aiohttp"),
         ("orchestrator", "kubernetes fastapi numpy"),
-        ("api", "kubernetes docker authlib httpx2"),
+        ("api", "kubernetes docker authlib httpx2 aiohttp"),
     ],
 )
 def test_process_loads_nothing_that_only_others_need(process: str, without: str) -> None:
