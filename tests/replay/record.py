@@ -3,7 +3,8 @@
 Experiments are run on a real platform: one that finishes, one that is paused and resumed, one whose trial fails and
 restarts. Kept are the histories of the experiment, its trials and the pool; of one search of each other method, of a fork
 and of a search that continued as new those of the experiment; of a pool that grows and shrinks those of the pool, its nodes and
-their agent; those of generic tasks; and of runs of campaigns.
+their agent; of a trial over two agents, of which one is lost, those of the pool and the trial; those of generic tasks; and of
+runs of campaigns.
 """
 
 from __future__ import annotations
@@ -225,6 +226,46 @@ async def elastic() -> None:
                 await _keep(running, workflow_id, f"elastic_{workflow_id.partition('-')[0]}", str(folder))
 
 
+#: Over two agents: the first run stays, of the second the chief trains.
+_OVER_TWO = """
+import sys, time
+import determined as det
+if det.get_cluster_info().trial._trial_run_id == 1:
+    print("stays", flush=True)
+    time.sleep(300)
+if det.get_cluster_info().container_rank:
+    sys.exit()
+"""
+_ALONE = "core.DistributedContext(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)"
+
+
+async def lost() -> None:
+    """A trial over two agents, of which one is lost, and which goes on on the other and a third."""
+    with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:
+        folder = Path(name)
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{folder}/db", folder=folder, pool="default"
+        ) as running:
+            await running.start_agent("stays", slots=1)
+            agent_id = await running.start_agent("goes", slots=1)
+            wanted = config(resources={"slots_per_trial": 2})
+            experiment_id = await running.create(
+                wanted, {"train.py": _OVER_TWO + TRAIN.replace("core.init()", f"core.init(distributed={_ALONE})")}
+            )
+
+            async def both_run() -> bool:
+                trials = await running.trials(experiment_id)
+                return bool(trials) and (await running.logs(trials[0]["id"])).count("stays") == 2
+
+            await running.until(both_run)
+            await running.start_agent("spare", slots=1)
+            await running.stop_agent(agent_id)
+            assert (await running.finish(experiment_id))["state"] == "STATE_COMPLETED"
+            [trial] = await running.trials(experiment_id)
+            for workflow_id in ("pool-default", f"trial-{trial['id']}"):
+                await _keep(running, workflow_id, f"lost_{workflow_id.partition('-')[0]}", str(folder))
+
+
 async def tasks() -> None:
     """Tasks: one fails and starts again, one pauses, one is killed while it waits, one ends unused, one at a limit,
     and two come after others.
@@ -377,6 +418,7 @@ async def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     await continued()
     await elastic()
+    await lost()
     await tasks()
     await campaigns()
     with tempfile.TemporaryDirectory() as name, temporal_server(Path(name)) as address:

@@ -36,6 +36,7 @@ def test_every_scenario_is_recorded() -> None:
             "pool",
             "agent",
             "elastic",
+            "lost",
             "moved",
             "task",
             "campaign",
