@@ -158,7 +158,12 @@ class ProcessLauncher(Launcher):
     async def run_files(self, container_id: str, folder: str) -> RunFiles:
         """The files themselves."""
         run_dir = self.container_paths(container_id).run_dir
-        return await asyncio.to_thread(_open_files, run_dir, folder)
+        opening = asyncio.create_task(asyncio.to_thread(_open_files, run_dir, folder))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)  # its thread goes on
+            raise
 
     async def list(self) -> Sequence[ContainerStatus]:
         """Every container that was started: a folder that a crash left before that is for `start` to take up."""
@@ -440,6 +445,11 @@ def _read_log(path: Path, after: int, limit: int) -> tuple[list[LogLine], int]:
             skip = False
             at += len(header) + len(text)
     return lines, at
+
+
+def _close_opened(opening: asyncio.Task[RunFiles]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _open_files(run_dir: str, folder: str) -> RunFiles:

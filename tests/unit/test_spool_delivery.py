@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities import spool as delivery
-from activities.launchers.base import Launcher, LaunchError
+from activities.launchers import process
+from activities.launchers.base import Launcher, LaunchError, RunFiles
 from activities.launchers.process import ProcessLauncher
 from activities.spool import Answer, SpoolDelivery, SpoolReader
 from api.ingest.curves import LEAST_REPORTS
@@ -277,6 +279,32 @@ async def test_a_container_that_is_removed_is_not_waited_for(world: World) -> No
     world.delivery.forget("c1")
     assert await asyncio.wait_for(waiting, 5)
     await world.delivery.close()
+
+
+async def test_files_are_closed_that_are_opened_when_nobody_waits_for_them_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.spool().append("metrics", [report(1)])
+    opened, goes_on, really = list[RunFiles](), threading.Event(), process._open_files
+
+    def slow(run_dir: str, folder: str) -> RunFiles:
+        opened.append(really(run_dir, folder))
+        goes_on.wait(20)
+        return opened[0]
+
+    monkeypatch.setattr(process, "_open_files", slow)
+    async with asyncio.timeout(20):
+        waiting = asyncio.create_task(world.launcher.run_files("c1", "spool"))
+        while not opened:  # noqa: ASYNC110 - a thread does it
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        [(_, file)] = opened[0].files
+        assert waiting.cancelled()
+        assert not file.closed
+        goes_on.set()
+        while not file.closed:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 ENTRIES = st.lists(
