@@ -144,8 +144,8 @@ class Crowd:
     second_api: subprocess.Popen[bytes]
     of_second_api: Mapping[str, Any]  # its settings
     records: Mapping[str, Any]
-    stack: contextlib.ExitStack
-    rounds: int = 0
+    stack: contextlib.ExitStack  # ends what is started meanwhile
+    rounds: int = 0  # of `strike`, so far
 
     async def second_answers(self) -> bool:
         """Whether the second API is there; what holds its port up otherwise, its log says."""
