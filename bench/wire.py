@@ -193,6 +193,7 @@ def _writes(api: Api, url: str) -> Iterator[Figure]:
         f"metric points per second, of a loop of 1,000 reports of {metrics} a second: in batches of 50",
         lambda run: batch(2, 50), 50 * metrics, None,
     )  # fmt: skip
+    _until_idle(api)  # what came before becomes blocks meanwhile
     yield _rate(
         f"metric points per second, of what waited: in batches of {BATCH_LIMIT:,} reports of {metrics}",
         lambda run: batch(3, BATCH_LIMIT), BATCH_LIMIT * metrics, 500_000,

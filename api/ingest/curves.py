@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, func, insert, select
 
 from api.errors import BadRequest
@@ -31,8 +32,8 @@ from api.ingest.metric_blocks import (
 from api.ingest.metric_store import TrialRow
 from api.ingest.summary import MOST_NAMES, SYSTEM_GROUPS, add_column, without_last
 from api.queries.outlines import BLOCK, LONG
-from api.schemas.base import plain
-from api.schemas.metrics import Curves, MetricReport, Metrics
+from api.schemas.base import Instant, plain
+from api.schemas.metrics import MANY_REPORTS, Curves, MetricReport, Metrics
 from database.models import Metric, MetricBlock, MetricColumn, Trial
 from database.number_columns import Floats, Integers
 from database.report_blocks import Said, packed, runs
@@ -46,7 +47,10 @@ _TEXTS = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Reports of one group that came as documents: with fewer in a request they stay some. What is packed on its way in
 #: never becomes part of a longer block, and many short ones are slow to read.
-LEAST_REPORTS = BLOCK * LONG // 4
+LEAST_REPORTS = MANY_REPORTS
+#: Of a report, as all of ours write them.
+_FIELDS = frozenset({"group", "trialRunId", "stepsCompleted", "reportTime", "metrics"})
+_INSTANTS = TypeAdapter(list[Instant])
 _UNPACKED = SYSTEM_GROUPS.union(KEPT_GROUPS)
 
 
@@ -75,6 +79,7 @@ class Packed:
     Attributes:
         sent: The request, or the reports of one that came as documents.
         pieces: Blocks; empty if its reports are stored one by one.
+        is_reported: They came as documents, which harnesses send as they train.
     """
 
     sent: Curves
@@ -82,6 +87,7 @@ class Packed:
     times: Floats
     columns: Mapping[str, _Column]
     pieces: Sequence[_Piece]
+    is_reported: bool = False
 
     @property
     def first(self) -> MetricReport:
@@ -154,11 +160,68 @@ def pack_reports(trial_id: int, reports: Sequence[MetricReport]) -> Packed | Non
         report_times=[(report.report_time or now).timestamp() for report in mine],
         metrics={name: [document.get(name) for document in documents] for name in names},
     )
+    return _reported(trial_id, sent, shapes)
+
+
+def pack_plain(trial_id: int, reports: Sequence[Any]) -> tuple[Packed, Sequence[Any]] | None:
+    """The same of plain JSON that was not checked, if the reports of that group are all alike: a third of the work.
+
+    What waited for an outage to end is so, as harnesses and agents write it.
+
+    Returns: The blocks, and the reports of other groups. None for anything else: what is wrong with a report shows when
+        it is read.
+    """
+    try:
+        counts = Counter([each["group"] for each in reports])
+        group, count = counts.most_common(1)[0]
+        # a newer run's first report says from where on older ones count no more
+        if count < LEAST_REPORTS or group in _UNPACKED or reports[0]["group"] != group:
+            return None
+        mine = reports if count == len(reports) else [each for each in reports if each["group"] == group]
+        sent = _curves_of(mine)
+    except (TypeError, KeyError, ValueError):  # it is something else, or lacks what others have
+        return None
+    packed = None if sent is None else _reported(trial_id, sent, None)
+    if packed is None:
+        return None
+    return packed, [] if mine is reports else [each for each in reports if each["group"] != group]
+
+
+def _curves_of(reports: Sequence[Any]) -> Curves | None:
+    """Reports of one group as columns; None if these can't say the same. Raises: TypeError, KeyError, ValueError."""
+    within = [each["metrics"] for each in reports]
+    documents: list[Any] = [each["avgMetrics"] for each in within]
+    fields, runs, shapes = (
+        set[str]().union(*reports),
+        {each["trialRunId"] for each in reports},
+        {*map(tuple, documents)},
+    )
+    steps = [each["stepsCompleted"] for each in reports]
+    kinds = {*map(type, reports), *map(type, within), *map(type, documents)}
+    if not fields <= _FIELDS or set[str]().union(*within) != {"avgMetrics"} or len(runs) != 1 or len(shapes) != 1:
+        return None
+    if kinds != {dict} or {*map(type, runs), *map(type, steps)} != {int} or type(reports[0]["group"]) is not str:
+        return None
+    (run,), (names,) = runs, shapes
+    times = _INSTANTS.validate_python([each["reportTime"] for each in reports]) if "reportTime" in fields else None
+    columns = list(zip(*[document.values() for document in documents], strict=True))
+    if len(names) > MOST_COLUMNS or any(None in column for column in columns):
+        return None  # null is a value in a document
+    return Curves.model_construct(
+        group=reports[0]["group"],
+        trial_run_id=run,
+        steps_completed=steps,
+        report_times=None if times is None else [time.timestamp() for time in times],
+        metrics=dict(zip(names, columns, strict=True)),
+    )
+
+
+def _reported(trial_id: int, sent: Curves, shapes: Sequence[tuple[str, ...]] | None) -> Packed | None:
     try:
         packed = pack(trial_id, sent, shapes)
     except BadRequest:  # of columns
         return None
-    return packed if packed.pieces else None
+    return replace(packed, is_reported=True) if packed.pieces else None
 
 
 def _steps(sent: Sequence[int]) -> Integers:

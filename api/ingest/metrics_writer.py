@@ -57,7 +57,12 @@ class _Work:
     allocation_id: str | None
     reports: Sequence[MetricReport]
     done: asyncio.Future[None]
-    curves: Packed | None = None  # all reports of one group: those of `reports`, or instead of any
+    curves: Packed | None = None  # all reports of one group: those of `reports`, or beside these
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the curves' reports are none of `reports`."""
+        return self.curves is not None and len(self.others) == len(self.reports)
 
     @property
     def others(self) -> Sequence[MetricReport]:
@@ -91,7 +96,7 @@ class MetricsWriter:
             trial_id: The trial.
             reports: What to store.
             allocation_id: Whose container reports: refused when it has ended. None: a user reports.
-            curves: All reports of one group as columns. Without `reports` they are what to store.
+            curves: All reports of one group as columns: those in `reports`, or what is to be stored before these.
 
         Raises: ApiError.
         """
@@ -292,15 +297,16 @@ def _rows_of(connection: Connection, trial: TrialRow, work: _Work) -> Iterable[M
     if curves is None:
         return work.reports
     if trial.run_id > trial.metrics_run_id:
-        first = next((report for report in work.reports if report.steps_completed is not None), curves.first)
+        steps = () if work.is_apart else (report for report in work.reports if report.steps_completed is not None)
+        first = next(iter(steps), curves.first)
         _roll_back(connection, trial, first.group, first.steps_completed or 0)
     known = trial.sealed.get(curves.sent.group)
     is_new = known is None or known["to"] < curves.steps[0]
     if not put(connection, trial, curves):
-        return work.reports or curves.reports()
+        return [*curves.reports(), *work.reports] if work.is_apart else work.reports
     now = utc_now()
     late = now.timestamp() - curves.times > delays.LATE_S
-    if work.reports and is_new and trial.allocation_id is not None and late.any():
+    if curves.is_reported and is_new and trial.allocation_id is not None and late.any():
         delays.note(connection, trial.id, curves.steps[late].tolist(), float(curves.times.min()), now)
     return work.others
 

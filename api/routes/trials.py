@@ -196,7 +196,7 @@ def _killable(parts: Parts, trial_id: int, user: UserPrincipal) -> tuple[int, Tr
 @hot
 async def report_batch(trial_id: TrialId, parts: PartsDep, caller: FencedDep, sent: MetricReports) -> Response:
     """Ours: several metric reports at once, in order. All are stored, or none."""
-    await parts.reports.store(caller, trial_id, sent.reports)
+    await parts.reports.store_batch(caller, trial_id, sent)
     return answer()
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
-from pydantic import Field
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from api.schemas.base import Instant, Map, Wire, example
+from api.schemas.body import checked
+
+#: So many reports in a request may become columns, for which they are not read one by one.
+MANY_REPORTS = 960
 
 
 class Metrics(Wire):
@@ -26,8 +31,14 @@ class MetricReport(Wire):
     metrics: Metrics
 
 
+class ReadReports(Wire):
+    """Reports, each of which was checked."""
+
+    reports: list[MetricReport]
+
+
 class MetricReports(
-    Wire,
+    ReadReports,
     json_schema_extra=example(
         {
             "reports": [
@@ -36,9 +47,32 @@ class MetricReports(
         }
     ),
 ):
-    """Ours: several reports of one trial, in order."""
+    """Ours: several reports of one trial, in order.
 
-    reports: list[MetricReport]
+    Many of them are not read yet: to make a message of each takes longer than to store them.
+    """
+
+    _unread: list[Any] = PrivateAttr(default_factory=list[Any])
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_if_few(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        given = cast(dict[str, Any], value).get("reports") if isinstance(value, dict) else None
+        if not isinstance(given, list) or len(cast(list[Any], given)) < MANY_REPORTS:
+            return read(value)
+        made = cls.model_construct(reports=[])
+        made._unread = cast(list[Any], given)
+        return made
+
+    @property
+    def unread(self) -> list[Any]:
+        """Plain JSON, if they are many; `reports` is empty then."""
+        return self._unread
+
+    @staticmethod
+    def read(some: Sequence[Any]) -> list[MetricReport]:
+        """Some of them, each of which is checked. Raises: BadRequest."""
+        return checked(ReadReports, {"reports": some}).reports
 
 
 class Curves(

@@ -16,14 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, update
 
-from api.errors import ApiError
+from api.errors import ApiError, BadRequest
 from api.ingest import curves, metric_blocks
+from api.ingest.metric_reports import _packed
 from api.ingest.metrics_writer import MetricsWriter, _Work
 from api.queries import metric_streams, trials
 from api.queries.paging import Window
 from api.queries.series import Wanted, series
+from api.schemas import metrics as wire
 from api.schemas.base import encode, plain
-from api.schemas.metrics import Curves, MetricReport
+from api.schemas.metrics import Curves, MetricReport, MetricReports
 from api.services.metric_sealing import MetricSealing
 from database import report_blocks, reports
 from database.models import Allocation, Experiment, Metric, MetricBlock, Trial, User
@@ -61,7 +63,21 @@ def small_blocks() -> Iterator[None]:
             for module in (metric_blocks, curves):
                 if hasattr(module, name):
                     patch.setattr(module, name, value)
+        patch.setattr(wire, "MANY_REPORTS", curves.LEAST_REPORTS)
         yield
+
+
+def as_sent(report: MetricReport) -> dict[str, Any]:
+    """As harnesses write it."""
+    told: dict[str, Any] = {"avgMetrics": report.metrics.avg_metrics}
+    if report.metrics.batch_metrics is not None:
+        told["batchMetrics"] = report.metrics.batch_metrics
+    sent: dict[str, Any] = {"group": report.group, "trialRunId": report.trial_run_id, "metrics": told}
+    if report.steps_completed is not None:
+        sent["stepsCompleted"] = report.steps_completed
+    if report.report_time is not None:
+        sent["reportTime"] = report.report_time.isoformat()
+    return sent
 
 
 @dataclass
@@ -117,8 +133,12 @@ class Lab:
         """As one request, to both; to the first packed on its way in, if it can be."""
         answers: list[str] = []
         for trial_id in self.trial_ids[:2]:
-            blocks = curves.pack_reports(trial_id, some) if packed and trial_id == self.trial_ids[0] else None
-            [outcome], _ = self.writer._write_works([_Work(trial_id, None, some, asyncio.Future(loop=_LOOP), blocks)])
+            reports, blocks = some, None
+            if packed and trial_id == self.trial_ids[0]:
+                sent = MetricReports.model_validate({"reports": list(map(as_sent, some))})
+                reports, blocks = _packed(trial_id, sent) if sent.unread else (sent.reports, None)
+            work = _Work(trial_id, None, reports, asyncio.Future(loop=_LOOP), blocks)
+            [outcome], _ = self.writer._write_works([work])
             assert outcome is None or isinstance(outcome, ApiError), repr(outcome)
             answers.append(str(outcome))
         assert answers[0] == answers[1]
@@ -533,8 +553,60 @@ def test_what_no_column_says_keeps_a_batch_documents(database: Database, odd: di
     batch = [lab.made(odd.get("group", "training"), step, {"loss": 0.5}) for step in range(30)]
     batch[20] = MetricReport.model_validate(batch[20].model_dump() | odd)
     assert curves.pack_reports(lab.trial_ids[0], batch) is None
+    assert curves.pack_plain(lab.trial_ids[0], list(map(as_sent, batch))) is None
     lab.send(batch, packed=True)
     lab.check()
+
+
+def test_plain_reports_are_packed_as_those_that_were_read(database: Database) -> None:
+    lab = Lab(database)
+    metrics: list[dict[str, Any]] = [
+        {"n": step, "loss": step / 7, "lr": "NaN" if step == 9 else 0.1} for step in range(30)
+    ]
+    batch = [
+        *a_batch(lab, "training", 10, metrics),
+        lab.made("validation", 39, {"loss": 0.5}),
+        lab.made("gpu", None, {"u": 1}),
+    ]
+    read = curves.pack_reports(1, batch)
+    assert read is not None
+    plain, others = curves.pack_plain(1, list(map(as_sent, batch))) or pytest.fail("they are not plain")
+    assert len(plain.pieces) == 3
+    mine = [report for report in batch if report.group == "training"]
+    assert (plain.pieces, list(plain.reports())) == (read.pieces, mine)
+    assert others == [as_sent(report) for report in batch if report not in mine]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        5, None, "report", [], {}, {"group": ["training"]}, {"trialRunId": "1"}, {"trialRunId": 2},
+        {"stepsCompleted": "15"}, {"stepsCompleted": None}, {"stepsCompleted": 15.0}, {"reportTime": "now"}, {"reportTime": None},
+        {"metrics": None}, {"metrics": []}, {"metrics": {}}, {"metrics": {"avgMetrics": ["loss"]}},
+        {"metrics": {"avgMetrics": {"loss": 0.5}, "batchMetrics": None}}, {"metrics": {"avgMetrics": {"loss": 0.5, "lr": 1}}},
+        {"metrics": {"avgMetrics": {"loss": True}}}, {"metrics": {"avgMetrics": {"loss": {}}}}, {"unknown": 1},
+    ],
+)  # fmt: skip
+def test_what_is_not_plain_is_read_report_by_report(odd: Any) -> None:
+    """Which says what is wrong with it, if anything is."""
+    like: list[Any] = [
+        {"group": "training", "trialRunId": 1, "stepsCompleted": step, "reportTime": "2026-12-01T00:00:00Z",
+         "metrics": {"avgMetrics": {"loss": 0.5}}} for step in range(30)
+    ]  # fmt: skip
+    assert curves.pack_plain(1, like) is not None
+    like[20] = like[20] | odd if isinstance(odd, dict) and odd else odd
+    assert curves.pack_plain(1, like) is None
+
+
+def test_report_of_another_group_is_refused_by_its_place() -> None:
+    like: list[Any] = [
+        {"group": "training", "trialRunId": 1, "stepsCompleted": step, "metrics": {"avgMetrics": {"loss": 0.5}}}
+        for step in range(30)
+    ]
+    like[20] = like[20] | {"group": 5}
+    assert curves.pack_plain(1, like) is not None
+    with pytest.raises(BadRequest, match=r"reports\.20\.group: .*, got 5"):
+        _packed(1, MetricReports.model_validate({"reports": like}))
 
 
 def test_newer_run_archives_from_its_first_report_on(database: Database) -> None:

@@ -82,7 +82,7 @@ class World:
 
 def test_what_waits_is_sent_in_requests_that_become_whole_blocks() -> None:
     """Harness, agent and API share no code: each has the number."""
-    assert delivery.BATCH_LIMIT == BATCH_LIMIT == BLOCK * LONG > LEAST_REPORTS
+    assert delivery.BATCH_LIMIT == BATCH_LIMIT == BLOCK * LONG == 4 * LEAST_REPORTS
 
 
 @pytest.fixture
