@@ -144,6 +144,19 @@ async def test_gang_leaves_and_goes_on_as_one_when_it_is_paused(hosts: Hosts) ->
     assert [log.count(f"step {step} total 1") for step in range(1, 41)] == [2] * 40
 
 
+async def test_gang_moves_on_when_a_host_is_cut_off(hosts: Hosts) -> None:
+    """The rest of it, which waits for what the other host would send, ends; no restart is counted."""
+    cluster = hosts.platform
+    await add(hosts, 2)
+    experiment_id = await start(cluster, 2, 100, sleep=0.05)
+    await cluster.until_reported(experiment_id)
+    await hosts.add("spare")
+    hosts.cut(0)
+    assert (await cluster.finish(experiment_id, 200))["state"] == "STATE_COMPLETED"
+    assert (await trial_of(cluster, experiment_id))["restarts"] == 0
+    hosts.die(f"{cluster.pool}-host-0")  # which has no cable, and would take its time
+
+
 async def start_that_stays(cluster: Platform) -> tuple[int, int]:
     """One over two hosts, whose containers run and say nothing more; its id, and its trial's."""
     wanted = holding(cluster.folder, stays=True, slots_per_trial=2)
@@ -186,7 +199,7 @@ async def test_gang_that_loses_a_host_ends_on_the_others_before_it_moves_on(host
     runs = (await cluster.get(f"/api/v1/undeterred/trials/{trial_id}/why"))["facts"]["runs"]
     assert [run["cause"] for run in runs][:-1] == ["node_lost"]
     assert comes_back or f"{cluster.pool}-host-1" in runs[-1]["agents"], "a host that it had"
-    hosts.die(f"{cluster.pool}-host-0")  # which has no cable, and would take its time
+    hosts.die(f"{cluster.pool}-host-0")
 
 
 @pytest.mark.parametrize(
