@@ -147,26 +147,16 @@ def pack_reports(trial_id: int, reports: Sequence[MetricReport]) -> Packed | Non
     runs, steps = {report.trial_run_id for report in mine}, [report.steps_completed for report in mine]
     if len(runs) > 1 or None in steps or any(report.metrics.batch_metrics for report in mine):
         return None
-    documents = [report.metrics.avg_metrics for report in mine]
-    shapes = [tuple(document) for document in documents]
-    names = dict.fromkeys(name for shape in dict.fromkeys(shapes) for name in shape)
-    if len(names) > MOST_COLUMNS or any(None in document.values() for document in documents):
-        return None  # null is a value in a document
     now = utc_now()
-    sent = Curves.model_construct(
-        group=group,
-        trial_run_id=mine[0].trial_run_id,
-        steps_completed=steps,
-        report_times=[(report.report_time or now).timestamp() for report in mine],
-        metrics={name: [document.get(name) for document in documents] for name in names},
-    )
-    return _reported(trial_id, sent, shapes)
+    times = [(report.report_time or now).timestamp() for report in mine]
+    documents = [report.metrics.avg_metrics for report in mine]
+    return _pack_documents(trial_id, group, mine[0].trial_run_id, steps, times, documents)
 
 
 def pack_plain(trial_id: int, reports: Sequence[Any]) -> tuple[Packed, Sequence[Any]] | None:
-    """The same of plain JSON that was not checked, if the reports of that group are all alike: a third of the work.
+    """The same of plain JSON that was not checked, if the reports of that group are all alike.
 
-    What waited for an outage to end is so, as harnesses and agents write it.
+    What waited for an outage to end is so, as harnesses and agents write it, and no message is made of each.
 
     Returns: The blocks, and the reports of other groups. None for anything else: what is wrong with a report shows when
         it is read.
@@ -178,47 +168,65 @@ def pack_plain(trial_id: int, reports: Sequence[Any]) -> tuple[Packed, Sequence[
         if count < LEAST_REPORTS or group in _UNPACKED or reports[0]["group"] != group:
             return None
         mine = reports if count == len(reports) else [each for each in reports if each["group"] == group]
-        sent = _curves_of(mine)
+        alike = _alike(group, mine)
     except (TypeError, KeyError, ValueError):  # it is something else, or lacks what others have
         return None
-    packed = None if sent is None else _reported(trial_id, sent, None)
+    packed = None if alike is None else _pack_documents(trial_id, group, *alike)
     if packed is None:
         return None
     return packed, [] if mine is reports else [each for each in reports if each["group"] != group]
 
 
-def _curves_of(reports: Sequence[Any]) -> Curves | None:
-    """Reports of one group as columns; None if these can't say the same. Raises: TypeError, KeyError, ValueError."""
+def _alike(
+    group: Any, reports: Sequence[Any]
+) -> tuple[int, list[int], list[float] | None, list[dict[str, Any]]] | None:
+    """Run, steps, times and documents of a group's plain reports; None if these are not alike.
+
+    Raises: TypeError, KeyError, ValueError.
+    """
     within = [each["metrics"] for each in reports]
-    documents: list[Any] = [each["avgMetrics"] for each in within]
-    fields, runs, shapes = (
-        set[str]().union(*reports),
-        {each["trialRunId"] for each in reports},
-        {*map(tuple, documents)},
-    )
-    steps = [each["stepsCompleted"] for each in reports]
+    documents: list[dict[str, Any]] = [each["avgMetrics"] for each in within]
+    steps, runs = [each["stepsCompleted"] for each in reports], {each["trialRunId"] for each in reports}
+    fields, names = set[str]().union(*reports), set(map(tuple, documents))
     kinds = {*map(type, reports), *map(type, within), *map(type, documents)}
-    if not fields <= _FIELDS or set[str]().union(*within) != {"avgMetrics"} or len(runs) != 1 or len(shapes) != 1:
+    if not fields <= _FIELDS or set[str]().union(*within) != {"avgMetrics"} or len(runs) != 1 or len(names) != 1:
         return None
-    if kinds != {dict} or {*map(type, runs), *map(type, steps)} != {int} or type(reports[0]["group"]) is not str:
+    if kinds != {dict} or {*map(type, runs), *map(type, steps)} != {int} or type(group) is not str:
         return None
-    (run,), (names,) = runs, shapes
-    times = _INSTANTS.validate_python([each["reportTime"] for each in reports]) if "reportTime" in fields else None
-    columns = list(zip(*[document.values() for document in documents], strict=True))
-    if len(names) > MOST_COLUMNS or any(None in column for column in columns):
+    times = None
+    if "reportTime" in fields:
+        times = [time.timestamp() for time in _INSTANTS.validate_python([each["reportTime"] for each in reports])]
+    return runs.pop(), steps, times, documents
+
+
+def _pack_documents(
+    trial_id: int,
+    group: str,
+    run_id: int,
+    steps: Sequence[int | None],
+    times: Sequence[float] | None,
+    documents: Sequence[Mapping[str, Any]],
+) -> Packed | None:
+    """Blocks of reports; None if columns could not say the same."""
+    shapes = [tuple(document) for document in documents]
+    distinct = dict.fromkeys(shapes)
+    names = dict.fromkeys(name for shape in distinct for name in shape)
+    if len(names) > MOST_COLUMNS or any(None in document.values() for document in documents):
         return None  # null is a value in a document
-    return Curves.model_construct(
-        group=reports[0]["group"],
-        trial_run_id=run,
+    is_alike = len(distinct) == 1  # as most are
+    rows = [document.values() for document in documents] if is_alike else ()
+    columns = (
+        zip(*rows, strict=True) if is_alike else ([document.get(name) for document in documents] for name in names)
+    )
+    sent = Curves.model_construct(
+        group=group,
+        trial_run_id=run_id,
         steps_completed=steps,
-        report_times=None if times is None else [time.timestamp() for time in times],
+        report_times=times,
         metrics=dict(zip(names, columns, strict=True)),
     )
-
-
-def _reported(trial_id: int, sent: Curves, shapes: Sequence[tuple[str, ...]] | None) -> Packed | None:
     try:
-        packed = pack(trial_id, sent, shapes)
+        packed = pack(trial_id, sent, None if is_alike else shapes)
     except BadRequest:  # of columns
         return None
     return replace(packed, is_reported=True) if packed.pieces else None
