@@ -21,9 +21,8 @@ from database.session import Database
 
 #: Tables whose rows are many: what reads or locks all of them holds up a cluster at work.
 LARGE = frozenset(
-    {"allocations", "audit_entries", "checkpoints", "log_block_containers", "log_blocks", "metric_blocks",
-     "metric_columns", "metrics", "outbox", "search_decisions", "task_logs",
-     "tasks", "trials"}
+    {"allocations", "audit_entries", "checkpoints", "decided_trials", "log_block_containers", "log_blocks",
+     "metric_blocks", "metric_columns", "metrics", "outbox", "search_decisions", "task_logs", "tasks", "trials"}
 )  # fmt: skip
 
 Schema = Mapping[str, Any]

@@ -14,6 +14,7 @@ from database.engines import in_parts
 from database.models import (
     Checkpoint,
     Cluster,
+    DecidedTrial,
     Experiment,
     LogBlock,
     Metric,
@@ -273,6 +274,10 @@ def erase_some(session: Session, experiment_id: int, limit: int) -> bool:
     decided = SearchDecision.experiment_id == experiment_id
     some = select(SearchDecision.number).where(decided).limit(limit)
     if _erased(session, delete(SearchDecision).where(decided, SearchDecision.number.in_(some))):
+        return False
+    named = DecidedTrial.experiment_id == experiment_id
+    some = select(DecidedTrial.request_id).where(named).limit(limit)
+    if _erased(session, delete(DecidedTrial).where(named, DecidedTrial.request_id.in_(some))):
         return False
     if _erased(session, delete(Trial).where(Trial.id.in_(trials.limit(max(1, limit // _ROWS_OF_A_TRIAL))))):
         return False

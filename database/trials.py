@@ -12,7 +12,7 @@ from sqlalchemy import literal, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
-from database.models import Experiment, Metric, SearchDecision, Trial
+from database.models import DecidedTrial, Experiment, Metric, SearchDecision, Trial
 from database.tasks import create_trial_tasks
 from database.types import utc_now
 from database.upsert import insert
@@ -25,22 +25,33 @@ _COPIED_COLUMNS = (
     "group_name", "total_batches", "metrics", "batch_metrics", "searcher_metric", "archived", "reported_at",
 )  # fmt: skip
 _COPIED = 2000
+#: Bytes of a decision from which on each of its trials keeps its own part of it.
+_LONG_DECISION = 8192
 
 
 def record_decisions(session: Session, decisions: Mapping[int, Sequence[Decision]]) -> None:
     """Record decisions of searches by experiment, keyed by (experiment, number)."""
-    rows = [
-        {
-            "experiment_id": experiment_id,
-            "number": decision.number,
-            "decision": decision.canonical().decode(),
-            "decided_at": utc_now(),
-        }
-        for experiment_id, its in decisions.items()
-        for decision in its
-    ]
-    if rows:
-        session.execute(insert(session, SearchDecision).on_conflict_do_nothing(), rows)
+    now = utc_now()
+    record_dated(session, {id_: [(now, decision) for decision in its] for id_, its in decisions.items()})
+
+
+def record_dated(session: Session, decisions: Mapping[int, Sequence[tuple[datetime, Decision]]]) -> None:
+    """As `record_decisions`, each with when it was decided."""
+    rows: list[dict[str, Any]] = []
+    about: list[dict[str, Any]] = []
+    for experiment_id, its in decisions.items():
+        for at, decision in its:
+            key = {"experiment_id": experiment_id, "number": decision.number}
+            text = decision.canonical()
+            rows.append({**key, "decision": text.decode(), "decided_at": at})
+            parts = decision.parted() if len(text) > _LONG_DECISION else {}
+            about += [
+                {**key, "request_id": each, "decision": parts[each].canonical().decode() if parts else None}
+                for each in sorted(decision.trials)
+            ]
+    for table, values in ((SearchDecision, rows), (DecidedTrial, about)):
+        if values:
+            session.execute(insert(session, table).on_conflict_do_nothing(), values)
 
 
 def create_first_trials(session: Session, trials: Mapping[int, Sequence[NewTrial]]) -> dict[int, CreatedTrials]:

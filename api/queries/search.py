@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
-from pydantic_core import from_json, to_json
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, and_, func, select
 from sqlalchemy.orm import Session
 
 from api.auth import config_secrets
 from api.errors import BadRequest
 from api.queries.followed_searches import FollowedSearches, Numbers
 from api.schemas.search_views import DecisionRow, SearchView
-from database.models import Experiment, SearchDecision, Trial
+from database.models import DecidedTrial, Experiment, SearchDecision, Trial
 from workflows import names
 from workflows.searchers import Decision, Inherited, Search
 from workflows.searchers.explain import TrialName, explain_trial
@@ -95,21 +93,21 @@ def _begun(experiment: Experiment) -> Search:
 
 def about_trial(session: Session, experiment: Experiment, trial: Trial) -> list[str]:
     """What the search decided about a trial and why, in order."""
-    # the database looks into each decision: those of a long search, and the names of its trials, would be megabytes
-    statement = _decisions(experiment.id).where(SearchDecision.decision.contains(trial.request_id, autoescape=True))
-    decisions = [_for_trial(text, trial.request_id) for text in session.scalars(statement)]
+    is_same = and_(
+        SearchDecision.experiment_id == DecidedTrial.experiment_id, SearchDecision.number == DecidedTrial.number
+    )
+    statement = (
+        select(func.coalesce(DecidedTrial.decision, SearchDecision.decision))
+        .join(SearchDecision, is_same)
+        .where(DecidedTrial.experiment_id == experiment.id, DecidedTrial.request_id == trial.request_id)
+        .order_by(DecidedTrial.number)
+    )
+    whole = [Decision.model_validate_json(text) for text in session.scalars(statement)]
+    decisions = [decision.parted()[trial.request_id] for decision in whole]
     numbers = Numbers(experiment.id)
     numbers.read(session, set[str]().union(*(decision.trials for decision in decisions)))
     metric = experiment.searcher_metric or "metric"
     return explain_trial(decisions, trial.request_id, numbers.names(session), metric=metric)
-
-
-def _for_trial(text: str, request_id: str) -> Decision:
-    """A decision with no more than what it says of a trial: one may close thousands."""
-    whole: dict[str, Any] = from_json(text)
-    for said in ("actions", "verdicts"):
-        whole[said] = [each for each in whole.get(said, ()) if each.get("request_id") == request_id]
-    return Decision.model_validate_json(to_json(whole, inf_nan_mode="constants"))
 
 
 def _row(decision: Decision, time: datetime, metric: str, numbers: Mapping[str, int], name: TrialName) -> DecisionRow:

@@ -27,7 +27,7 @@ from database.models.cluster import (
     ResourcePool,
 )
 from database.models.contexts import Context, ContextChunk, ContextChunkData, ContextPart, HoldsContext
-from database.models.experiments import Experiment, ModelDefinition, SearchDecision
+from database.models.experiments import DecidedTrial, Experiment, ModelDefinition, SearchDecision
 from database.models.functions import ADD_REPORTS
 from database.models.gates import Gate
 from database.models.imports import Import, ImportMark, ImportTable, TokenKey
@@ -95,6 +95,7 @@ __all__ = [
     "ContextChunk",
     "ContextChunkData",
     "ContextPart",
+    "DecidedTrial",
     "Experiment",
     "Gate",
     "Group",

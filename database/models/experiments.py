@@ -91,6 +91,22 @@ class SearchDecision(Base):
     decided_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
 
 
+class DecidedTrial(Base):
+    """That a decision is about a trial, by the trial: a long search's decisions are not looked through for one.
+
+    `decision` is what a long one says of this trial, as `Decision.parted` has it: the end of a search may close
+    thousands. None: the decision itself is short.
+    """
+
+    __tablename__ = "decided_trials"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True)
+    request_id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    decision: Mapped[str | None] = mapped_column(Text)
+
+
 class ModelDefinition(HoldsContext, Base):
     """The context of an experiment. `size_bytes`: packed, or of its files if they are chunks."""
 

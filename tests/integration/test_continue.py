@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import select
+
+from database.models import DecidedTrial
 from tests.kit.platform import Platform
 from tests.kit.scripts import EPOCHS, TRAIN, config
 from workflows.searchers.replay import parse_lines, replay
@@ -40,10 +43,15 @@ async def go_on(cluster: Platform, experiment_id: int, override: str = "") -> No
 
 
 async def verified(cluster: Platform, experiment_id: int) -> int:
-    """The number of decisions, after all of them were derived again."""
+    """The number of decisions, after all of them were derived again; each is found by its trials, and no other."""
     text = (await cluster.http.get(f"/api/v1/experiments/{experiment_id}/search/history")).text
     header, decisions = parse_lines(text.splitlines())
     assert replay(header.new_search(), decisions) is None
+    about = {(request_id, decision.number) for decision in decisions for request_id in decision.trials}
+    with cluster.database.read() as session:
+        columns = select(DecidedTrial.request_id, DecidedTrial.number)
+        found = session.execute(columns.where(DecidedTrial.experiment_id == experiment_id)).tuples().all()
+    assert set(found) == about
     return len(decisions)
 
 

@@ -20,7 +20,7 @@ from api.schemas.experiments import MOST_TRIAL_IDS, MOST_TRIAL_IDS_OF_MANY
 from api.schemas.runs import GridRequest
 from api.services import unmanaged
 from database import retention
-from database.models import Checkpoint, Experiment, Project, SearchDecision, Task, Trial, User
+from database.models import Checkpoint, DecidedTrial, Experiment, Project, SearchDecision, Task, Trial, User
 from database.models.base import Base
 from database.retention import erase_some
 from database.session import Database
@@ -317,12 +317,17 @@ def test_dead_experiment_goes_in_parts(tmp_path: Path) -> None:
                 for n in range(25)
             )
             session.add_all(SearchDecision(experiment_id=1, number=n, decision="{}") for n in range(150))
+            session.add_all(DecidedTrial(experiment_id=1, request_id=f"r{n // 10}", number=n) for n in range(150))
         left: list[tuple[int, ...]] = []
         is_gone = False
         while not is_gone:
             with database.write() as session:
                 is_gone = erase_some(session, 1, 100)
             with database.read() as session:
-                counts = (select(func.count()).select_from(each) for each in (SearchDecision, Trial, Experiment))
+                tables = (SearchDecision, DecidedTrial, Trial, Experiment)
+                counts = (select(func.count()).select_from(each) for each in tables)
                 left.append(tuple(session.scalar(count) or 0 for count in counts))
-    assert left == [(50, 25, 1), (0, 25, 1), (0, 15, 1), (0, 5, 1), (0, 0, 1), (0, 0, 0)]
+    assert left == [
+        (50, 150, 25, 1), (0, 150, 25, 1), (0, 50, 25, 1), (0, 0, 25, 1), (0, 0, 15, 1), (0, 0, 5, 1), (0, 0, 0, 1),
+        (0, 0, 0, 0),
+    ]  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from database.models import Experiment, Import, ImportTable, Metric, SearchDecision, Trial
+from database.models import DecidedTrial, Experiment, Import, ImportTable, Metric, SearchDecision, Trial
+from database.trials import record_dated
 from workers.importing.rows import digest
 from workers.importing.searches import NotTheSame, PastTrial, PastValidation, rebuilt
 from workers.importing.source import Source
@@ -78,12 +79,6 @@ def _rebuild(session: Session, experiment: Experiment, trials: Sequence[Trial]) 
     )
     validations = [PastValidation(name, at, steps or 0, metrics) for name, at, steps, metrics in rows.tuples()]
     decisions = rebuilt(config, experiment.started_at, past, validations)
-    session.execute(delete(SearchDecision).where(SearchDecision.experiment_id == experiment.id))
-    session.execute(
-        insert(SearchDecision),
-        [
-            {"experiment_id": experiment.id, "number": decision.number, "decision": decision.canonical().decode(),
-             "decided_at": at}
-            for at, decision in decisions
-        ],
-    )  # fmt: skip
+    for table in (SearchDecision, DecidedTrial):
+        session.execute(delete(table).where(table.experiment_id == experiment.id))
+    record_dated(session, {experiment.id: decisions})

@@ -1,6 +1,7 @@
 """The record of a search: each event with what was done because of it, and by which comparison."""
 
 from enum import StrEnum
+from typing import Self
 
 from workflows.searchers.messages import Action, Event, Message
 from workflows.searchers.values import MetricValue
@@ -75,3 +76,13 @@ class Decision(Message):
         """Request ids of all trials that it is about."""
         ids = (getattr(message, "request_id", None) for message in (self.event, *self.actions, *self.verdicts))
         return {request_id for request_id in ids if request_id is not None}
+
+    def parted(self) -> dict[str, Self]:
+        """What it says of each of its trials, by request id: the event, and the actions and verdicts of this one."""
+        parts = {id_: self.model_copy(update={"actions": [], "verdicts": []}) for id_ in self.trials}
+        for action in self.actions:
+            if (id_ := getattr(action, "request_id", None)) is not None:
+                parts[id_].actions.append(action)
+        for verdict in self.verdicts:
+            parts[verdict.request_id].verdicts.append(verdict)
+        return parts

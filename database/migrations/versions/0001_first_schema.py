@@ -796,6 +796,15 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_held_starts_experiment_id'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('experiment_id', name=op.f('pk_held_starts'))
     )
+    op.create_table('decided_trials',
+    sa.Column('experiment_id', sa.Integer(), nullable=False),
+    sa.Column('request_id', sa.String(length=36), nullable=False),
+    sa.Column('number', sa.Integer(), autoincrement=False, nullable=False),
+    sa.Column('decision', sa.Text(), nullable=True),
+    sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_decided_trials_experiment_id'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('experiment_id', 'request_id', 'number', name=op.f('pk_decided_trials')),
+    sqlite_with_rowid=False
+    )
     op.create_table('model_definitions',
     sa.Column('experiment_id', sa.Integer(), nullable=False),
     sa.Column('size_bytes', sa.BigInteger(), nullable=False),
@@ -1284,6 +1293,7 @@ def downgrade() -> None:
 
     op.drop_table('storage_removals')
     op.drop_table('search_decisions')
+    op.drop_table('decided_trials')
     with op.batch_alter_table('model_definitions', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_model_definitions_context_id'))
 

@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import select
 
+from api.queries.search import about_trial
+from database.models import Experiment, Trial
+from database.trials import record_decisions
 from tests.integration.api.served import ASHA, Caller, Served
+from tests.kit.statements import asked_of
+from workflows.searchers import Close, Decision, OperationCompleted
 
 
 async def test_search_is_shown_after_any_of_its_decisions(api: Served) -> None:
@@ -26,6 +32,34 @@ async def test_search_is_shown_after_any_of_its_decisions(api: Served) -> None:
     trials = (await user.get(f"/api/v1/experiments/{number}/trials"))["trials"]
     told = await user.get(f"/api/v1/undeterred/trials/{trials[0]['id']}/decisions")
     assert told["sentences"][0].startswith("decision 1: created: ")
+
+
+async def test_of_a_long_search_only_what_is_about_a_trial_is_read(api: Served) -> None:
+    user = api.user()
+    number = await api.created(user, searcher=ASHA)
+    with api.database.read() as session:
+        ids = select(Trial.request_id).where(Trial.experiment_id == number).order_by(Trial.id)
+        first, second = session.scalars(ids.limit(2))
+    others = [f"trial-{n:04}" for n in range(1000)]
+    done = [OperationCompleted(request_id=each, length=1, metric=0.5) for each in (first, *others)]
+    decisions = [Decision(number=n, event=event) for n, event in enumerate(done, 2)]
+    end = OperationCompleted(request_id=second, length=4, metric=0.25)
+    decisions.append(
+        Decision(number=1003, event=end, actions=[Close(request_id=each) for each in (first, second, *others)])
+    )
+    with api.database.write() as session:
+        record_decisions(session, {number: decisions})
+        record_decisions(session, {number: decisions})  # the activity is tried again
+    with api.database.read() as session:
+        trial = session.scalars(select(Trial).where(Trial.experiment_id == number, Trial.request_id == first)).one()
+        experiment = session.get_one(Experiment, number)
+        with asked_of(session) as asked:
+            told = about_trial(session, experiment, trial)
+        [(statement, parameters)] = [each for each in asked if "decided_trials" in each[0]]
+        texts = session.connection().exec_driver_sql(statement, parameters).scalars().all()
+    assert [sentence.partition(":")[0] for sentence in told] == ["decision 1", "decision 2", "decision 1003"]
+    assert [Decision.model_validate_json(text).number for text in texts] == [1, 2, 1003]
+    assert max(map(len, texts)) < 8192 < len(decisions[-1].canonical())
 
 
 async def test_decision_that_is_not_there_is_refused(api: Served) -> None:

@@ -58,7 +58,11 @@ class Story:
         return f"trial {self.ids.index(request_id) + 1}"
 
     def of(self, number: int) -> list[str]:
-        return explain_trial(self.decisions, self.ids[number - 1], self.name, metric="loss")
+        id_ = self.ids[number - 1]
+        said = explain_trial(self.decisions, id_, self.name, metric="loss")
+        parts = [decision.parted()[id_] for decision in self.decisions if id_ in decision.trials]
+        assert explain_trial(parts, id_, self.name, metric="loss") == said, "of long decisions, parts are kept"
+        return said
 
     def whole(self) -> list[str]:
         return explain_search(self.decisions, self.name, metric="loss")
