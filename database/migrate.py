@@ -29,7 +29,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 #: How long a migration on PostgreSQL waits for a table, and how often it tries again after it gave way.
 _LOCK_S, _TRIES, _PAUSE_S = 3, 40, 1.0
 _LOCKED = "55P03"
-_SQLITE_COLUMNS = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+_SQLITE_COLUMNS = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"
 _POSTGRES_COLUMNS = (
     "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
 )

@@ -120,7 +120,9 @@ def page(
     column = chosen("sortBy", sort_by, by)
     # all of an experiment are counted when they are made
     total = None if states else experiment.trial_count
-    if sort_by in _INDEXED:
+    if sort_by == "SORT_BY_BATCHES_PROCESSED" and total is not None:
+        rows, pagination = rows_of(session, _by_batches(experiment.id, window, total), window, total=total)
+    elif sort_by in _INDEXED:
         rows, pagination = known_first(session, statement, column, Trial.id, window, total=total)
     else:
         ordered = statement.order_by(*in_order(column, descending=descending), Trial.id)
@@ -128,6 +130,25 @@ def page(
     ids = [row[0] for row in rows]
     found = fields_of(session, ids)
     return [sent(found[id_]) for id_ in ids if id_ in found], pagination
+
+
+def _by_batches(experiment_id: int, window: Window, total: int) -> Select[int]:
+    """All trials of an experiment by their batches, as far as a page needs them.
+
+    Those that ended are read from an index, in which those that train are not: they are few, and are sorted.
+    Among equals, the latest is the first of a list that begins with the most.
+    """
+    _, end = window.bounds(total)
+
+    def ordered(*keys: Any) -> list[Any]:
+        return [key.desc() if window.is_descending else key.asc() for key in keys]
+
+    of = select(Trial.id, Trial.total_batches.label("batches")).where(Trial.experiment_id == experiment_id)
+    ended = of.where(Trial.ended_batches.is_not(None)).order_by(*ordered(Trial.ended_batches, Trial.id))
+    live = of.where(Trial.ended_batches.is_(None)).order_by(*ordered(Trial.total_batches, Trial.id))
+    parts = [select(part.limit(end).subquery()) for part in (ended, live)]
+    both = union_all(*parts).subquery()
+    return select(both.c.id).order_by(*ordered(both.c.batches, both.c.id))
 
 
 #: As `wire.Trial` with these fields is sent.

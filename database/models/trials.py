@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, Computed, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from database.models.base import Base, BigId, partial_index
@@ -26,6 +26,7 @@ class Trial(Base):
         Index("ix_trials_by_state", "experiment_id", "state"),
         Index("ix_trials_by_best", "experiment_id", "searcher_metric", "id"),
         Index("ix_trials_by_latest", "experiment_id", "latest_metric", "id"),
+        Index("ix_trials_by_batches", "experiment_id", "ended_batches", "id"),
         # Of trials that were taken over when an experiment was forked, which are few: those of an experiment, and those
         # that inherit from a trial that is deleted.
         partial_index("ix_trials_taken_over", "experiment_id", where="inherits_id IS NOT NULL"),
@@ -85,6 +86,11 @@ class Trial(Base):
     delays: Mapped[list[Any]] = mapped_column(Document, default=list)  # reports that came late: see ingest/delays.py
     started_at: Mapped[datetime] = mapped_column(UtcTime, default=utc_now)
     ended_at: Mapped[datetime | None] = mapped_column(UtcTime)
+    # For its index alone. PostgreSQL writes a row anew in each index once a column of any of them changes: of a trial
+    # that trains, no report may change one.
+    ended_batches: Mapped[int | None] = mapped_column(
+        BigInteger, Computed("CASE WHEN ended_at IS NOT NULL THEN total_batches END", persisted=True)
+    )
 
 
 class Metric(Base):

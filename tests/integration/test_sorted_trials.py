@@ -37,7 +37,8 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             session.flush()
             session.execute(insert(Trial), [
                 {"experiment_id": number, "request_id": f"r{n}", "task_id": f"{number}.{n}", "seed": 0, "hparams": {},
-                 "state": "COMPLETED", "ended_at": utc_now(), "is_settled": True,
+                 "state": "ACTIVE" if n % 50 == 7 else "COMPLETED", "ended_at": None if n % 50 == 7 else utc_now(),
+                 "is_settled": n % 50 != 7, "total_batches": n * 7919 % 40,
                  "searcher_metric": None if n % 10 == 9 else n * 7919 % 1009 / 4,
                  "latest_metric": None if n % 10 == 9 else n * 104729 % 1013 / 4}
                 for n in range(count)
@@ -67,7 +68,7 @@ def test_pages_are_in_order_and_those_without_a_metric_last(database: Database, 
 
 
 @pytest.mark.parametrize("order", ["ORDER_BY_ASC", "ORDER_BY_DESC"])
-@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("sort", [*SORTS, "SORT_BY_BATCHES_PROCESSED"])
 def test_page_reads_no_more_of_very_many(database: Database, sort: str, order: str) -> None:
     """Each statement of a page is explained: none goes through all trials of the experiment."""
     with database.read() as session:
@@ -80,8 +81,41 @@ def test_page_reads_no_more_of_very_many(database: Database, sort: str, order: s
     for statement, parameters in about:
         rows, plan = counted(database, statement, parameters)
         assert "SCAN trials" not in plan, plan
-        assert "USE TEMP B-TREE FOR ORDER BY" not in plan, plan
-        assert rows <= 250, plan
+        # those that train are in no index by their batches: they are sorted, and so is what is merged with them
+        assert plan.count("USE TEMP B-TREE FOR ORDER BY") <= (0 if sort in SORTS else 2), plan
+        assert rows <= (250 if sort in SORTS else 400), plan
+
+
+@pytest.mark.parametrize("order", ["ORDER_BY_ASC", "ORDER_BY_DESC"])
+def test_pages_by_batches_have_those_that_train_in_their_place(database: Database, order: str) -> None:
+    with database.read() as session:
+        rows = session.scalars(select(Trial).where(Trial.experiment_id == 1)).all()
+        assert {row.ended_batches is None for row in rows if row.ended_at is None} == {True}
+        assert len({row.ended_at is None for row in rows}) == 2
+        known = sorted(((row.total_batches, row.id) for row in rows), reverse=order == "ORDER_BY_DESC")
+        expected = [id_ for _, id_ in known]
+        experiment = session.get_one(Experiment, 1)
+        for offset, limit in ((0, 0), (0, 7), (83, 20), (95, 10), (100, 3), (-4, 4)):
+            window = Window(offset, limit, order)
+            found, pagination = trials.page(session, experiment, (), "SORT_BY_BATCHES_PROCESSED", window)
+            start = offset % FEW if offset != FEW else FEW
+            assert [each["id"] for each in found] == expected[start : start + limit if limit else None], (offset, limit)
+            assert pagination.total == FEW
+
+
+def test_trial_that_ends_is_sorted_by_its_last_batches(database: Database) -> None:
+    with database.write() as session:
+        row = session.scalars(select(Trial).where(Trial.experiment_id == 1, Trial.ended_at.is_(None)).limit(1)).one()
+        row.total_batches, row.ended_at = 10**6, utc_now()
+    with database.write() as session:
+        row = session.get_one(Trial, row.id)
+        assert row.ended_batches == 10**6
+        row.total_batches += 1  # a report that came late
+        window = Window(0, 1, "ORDER_BY_DESC")
+        session.flush()
+        [first], _ = trials.page(session, session.get_one(Experiment, 1), (), "SORT_BY_BATCHES_PROCESSED", window)
+        assert (first["id"], first["totalBatchesProcessed"]) == (row.id, 10**6 + 1)
+        session.rollback()
 
 
 @pytest.mark.parametrize("which", ["sort", "best"])

@@ -882,6 +882,7 @@ def upgrade() -> None:
     sa.Column('delays', Document, nullable=False),
     sa.Column('started_at', UtcTime(), nullable=False),
     sa.Column('ended_at', UtcTime(), nullable=True),
+    sa.Column('ended_batches', sa.BigInteger(), sa.Computed('CASE WHEN ended_at IS NOT NULL THEN total_batches END', persisted=True), nullable=True),
     sa.ForeignKeyConstraint(['experiment_id'], ['experiments.id'], name=op.f('fk_trials_experiment_id'), ondelete='CASCADE'),
     sa.ForeignKeyConstraint(['inherits_id'], ['trials.id'], name=op.f('fk_trials_inherits_id'), ondelete='SET NULL'),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_trials')),
@@ -891,6 +892,7 @@ def upgrade() -> None:
     sqlite_autoincrement=True
     )
     with op.batch_alter_table('trials', schema=None) as batch_op:
+        batch_op.create_index('ix_trials_by_batches', ['experiment_id', 'ended_batches', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_best', ['experiment_id', 'searcher_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_latest', ['experiment_id', 'latest_metric', 'id'], unique=False)
         batch_op.create_index('ix_trials_by_state', ['experiment_id', 'state'], unique=False)
@@ -1276,6 +1278,7 @@ def downgrade() -> None:
 
     op.drop_table('campaign_launches')
     with op.batch_alter_table('trials', schema=None) as batch_op:
+        batch_op.drop_index('ix_trials_by_batches')
         batch_op.drop_index('ix_trials_by_best')
         batch_op.drop_index('ix_trials_of_experiment')
         batch_op.drop_index('ix_trials_by_state')
