@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.queries.ids import among
 from api.schemas.allocation_times import AllocationTimes, ExperimentTimes, TrialTimes
 from database.engines import in_parts
 from database.models import Allocation, AllocationContainer, Trial
@@ -27,7 +28,7 @@ def containers_of(session: Session, allocation_ids: Collection[str]) -> dict[str
     """The containers of allocations that were launched, by allocation and rank."""
     found: dict[str, dict[int, AllocationContainer]] = {id_: {} for id_ in allocation_ids}
     for some in in_parts(allocation_ids):
-        of_them = select(AllocationContainer).where(AllocationContainer.allocation_id.in_(some))
+        of_them = select(AllocationContainer).where(among(session, AllocationContainer.allocation_id, some))
         for row in session.scalars(of_them.order_by(AllocationContainer.rank)):
             found[row.allocation_id][row.rank] = row
     return found

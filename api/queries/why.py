@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.queries import experiments, trials
 from api.queries.allocations import arrived, containers_of, missing_ones
+from api.queries.ids import among
 from database import budgets, gates, log_reads
 from database.engines import in_parts
 from database.log_facts import actions_of_log_policies, describe_match
@@ -20,6 +21,7 @@ from database.models import (
     Budget,
     Checkpoint,
     Experiment,
+    Gate,
     LogPolicyMatch,
     Project,
     Task,
@@ -51,6 +53,18 @@ from workflows.scheduling.topology import Topology
 #: Open trials of an experiment that are looked at one by one.
 MOST_OPEN = 200
 _TERMINAL = [state.value for state in TrialState if state.is_terminal]
+#: What is looked at of an allocation.
+_RUN = (
+    Allocation.id, Allocation.trial_id, Allocation.run_id, Allocation.state, Allocation.slots, Allocation.placements,
+    Allocation.started_at, Allocation.ready_at, Allocation.preempt_requested_at, Allocation.preempt_reason,
+    Allocation.preempt_acked_at, Allocation.ended_at, Allocation.end_kind, Allocation.end_cause, Allocation.end_message,
+    Allocation.exit_code,
+)  # fmt: skip
+#: What is looked at of each trial: its hyperparameters, and what it reported, are most of a trial.
+_SEEN = (
+    Trial.id, Trial.state, Trial.message, Trial.restarts, Trial.next_run_at, Trial.operation_length, Trial.is_closed,
+    Trial.early_exit, Trial.ended_at,
+)  # fmt: skip
 _OPEN = [TrialState.ACTIVE.value, TrialState.PAUSED.value, *(state.value for state in FINAL_STATE)]
 
 
@@ -58,7 +72,8 @@ def of_trial(session: Session, trial_id: int, timing: Timing) -> tuple[TrialFact
     """All facts of one trial but its place in the queue, and the pools that may have it. Raises: NotFound."""
     trial = trials.find(session, trial_id)
     experiment = session.get_one(Experiment, trial.experiment_id)
-    [facts] = _facts(session, experiment, [trial], timing)
+    commanded, waiting = _commanded(session, experiment), gates.waiting(session, experiment.id)
+    [facts] = _facts(session, experiment, [trial], timing, commanded, waiting)
     if facts.runs and facts.runs[-1].ended_at is None:  # one that hangs has been silent for long
         facts.last_report_at = newest_time(session, trial_id)
         stored = select(Checkpoint.uuid).where(
@@ -75,16 +90,16 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
     """All facts of an experiment but its trials' places in the queue, and their pools. Raises: NotFound."""
     experiment = experiments.find(session, experiment_id)
     is_ours = Trial.experiment_id == experiment_id
-    counted = session.execute(select(Trial.state, func.count()).where(is_ours).group_by(Trial.state)).tuples()
-    counts = dict(counted.all())
+    counts = _counts(session, experiment)
     # by their states, whatever the order: all trials of a long search, read by their ids, would be looked at for few
-    statement = select(Trial).where(is_ours, Trial.state.in_(_OPEN)).order_by(Trial.id + 0).limit(MOST_OPEN)
+    statement = select(*_SEEN).where(is_ours, Trial.state.in_(_OPEN)).order_by(Trial.id + 0).limit(MOST_OPEN)
+    commanded, waiting = _commanded(session, experiment), gates.waiting(session, experiment_id)
     facts = ExperimentFacts(
         experiment_id=experiment_id,
         state=ExperimentState(experiment.state),
         error=experiment.error,
         ended_at=experiment.ended_at,
-        commanded=_commanded(session, experiment),
+        commanded=commanded,
         budgets=_budgets(session, experiment),
         gates=[
             GateFacts(
@@ -94,13 +109,28 @@ def of_experiment(session: Session, experiment_id: int, timing: Timing) -> tuple
                 due_at=row.due_at,
                 default=row.rule["default"],
             )
-            for row in gates.waiting(session, experiment_id)
+            for row in waiting
         ],
         ended={state: counts[state] for state in _TERMINAL if state in counts},
         open_count=sum(count for state, count in counts.items() if state not in _TERMINAL),
-        open=_facts(session, experiment, session.scalars(statement).all(), timing),
+        open=_facts(session, experiment, session.execute(statement).all(), timing, commanded, waiting),
     )
     return facts, _pools(experiment)
+
+
+def _counts(session: Session, experiment: Experiment) -> dict[str, int]:
+    """How many trials of an experiment are in each state that one is in.
+
+    Those that completed, which are most of a long search's, are what the others leave of all: nobody counts them.
+    """
+    others = [state.value for state in TrialState if state is not TrialState.COMPLETED]
+    # one by one: for all at once, PostgreSQL may look at every trial of the experiment
+    count = select(func.count()).where(Trial.experiment_id == experiment.id)
+    found = session.execute(select(*(count.where(Trial.state == state).scalar_subquery() for state in others))).one()
+    counts = {state: n for state, n in zip(others, found, strict=True) if n}
+    if (left := experiment.trial_count - sum(counts.values())) > 0:
+        counts[TrialState.COMPLETED.value] = left
+    return counts
 
 
 def _pools(experiment: Experiment) -> list[str]:
@@ -113,7 +143,7 @@ def of_task(session: Session, task: Task) -> TaskFacts:
     config = task.config or {}
     away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
     grace = timedelta(seconds=config.get("preemption_timeout") or 0)
-    rows = session.scalars(select(Allocation).where(Allocation.task_id == task.id).order_by(Allocation.run_id))
+    rows = session.execute(select(*_RUN).where(Allocation.task_id == task.id).order_by(Allocation.run_id))
     runs = [(row, _run(row, [], away, grace)) for row in rows]
     _note_places(session, runs)
     return TaskFacts(
@@ -150,22 +180,27 @@ def _limit(config: dict[str, Any], name: str) -> str:
     return limit if seconds_of(limit) else ""
 
 
-def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], timing: Timing) -> list[TrialFacts]:
+def _facts(
+    session: Session,
+    experiment: Experiment,
+    found: Sequence[Any],
+    timing: Timing,
+    commanded: Commanded | None,
+    waiting: Sequence[Gate],
+) -> list[TrialFacts]:
     ids = [trial.id for trial in found]
     runs: dict[int, list[RunFacts]] = {trial_id: [] for trial_id in ids}
     matches = _matches(session, ids)
     away = set(session.scalars(select(Agent.id).where(Agent.is_connected.is_(False))))
     grace = timedelta(seconds=experiment.config.get("preemption_timeout") or timing.preemption_timeout_s)
-    statement = select(Allocation).where(Allocation.trial_id.in_(ids)).order_by(Allocation.run_id)
-    all_runs = [(row, _run(row, matches.get(row.id, []), away, grace)) for row in session.scalars(statement)]
+    statement = select(*_RUN).where(among(session, Allocation.trial_id, ids)).order_by(Allocation.run_id)
+    all_runs = [(row, _run(row, matches.get(row.id, []), away, grace)) for row in session.execute(statement)]
     _note_places(session, all_runs)
     for row, facts in all_runs:
         runs[row.trial_id or 0].append(facts)
-    commanded = _commanded(session, experiment)
     # of an experiment that is active, trials are only paused at a gate
     is_active = experiment.state == ExperimentState.ACTIVE.value
-    open_gates = gates.waiting(session, experiment.id) if is_active else ()
-    gate = next((row.id for row in open_gates if row.what == "promotion"), None)
+    gate = next((row.id for row in waiting if is_active and row.what == "promotion"), None)
     told = [_trial(session, experiment, trial, runs[trial.id], timing, bool(matches), commanded) for trial in found]
     for each in told:
         each.gate = gate if each.state is TrialState.PAUSED else None
@@ -175,7 +210,7 @@ def _facts(session: Session, experiment: Experiment, found: Sequence[Trial], tim
 def _trial(
     session: Session,
     experiment: Experiment,
-    trial: Trial,
+    trial: Any,
     runs: list[RunFacts],
     timing: Timing,
     has_matches: bool,
@@ -209,7 +244,7 @@ def _silent_for(config: dict[str, Any]) -> str:
     return next((str(each["silent_for"]) for each in policies if each.get("silent_for")), "")
 
 
-def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) -> RunFacts:
+def _run(row: Any, matches: list[str], away: set[str], grace: timedelta) -> RunFacts:
     agents: list[str] = [place["agent_id"] for place in row.placements]
     asked = row.preempt_requested_at
     return RunFacts(
@@ -235,7 +270,7 @@ def _run(row: Allocation, matches: list[str], away: set[str], grace: timedelta) 
     )
 
 
-def _note_places(session: Session, runs: Sequence[tuple[Allocation, RunFacts]]) -> None:
+def _note_places(session: Session, runs: Sequence[tuple[Any, RunFacts]]) -> None:
     """Of open allocations: where their containers run, which of them have not come, and what they wait for."""
     held = [(row, facts) for row, facts in runs if row.ended_at is None]
     containers = containers_of(session, [row.id for row, _ in held])
@@ -249,14 +284,14 @@ def _note_places(session: Session, runs: Sequence[tuple[Allocation, RunFacts]]) 
         facts.waits_for = next((each.waits_for for each in launched.values() if each.waits_for), "")
         if len(row.placements) > 1 and (ranks := arrived(launched)):
             facts.missing = missing_ones(row.placements, ranks)
-        only = row.placements[0] if len(row.placements) == 1 else {}
+        only: dict[str, Any] = row.placements[0] if len(row.placements) == 1 else {}
         if topology := topologies.get(only.get("agent_id", "")):  # what joins its GPUs, if their host says so
             facts.joined_by = Topology.model_validate(topology).joined_by(only["slot_ids"])
 
 
 def _matches(session: Session, trial_ids: Sequence[int]) -> dict[str, list[str]]:
     """What log policies found, in words, by allocation."""
-    statement = select(LogPolicyMatch).where(LogPolicyMatch.trial_id.in_(trial_ids))
+    statement = select(LogPolicyMatch).where(among(session, LogPolicyMatch.trial_id, trial_ids))
     found: dict[str, list[str]] = {}
     for match in session.scalars(statement.order_by(LogPolicyMatch.matched_at, LogPolicyMatch.policy)):
         found.setdefault(match.allocation_id, []).append(describe_match(match))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import orjson
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -20,7 +21,7 @@ from database.types import utc_now
 from workflows import names
 from workflows.lifecycle.explain import Phase, explain_experiment, explain_trial, phase
 from workflows.lifecycle.explain_task import explain_task, waits_for_slots
-from workflows.lifecycle.facts import ExperimentFacts, QueueFacts, TaskFacts, TrialFacts
+from workflows.lifecycle.facts import ExperimentFacts, Facts, QueueFacts, TaskFacts, TrialFacts
 from workflows.scheduling.explain import stand
 from workflows.scheduling.pool import Pool
 
@@ -38,7 +39,7 @@ async def why_trial(trial_id: TrialId, parts: PartsDep, user: UserDep) -> Respon
 
     facts, pools = await run_in_threadpool(gather)
     await _ask_pools(parts, pools, [facts])
-    return answer({"sentences": explain_trial(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)})
+    return _told(explain_trial(facts, utc_now()), facts)
 
 
 @router.get("/api/v1/undeterred/experiments/{experiment_id}/why")
@@ -52,9 +53,7 @@ async def why_experiment(experiment_id: ExperimentId, parts: PartsDep, user: Use
 
     facts, pools = await run_in_threadpool(gather)
     await _ask_pools(parts, pools, facts.open)
-    return answer(
-        {"sentences": explain_experiment(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)}
-    )
+    return _told(explain_experiment(facts, utc_now()), facts)
 
 
 @router.get("/api/v1/undeterred/tasks/{task_id}/why")
@@ -73,7 +72,11 @@ async def why_task(task_id: TaskId, parts: PartsDep, user: UserDep) -> Response:
         return await why_trial(facts, parts, user)
     if waits_for_slots(facts):
         await _ask(parts, pool, {names.task_workflow(task_id): facts})
-    return answer({"sentences": explain_task(facts, utc_now()), "facts": facts.model_dump(mode="json", by_alias=True)})
+    return _told(explain_task(facts, utc_now()), facts)
+
+
+def _told(sentences: list[str], facts: Facts) -> Response:
+    return answer({"sentences": sentences, "facts": orjson.Fragment(facts.model_dump_json(by_alias=True))})
 
 
 async def _ask_pools(parts: Parts, pools: Sequence[str], trials: Sequence[TrialFacts]) -> None:
