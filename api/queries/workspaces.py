@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from api.auth.authentication import UserPrincipal
 from api.auth.authorization import Role, readable_workspaces, role_in, usable_pools
 from api.errors import NotFound
+from api.queries.ids import among
 from api.queries.paging import Window, chosen, rows_of
 from api.schemas import workspaces as wire
 from api.schemas.base import Pagination
@@ -227,15 +228,16 @@ def _numbers(session: Session, ids: Collection[int]) -> dict[int, _Numbers]:
     found = {id_: _Numbers() for id_ in ids}
     for some in in_parts(found):
         sums = select(Experiment.project_id, func.count(), func.sum(Experiment.trial_count))
-        counted = sums.where(Experiment.project_id.in_(some)).group_by(Experiment.project_id)
+        counted = sums.where(among(session, Experiment.project_id, some)).group_by(Experiment.project_id)
         for id_, experiments, runs in session.execute(counted).tuples():
             found[id_].experiments, found[id_].runs = experiments, runs
         # by their state, of which few are, whatever the project
-        is_active = Experiment.state == "ACTIVE", (Experiment.project_id + 0).in_(some)
+        is_active = Experiment.state == "ACTIVE", among(session, Experiment.project_id + 0, some)
         active = select(Experiment.project_id, func.count()).where(*is_active).group_by(Experiment.project_id)
         for id_, count in session.execute(active).tuples():
             found[id_].active = count
-        for id_, at in session.execute(select(Project.id, _LAST_START).where(Project.id.in_(some))).tuples():
+        of_these = among(session, Project.id, some)
+        for id_, at in session.execute(select(Project.id, _LAST_START).where(of_these)).tuples():
             found[id_].last_start = at
     return found
 

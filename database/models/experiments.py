@@ -19,9 +19,7 @@ class Experiment(Base):
     __tablename__ = "experiments"
     __table_args__ = (
         # What counts over a project reads this index alone: its experiments and their trials.
-        Index(
-            "ix_experiments_of_project", "project_id", "is_archived", "owner_id", "started_at", "trial_count", "state"
-        ),
+        Index("ix_experiments_of_project", "project_id", "is_archived", "owner_id", "trial_count", "state"),
         # What looks for a part of a name reads this in place of whole rows, between whose columns configurations lie.
         # PostgreSQL keeps such values elsewhere, and its indexes hold no long ones.
         sqlite_index("ix_experiments_by_name", "project_id", "name"),

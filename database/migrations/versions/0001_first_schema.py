@@ -643,7 +643,7 @@ def upgrade() -> None:
         batch_op.create_index('ix_experiments_in_project', ['project_id', 'id'], unique=False)
         batch_op.create_index('ix_experiments_latest', ['project_id', 'started_at', 'id'], unique=False)
         batch_op.create_index('ix_experiments_of_parent', ['parent_id'], unique=False, sqlite_where=sa.text('parent_id IS NOT NULL'), postgresql_where=sa.text('parent_id IS NOT NULL'))
-        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'started_at', 'trial_count', 'state'], unique=False)
+        batch_op.create_index('ix_experiments_of_project', ['project_id', 'is_archived', 'owner_id', 'trial_count', 'state'], unique=False)
         batch_op.create_index(batch_op.f('ix_experiments_owner_id'), ['owner_id'], unique=False)
         batch_op.create_index('ix_experiments_starting', ['source_checkpoint'], unique=False, sqlite_where=sa.text('source_checkpoint IS NOT NULL'), postgresql_where=sa.text('source_checkpoint IS NOT NULL'))
         batch_op.create_index(batch_op.f('ix_experiments_state'), ['state'], unique=False)
