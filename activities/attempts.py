@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows.messages import ErrorType
@@ -23,6 +23,11 @@ from workflows.messages import ErrorType
 log = structlog.get_logger()
 
 _AT_ONCE = 16
+
+
+def detached(message: str) -> ApplicationError:
+    """That an attempt ends, and its container goes on: another attempt follows it. No failure for logs and metrics."""
+    return ApplicationError(message, type=ErrorType.DETACHED, category=ApplicationErrorCategory.BENIGN)
 
 
 class Attempts:
@@ -58,7 +63,7 @@ class Attempts:
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def end(file: Path) -> None:
-            error = ApplicationError("the agent was killed, the container stays", type=ErrorType.DETACHED)
+            error = detached("the agent was killed, the container stays")
             async with turns:
                 try:
                     await client.get_async_activity_handle(task_token=file.read_bytes()).fail(error)

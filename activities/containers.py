@@ -10,9 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
-from activities.attempts import Attempts
+from activities.attempts import Attempts, detached
 from activities.launchers.base import (
     RUNS_IN,
     SLOTS,
@@ -24,7 +23,7 @@ from activities.launchers.base import (
     Place,
 )
 from workflows.lifecycle.allocation import AllocationState, ContainerResult
-from workflows.messages import ContainerEnd, ContainerRef, ErrorType, KillContainer, Presence, RunContainer
+from workflows.messages import ContainerEnd, ContainerRef, KillContainer, Presence, RunContainer
 
 log = structlog.get_logger()
 
@@ -186,7 +185,7 @@ class Containers:
             return ContainerEnd(result=result, ended_at=datetime.now(UTC))
         except asyncio.CancelledError:
             # whatever the reason - a deploy, a heartbeat that came too late - it is not this activity that decides
-            raise ApplicationError("the worker leaves, the container stays", type=ErrorType.DETACHED) from None
+            raise detached("the worker leaves, the container stays") from None
         is_drained = await self._drain.drained(order.container_id, timeout_s=min(5.0, beat * 3))
         labels: Mapping[str, str] = await self._labels(order) if exit_.code else {}
         if exit_.cause is ExitCause.EXITED and exit_.code and (problem := await self._device_problem(labels)):
@@ -206,7 +205,7 @@ class Containers:
                 while not await self._drain.drained(ref.container_id, timeout_s=beat):
                     activity.heartbeat()
         except asyncio.CancelledError:
-            raise ApplicationError("the worker leaves", type=ErrorType.DETACHED) from None
+            raise detached("the worker leaves") from None
         return True
 
     @activity.defn

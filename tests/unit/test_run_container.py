@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.testing import ActivityEnvironment
 
 from activities.attempts import Attempts
@@ -285,6 +285,7 @@ async def test_container_stays_when_the_worker_leaves(slow: str) -> None:
     with pytest.raises(ApplicationError) as caught:
         await running
     assert caught.value.type == "Detached"
+    assert caught.value.category == ApplicationErrorCategory.BENIGN, "an agent that leaves logs no stack traces"
 
 
 @pytest.mark.parametrize("kill_comes", ["while it starts", "first"])
