@@ -270,7 +270,9 @@ def _note_progress(parts: Parts, reporter: Reporter, value: float, is_fraction: 
         outbox.post(
             session, names.experiment_workflow(trial.experiment_id), "progress_reported", report.model_dump(mode="json")
         )
-    parts.dispatcher.poke()
+        decides_by_it = experiment.searcher_name == "custom"
+    if decides_by_it:
+        parts.dispatcher.poke()  # others only show it: it goes with what is sent next, or within a second
 
 
 @router.post("/api/v1/trials/{trial_id}/early_exit")

@@ -609,6 +609,18 @@ async def test_progress_is_a_fraction_when_told_in_units_or_as_one(
     ]
 
 
+@pytest.mark.parametrize(("searcher", "hurries"), [(ASHA, False), ({"name": "custom", "metric": "loss"}, True)])
+async def test_progress_waits_for_other_messages_where_nothing_is_decided_by_it(
+    api: Served, monkeypatch: pytest.MonkeyPatch, searcher: dict[str, Any], hurries: bool
+) -> None:
+    run = await api.trial(api.user(), searcher=searcher)
+    pokes: list[bool] = []
+    monkeypatch.setattr(api.parts.dispatcher, "poke", lambda: pokes.append(True))
+    await run.container.post(f"/api/v1/trials/{run.trial_id}/progress", 0.5)
+    assert len(api.posted(f"experiment-{run.experiment_id}", "progress_reported")) == 1
+    assert bool(pokes) is hurries
+
+
 @pytest.mark.parametrize(
     "sent", [-1, "x", [], {}, {"progress": None}, {"progress": -0.1}, None, "NaN", "Nan", "Infinity", True]
 )
