@@ -18,6 +18,7 @@ from bench.measure import Figure, p95
 from tests.kit.embedded import PARTS, Embedded
 from tests.kit.scripts import TRAIN
 
+_IDLE_S = 30
 _EMPTY = 'print("runs", flush=True)\n'
 _STAMP = "import time\nprint('began at', time.time(), flush=True)\n"
 
@@ -28,14 +29,15 @@ def figures(launcher: str = "process") -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         cluster = Embedded(Path(folder), launcher=launcher)
         try:
-            starts = [cluster.up()]
-            for _ in range(2):
+            first, again = cluster.up(), list[float]()
+            for _ in range(5):
                 cluster.run("down")
-                starts.append(cluster.up())
+                again.append(cluster.up())
             if launcher == "process":
-                yield Figure("det up until ready (first, then again)", starts, "s", 2)
+                yield Figure("det up until ready, the first time", [first], "s", 2)
+                yield Figure("det up until ready, again", again, "s", 1.5)
                 time.sleep(5)  # until what came with the start is done
-                yield Figure("memory of an idle cluster, all processes", [sum(memory_of(cluster).values())], "MiB", 400)
+                yield from _idle(cluster)
                 yield _create(cluster)
             yield from _first_line(cluster, where)
             yield trials(cluster, where)
@@ -44,6 +46,20 @@ def figures(launcher: str = "process") -> Iterator[Figure]:
                 yield from _recovery(cluster)
         finally:
             cluster.run("down")
+
+
+def _idle(cluster: Embedded) -> Iterator[Figure]:
+    """What a cluster costs that nobody uses."""
+    processes = [psutil.Process(cluster.pid(part)) for part in PARTS]
+
+    def used() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = used()
+    time.sleep(_IDLE_S)
+    share = (used() - before) / _IDLE_S
+    yield Figure("processor time of an idle cluster, of one core", [share * 100], "%", 2)
+    yield Figure("memory of an idle cluster, all processes", [sum(memory_of(cluster).values())], "MiB", 400)
 
 
 def _client(cluster: Embedded):

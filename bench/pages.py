@@ -95,6 +95,9 @@ def _together(url: str, filled: Filled) -> int:
         session.execute(of_names.values(summary={"training": names}))
     if not database.is_sqlite:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            # Every row of it was written anew just now, which leaves the table twice as large as rows that change in
+            # the course of years do.
+            connection.execute(text("VACUUM FULL experiments"))
             connection.execute(text("VACUUM ANALYZE"))
     database.close()
     return 1
