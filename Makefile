@@ -25,9 +25,9 @@ environments: $(COMPAT:=/.installed) $(TORCH)/.installed
 programs: install-dev
 	@$(VENV)/bin/python -m tests.prepare
 
-# Two at a time, as tests/streams.py parts them; the slowest twenty are named at the end.
+# Two at a time, and light ones beside them, as tests/streams.py parts them; the slowest twenty are named at the end.
 test: install-dev environments programs
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal --ignore tests/gpu
+	@$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder --durations 20 --durations-min 1 -m 'not long' --ignore tests/temporal --ignore tests/gpu
 
 # The Helm chart, units of systemd, Compose, Terraform, images and Prometheus' rules. Helm, promtool and OpenTofu are compiled the first time.
 test-deploy: install-dev

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Collection
 from typing import Any
@@ -37,6 +38,18 @@ _ORDER = (
     *("shared", "tests/chaos/", "tests/e2e/", "tests/web/", "tests/docs/", "tests/integration/test_", "harness/"),
     "tests/integration/api/",
 )
+
+#: From here on in that order, streams are light: they start little, wait for nothing, and no time is measured in them.
+_LIGHT = _ORDER.index("tests/integration/api/")
+
+#: The third of three processes runs light streams alone and gives way to the others: it has what they leave of the
+#: processors while they wait for servers and clocks.
+_FILLER, _MANY = "gw2", 3
+#: Seconds before the time for tests is over from which on light streams go first, as they are not left out.
+_LIGHT_S = 25 * 60
+#: When the time for tests is over, in seconds since 1970: those that come last are left out from then on. CI has such a
+#: time, so that a slow machine still tells of all others; `make test` by hand has none.
+UNTIL = float(os.environ.get("UNDETERRED_TESTS_UNTIL") or "inf")
 
 ENGINES = ("sqlite", "postgres")
 
@@ -138,7 +151,7 @@ def engine_for(name: str) -> str:
 
 
 def late_of(nodeids: Collection[str]) -> set[str]:
-    """Those of a run's tests that come last, and are left out where the time for tests is over (`conftest.UNTIL`).
+    """Those of a run's tests that come last, and are left out where the time for tests is over (`UNTIL`).
 
     They are of two kinds: what is named here, and a file's tests on its second engine. By files, as those of one share
     what is slow to start.
@@ -173,6 +186,16 @@ def turn_of(nodeid: str) -> int:
     return next((turn for turn, begin in enumerate(_ORDER) if stream.startswith(begin)), len(_ORDER))
 
 
+def is_filler(process: str, processes: int) -> bool:
+    """Whether a process, by the name that xdist gives it, is the one for light streams. Of two, a third replaces one."""
+    return processes >= _MANY and process == _FILLER
+
+
+def is_light(nodeid: str) -> bool:
+    """Whether the process for light streams may run a test."""
+    return turn_of(nodeid) >= _LIGHT and not nodeid.startswith(LATE)
+
+
 class Streams(LoadScopeScheduling):
     """Gives a process one stream after the other. What some of them need is compiled from when they are known."""
 
@@ -190,6 +213,29 @@ class Streams(LoadScopeScheduling):
             )
             self.config.add_cleanup(lambda: _end(compiler))
 
+    def _reschedule(self, node: WorkerController) -> None:
+        if self._is_filler(node) and not node.shutting_down and self._next_light() is None:
+            node.shutdown()  # it ends what it has
+        else:
+            super()._reschedule(node)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Hand out the first stream, but light ones, which the third process has, last."""
+        light = self._next_light()
+        heavy = next((name for name, tests in self.workqueue.items() if not _are_light(tests)), None)
+        goes_light = self._is_filler(node) or time.time() > UNTIL - _LIGHT_S
+        for name in (light, heavy) if goes_light else (heavy, light):
+            if name is not None:
+                self.workqueue.move_to_end(name, last=False)
+                break
+        super()._assign_work_unit(node)
+
+    def _is_filler(self, node: WorkerController) -> bool:
+        return is_filler(node.gateway.id, self.numnodes)
+
+    def _next_light(self) -> str | None:
+        return next((name for name, tests in self.workqueue.items() if _are_light(tests)), None)
+
     def remove_node(self, node: WorkerController) -> str | None:
         """Reassign the unfinished streams of a worker that crashed, and return the test that it crashed in.
 
@@ -205,6 +251,10 @@ class Streams(LoadScopeScheduling):
         if self._late is None:
             self._late = late_of(next(iter(self.registered_collections.values())))
         return stream_of(nodeid) + (" late" if nodeid in self._late else "")
+
+
+def _are_light(tests: Collection[str]) -> bool:
+    return all(map(is_light, tests))
 
 
 def _end(compiler: subprocess.Popen[bytes]) -> None:

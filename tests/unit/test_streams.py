@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,40 @@ def test_run_ends_when_a_process_dies(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"^1 failed, 36 passed", done.stdout, re.MULTILINE), "what was left is run by another, and once"
+
+
+_SAYS_WHERE = """
+import os, pathlib, time, pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(number):
+    time.sleep(0.05)
+    with open("ran", "a") as file:
+        file.write(f"{pathlib.Path(__file__).parent.name} {os.environ['PYTEST_XDIST_WORKER']} {os.nice(0)}\\n")
+"""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_third_process_runs_what_is_light_and_gives_way(tmp_path: Path, is_late: bool) -> None:
+    for kind in ("e2e", "unit"):
+        (tmp_path / "tests" / kind).mkdir(parents=True)
+        for n in range(6):
+            (tmp_path / "tests" / kind / f"test_{kind}_{n}.py").write_text(_SAYS_WHERE)
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_collection_finish\n")
+    words = ["-q", "-n3", "--no-loadscope-reorder", "-p", "tests.streams", "-c", os.devnull, f"--rootdir={tmp_path}"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    until = {"UNDETERRED_TESTS_UNTIL": str(time.time() + 600)} if is_late else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, tmp_path], capture_output=True, text=True, cwd=tmp_path,
+        env={**own, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'harness'}", **until}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    assert len(ran) == 36
+    by = {process: [(kind, nice) for kind, of, nice in ran if of == process] for process in ("gw0", "gw1", "gw2")}
+    assert set(by["gw2"]) == {("unit", str(os.nice(0) + 10))}
+    assert {nice for process in ("gw0", "gw1") for _, nice in by[process]} == {str(os.nice(0))}
+    assert by["gw0"][0][0] == ("unit" if is_late else "e2e"), "while there is time, what takes long begins first"
 
 
 _HARNESS = "harness/tests/test_notebook.py"
