@@ -78,7 +78,7 @@ def pytest_collection_finish() -> None:
     """Only now: all processes wait until each has found the tests."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if is_filler(os.environ.get("PYTEST_XDIST_WORKER", ""), processes):
-        os.nice(10)
+        os.nice(5)
 
 
 def _is_left_out(item: pytest.Item) -> bool:

@@ -40,7 +40,7 @@ _ORDER = (
 )
 
 #: From here on in that order, streams are light: they start little, wait for nothing, and no time is measured in them.
-_LIGHT = _ORDER.index("tests/integration/api/")
+_LIGHT = _ORDER.index("harness/")
 
 #: The third of three processes runs light streams alone and gives way to the others: it has what they leave of the
 #: processors while they wait for servers and clocks.

@@ -304,7 +304,8 @@ async def test_no_name_is_suggested_when_something_else_is_missing(det: Det, adm
 
 
 def copy_of(session: Session, table: Any, id_: int, **changes: Any) -> None:
-    row = session.execute(select(table.__table__).where(table.id == id_)).mappings().one()
+    columns = [column for column in table.__table__.columns if column.computed is None]
+    row = session.execute(select(*columns).where(table.id == id_)).mappings().one()
     session.execute(insert(table.__table__).values({**row, **changes}))
 
 

@@ -35,7 +35,6 @@ _READ_MORE = {
     "/api/v1/undeterred/cluster/slots-over-time": "sums over all of the time that is asked for",
     "/api/v1/undeterred/experiments/{experiment_id}/hyperparameters": "is about all trials",
     "/api/v1/undeterred/experiments/{experiment_id}/importance": "is about all trials",
-    "/api/v1/undeterred/experiments/{experiment_id}/why": "counts its trials by state",
     "/api/v1/workspaces": "counts their experiments",
     "/api/v1/workspaces/{workspace_id}": "counts its experiments",
     "/api/v1/workspaces/{workspace_id}/projects": "counts their experiments",
