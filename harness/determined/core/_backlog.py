@@ -177,7 +177,8 @@ class Backlog:
         head = self._line[0]
         if isinstance(head, Stored):
             try:
-                kind, bodies = self._spool.read(BATCH_LIMIT, BATCH_BYTES)
+                # not what follows on disk: before it may come what stays in memory, such as progress
+                kind, bodies = self._spool.read(min(BATCH_LIMIT, head.count), BATCH_BYTES)
                 if not bodies:
                     raise OSError(f"{self._spool.path} ends too early: another process has changed it")
             except OSError:
