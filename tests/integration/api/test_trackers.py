@@ -98,10 +98,10 @@ async def test_runs_come_with_all_that_is_known_and_once(
         broken = trials["broken"]
         assert broken["state"] == "STATE_ERROR"
         assert await values(user, broken["id"], "training", "loss") == ["NaN"]
-    before = await state(api)
+    before = await state(api, user)
     [again] = await brought_by(api, user, read(kind, request, tmp_path), kind)
     assert (again.experiment_id, again.written, again.unchanged) == (brought.experiment_id, [], 2)
-    assert await state(api) == before
+    assert await state(api, user) == before
 
 
 async def test_run_that_went_on_replaces_what_came_before(api: Served) -> None:
@@ -254,9 +254,17 @@ async def values(user: Caller, trial_id: int, group: str, name: str) -> list[Any
     return [each[name] for each in found if name in each]
 
 
-async def state(api: Served) -> list[Any]:
-    """All that an import could change."""
+async def state(api: Served, user: Caller) -> list[Any]:
+    """All that an import of a user could change; other tests' experiments may be erased meanwhile."""
+    mine = select(Trial.id).join(Experiment, Experiment.id == Trial.experiment_id)
+    mine = mine.where(Experiment.owner_id == user.user_id)
     with api.database.read() as session:
-        trials = session.execute(select(Trial.id, Trial.run_id, Trial.state, Trial.started_at, Trial.ended_at)).all()
-        counts = [session.scalar(select(func.count()).select_from(table)) for table in (Experiment, Metric, Task)]
+        columns = Trial.id, Trial.run_id, Trial.state, Trial.started_at, Trial.ended_at
+        trials = session.execute(select(*columns).where(Trial.id.in_(mine)).order_by(Trial.id)).all()
+        whose = (
+            (Experiment, Experiment.owner_id == user.user_id), (Metric, Metric.trial_id.in_(mine)),
+            (Task, Task.trial_id.in_(mine)),
+        )  # fmt: skip
+        counts = [session.scalar(select(func.count()).select_from(table).where(where)) for table, where in whose]
+    assert all(counts)
     return [*map(tuple, trials), *counts]
