@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -10,13 +11,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import connect
 
-from determined.exec import _terminals
+from determined.exec import _terminals, terminal
 from determined.exec._scrollback import Scrollback
 from tests.kit.servers import free_port
 from tests.kit.windows import Window, closed
@@ -351,3 +353,30 @@ def test_scrollback_keeps_the_newest() -> None:
         b"c",
         b"",
     )
+
+
+def test_a_window_that_is_woken_as_it_closes_is_closed() -> None:
+    """Else the server sends on to a window that is gone, and waits for that before it tells the window why."""
+
+    async def run() -> None:
+        window = cast("Any", SimpleNamespace(wake=asyncio.Event()))
+        waiting = asyncio.create_task(terminal._woken(window))
+        await asyncio.sleep(0.01)
+        window.wake.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(run())
+
+
+def test_a_window_is_woken_or_has_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_BEAT_S", 0.01)
+
+    async def run() -> None:
+        window = cast("Any", SimpleNamespace(wake=asyncio.Event()))
+        assert not await terminal._woken(window)
+        window.wake.set()
+        assert await terminal._woken(window)
+
+    asyncio.run(run())

@@ -151,11 +151,13 @@ async def _send(connection: ServerConnection, window: Window) -> None:
 
 
 async def _woken(window: Window) -> bool:
+    # not `wait_for`: before Python 3.12 it loses a cancellation that comes in the moment in which the window is woken
+    waking = asyncio.ensure_future(window.wake.wait())
     try:
-        await asyncio.wait_for(window.wake.wait(), _BEAT_S)
-    except asyncio.TimeoutError:
-        return False
-    return True
+        await asyncio.wait([waking], timeout=_BEAT_S)
+    finally:
+        waking.cancel()
+    return waking.done()
 
 
 async def _receive(connection: ServerConnection, window: Window) -> None:
