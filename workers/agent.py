@@ -372,7 +372,8 @@ async def _greet(api: ApiClient, stop: asyncio.Event) -> bool:
         except httpx.HTTPError as error:
             log.info("the API does not answer yet", error=str(error))
         try:
-            await asyncio.wait_for(stop.wait(), pause)
+            async with asyncio.timeout(pause):
+                await stop.wait()
         except TimeoutError:
             pause = min(5.0, pause * 1.2)
     return False

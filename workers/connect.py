@@ -77,7 +77,8 @@ async def connect(connection: Connection, stop: asyncio.Event) -> Client | None:
         except (RuntimeError, RPCError) as error:
             log.info("Temporal does not answer yet", address=connection.address, error=_reason(error))
         try:
-            await asyncio.wait_for(stop.wait(), pause)
+            async with asyncio.timeout(pause):
+                await stop.wait()
         except TimeoutError:
             pause = min(2.0, pause * 1.1)  # a tenth of what it took so far: a start is not held up by this
     return None

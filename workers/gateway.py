@@ -78,7 +78,8 @@ async def _secret(database: Database, stop: asyncio.Event) -> str | None:
         except (DBAPIError, NoResultFound) as error:
             log.info("the cluster's records are not there yet", error=str(error).splitlines()[0])
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 0.5)
+            async with asyncio.timeout(0.5):
+                await stop.wait()
     return None
 
 

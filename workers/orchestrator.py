@@ -120,7 +120,8 @@ async def _schema_is_current(database: Database, stop: asyncio.Event) -> None:
     try:
         while not await asyncio.to_thread(is_current, database):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), 0.1)
+                async with asyncio.timeout(0.1):
+                    await stop.wait()
                 return
     except OtherSchema as error:
         raise GivenUp(str(error)) from None

@@ -96,7 +96,8 @@ async def take_over(client: Client, build: str, stop: asyncio.Event) -> None:
                 raise
             log.debug("can't take over yet", reason=error.message)
         try:
-            await asyncio.wait_for(stop.wait(), pause)
+            async with asyncio.timeout(pause):
+                await stop.wait()
         except TimeoutError:
             pause = min(1.0, pause * 1.5)
 

@@ -337,7 +337,8 @@ async def _process_ended(pid: int, ticks: int, timeout_s: float) -> bool:
             return True
         loop.add_reader(fd, ended.set)
         try:
-            await asyncio.wait_for(ended.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await ended.wait()
         except TimeoutError:
             return False
         finally:

@@ -139,7 +139,8 @@ class Hub:
             if left <= 0:
                 raise Unreachable(why)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(left, _LOOK_S))
+                async with asyncio.timeout(min(left, _LOOK_S)):
+                    await self._changed.wait()
             await self._peers.look()
 
     async def serve_peer(self, message: Message, receive: Receive) -> None:

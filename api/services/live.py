@@ -120,7 +120,8 @@ class Live:
             sent = time.monotonic()
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(page.has_news.wait(), _AT_LEAST_EVERY_S)
+                    async with asyncio.timeout(_AT_LEAST_EVERY_S):
+                        await page.has_news.wait()
                 for text in page.topics.keys() & set(await hidden()):
                     page.drop(text)
                     yield "gone", {"topic": text}

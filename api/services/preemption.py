@@ -34,7 +34,8 @@ class PreemptionWatch:
                 return True
             if timeout_s <= 0:
                 return False
-            await asyncio.wait_for(event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
         except TimeoutError:
             return False
         finally:

@@ -60,7 +60,8 @@ class Mirror:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"watch of {self._path}")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_complete.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._is_complete.wait()
         return self._is_complete.is_set()
 
     def next_change(self, key: Hashable) -> asyncio.Future[None]:

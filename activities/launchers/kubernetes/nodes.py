@@ -154,7 +154,8 @@ class Nodes:
                 log.warning("could not have a gang placed", error=str(error))
                 await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await self._moved.wait()
             await asyncio.sleep(_SETTLE_S)
 
     async def _open(self, pod: Json) -> None:
