@@ -39,7 +39,7 @@ _ORDER = (
     "tests/integration/api/",
 )
 
-#: From here on in that order, streams are light: they start little, wait for nothing, and no time is measured in them.
+#: From here on in that order, streams are light: no cluster runs in them, and no time is measured.
 _LIGHT = _ORDER.index("harness/")
 
 #: The third of three processes runs light streams alone and gives way to the others: it has what they leave of the
