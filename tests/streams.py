@@ -214,27 +214,23 @@ class Streams(LoadScopeScheduling):
             self.config.add_cleanup(lambda: _end(compiler))
 
     def _reschedule(self, node: WorkerController) -> None:
-        if self._is_filler(node) and not node.shutting_down and self._next_light() is None:
+        if self._is_filler(node) and not node.shutting_down and self._next(light=True) is None:
             node.shutdown()  # it ends what it has
         else:
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Hand out the first stream, but light ones, which the third process has, last."""
-        light = self._next_light()
-        heavy = next((name for name, tests in self.workqueue.items() if not _are_light(tests)), None)
-        goes_light = self._is_filler(node) or time.time() > UNTIL - _LIGHT_S
-        for name in (light, heavy) if goes_light else (heavy, light):
-            if name is not None:
-                self.workqueue.move_to_end(name, last=False)
-                break
+        name = self._next(light=self._is_filler(node) or time.time() > UNTIL - _LIGHT_S)
+        if name is not None:  # else all that is left is of the other kind
+            self.workqueue.move_to_end(name, last=False)
         super()._assign_work_unit(node)
 
     def _is_filler(self, node: WorkerController) -> bool:
         return is_filler(node.gateway.id, self.numnodes)
 
-    def _next_light(self) -> str | None:
-        return next((name for name, tests in self.workqueue.items() if _are_light(tests)), None)
+    def _next(self, *, light: bool) -> str | None:
+        return next((name for name, tests in self.workqueue.items() if all(map(is_light, tests)) is light), None)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Reassign the unfinished streams of a worker that crashed, and return the test that it crashed in.
@@ -251,10 +247,6 @@ class Streams(LoadScopeScheduling):
         if self._late is None:
             self._late = late_of(next(iter(self.registered_collections.values())))
         return stream_of(nodeid) + (" late" if nodeid in self._late else "")
-
-
-def _are_light(tests: Collection[str]) -> bool:
-    return all(map(is_light, tests))
 
 
 def _end(compiler: subprocess.Popen[bytes]) -> None:
