@@ -7,8 +7,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from sqlalchemy import delete, literal, select, update
 from sqlalchemy import insert as plain_insert
-from sqlalchemy import literal, select, update
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
@@ -52,6 +52,12 @@ def record_dated(session: Session, decisions: Mapping[int, Sequence[tuple[dateti
     for table, values in ((SearchDecision, rows), (DecidedTrial, about)):
         if values:
             session.execute(insert(session, table).on_conflict_do_nothing(), values)
+
+
+def forget_decisions(session: Session, experiment_id: int, after: int = 0) -> None:
+    """Take back what a search decided after a decision, by number; 0: all of it."""
+    for table in (SearchDecision, DecidedTrial):
+        session.execute(delete(table).where(table.experiment_id == experiment_id, table.number > after))
 
 
 def create_first_trials(session: Session, trials: Mapping[int, Sequence[NewTrial]]) -> dict[int, CreatedTrials]:

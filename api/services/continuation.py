@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from api.auth.authentication import UserPrincipal
@@ -17,9 +17,10 @@ from api.services.idempotency import Once
 from api.services.jobs import claim_of
 from api.services.pools import check_pool
 from api.temporal import outbox
-from database.models import DecidedTrial, Experiment, Project, SearchDecision, Trial
+from database.models import Experiment, Project, SearchDecision, Trial
 from database.session import Database
 from database.tasks import give_further_tasks
+from database.trials import forget_decisions
 from database.types import utc_now
 from workflows import names
 from workflows.config import ConfigError, ExperimentConfig, merge_configs, parse_experiment_config
@@ -190,8 +191,7 @@ def _take_back(session: Session, row: Experiment, past: Past, same: int) -> None
     """The end of the experiment, and the decisions that are derived again; trials follow when they are started."""
     row.state, row.error, row.ended_at, row.progress = ExperimentState.ACTIVE.value, "", None, 0.0
     row.continuations += 1
-    for table in (SearchDecision, DecidedTrial):
-        session.execute(delete(table).where(table.experiment_id == row.id, table.number > same))
+    forget_decisions(session, row.id, after=same)
     again = select(Trial.id).where(Trial.experiment_id == row.id, Trial.request_id.in_(past.again))
     trial_ids = session.scalars(again).all()
     session.execute(update(Trial).where(Trial.id.in_(trial_ids)).values(early_exit=None, factors=None))

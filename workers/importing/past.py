@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from database.models import DecidedTrial, Experiment, Import, ImportTable, Metric, SearchDecision, Trial
-from database.trials import record_dated
+from database.models import Experiment, Import, ImportTable, Metric, Trial
+from database.trials import forget_decisions, record_dated
 from workers.importing.rows import digest
 from workers.importing.searches import NotTheSame, PastTrial, PastValidation, rebuilt
 from workers.importing.source import Source
@@ -79,6 +79,5 @@ def _rebuild(session: Session, experiment: Experiment, trials: Sequence[Trial]) 
     )
     validations = [PastValidation(name, at, steps or 0, metrics) for name, at, steps, metrics in rows.tuples()]
     decisions = rebuilt(config, experiment.started_at, past, validations)
-    for table in (SearchDecision, DecidedTrial):
-        session.execute(delete(table).where(table.experiment_id == experiment.id))
+    forget_decisions(session, experiment.id)
     record_dated(session, {experiment.id: decisions})

@@ -30,8 +30,9 @@ from api.auth.authentication import hash_password, new_token, token_hash
 from api.errors import Unavailable
 from api.parts import Parts
 from api.temporal.commands import Commands
-from database.models import Agent, DecidedTrial, Experiment, Outbox, SearchDecision, Trial, User, UserToken
+from database.models import Agent, Experiment, Outbox, Trial, User, UserToken
 from database.session import Database
+from database.trials import forget_decisions
 from database.types import utc_now
 from tests.kit.patience import PATIENCE
 from workflows.lifecycle.experiment import ExperimentState
@@ -199,8 +200,7 @@ class Served:
         experiment_id = await self.created(owner, **changes)
         with self.database.write() as session:
             session.execute(delete(Trial).where(Trial.experiment_id == experiment_id))
-            for table in (SearchDecision, DecidedTrial):
-                session.execute(delete(table).where(table.experiment_id == experiment_id))
+            forget_decisions(session, experiment_id)
             session.execute(update(Experiment).where(Experiment.id == experiment_id).values(trial_count=0))
         return experiment_id
 
