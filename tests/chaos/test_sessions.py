@@ -113,7 +113,8 @@ def test_a_shells_terminal_loses_no_line_to_the_death_of_any_part(embedded: Embe
     master = embedded.environment["DET_MASTER"]
     address, headers = f"ws{master[4:]}/proxy/{started(embedded, 'shell')}:terminal/attach", login(master)
     window = Window(connect(address, additional_headers=headers))
-    window.type("stty -echo; known=41; n=0; while [ $n -lt 100000 ]; do echo line $n.; n=$((n+1)); sleep 0.01; done\n")
+    # a line ends the loop, as bash loses a Ctrl-C that comes in the moment in which a `sleep` has ended
+    window.type("stty -echo; known=41; n=0; until read -t 0.01 -r; do echo line $n.; n=$((n+1)); done\n")
     output = ""
     for part in PARTS:
         window.read(r"line \d+\.\r\n")
@@ -124,11 +125,11 @@ def test_a_shells_terminal_loses_no_line_to_the_death_of_any_part(embedded: Embe
             window, took = window_again(address, headers, window)
             assert took < RECONNECTED_WITHIN_S
         shown = len(window.output)
-        while len(window.output) < shown + 25 * len("line 0.\r\n"):  # it goes on after this death, too
+        while len(window.output) < shown + 40 * len("line 0.\r\n"):  # it goes on after this death, too
             window.take()
-    window.type("\x03")
+    window.type("\n")
     window.type("echo known is $((known + 1))\n")
     output += window.read(r"known is 42\r\n")
     numbers = [int(number) for number in re.findall(r"line (\d+)\.\r\n", output)]
-    assert numbers
+    assert len(numbers) > 100
     assert numbers == list(range(len(numbers)))
