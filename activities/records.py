@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import CursorResult, Exists, Result, bindparam, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 from temporalio import activity
 
-from database import budgets, campaigns, gates, webhooks
+from database import budgets, campaigns
 from database.engines import in_parts
+from database.experiment_records import record_experiment
 from database.log_facts import actions_of_log_policies, failure_of, note_bad_gpu
 from database.log_lines import ASSIGNED, ENDED, FURTHER, note_line
 from database.models import (
     Agent,
     Allocation,
-    Checkpoint,
     Experiment,
     Outbox,
     Task,
@@ -31,12 +30,11 @@ from database.organization import drop_workspace_if_empty
 from database.pools import price_an_hour
 from database.session import Database
 from database.tasks import end_trial_task
-from database.trials import create_trials, record_decisions
 from database.types import utc_now
 from database.upsert import insert
 from workflows import names
 from workflows.lifecycle.allocation import BAD_GPU, AllocationEnd, AllocationState, ExitKind
-from workflows.lifecycle.experiment import TERMINAL, ExperimentState
+from workflows.lifecycle.experiment import TERMINAL
 from workflows.lifecycle.needs import NeedEnded
 from workflows.lifecycle.task import TaskKind, TaskState
 from workflows.messages import (
@@ -53,25 +51,11 @@ from workflows.messages import (
     RecordTrial,
     TaskNote,
     TaskUse,
-    TrialStanding,
 )
 
 #: An API that is away sends what it has when it is back; nobody's end waits for that.
 _REPORTS_WAIT_S = 3.0
 _OVER = [state.value for state in TERMINAL]
-#: States in which the containers of an experiment's trials are to save what they have, and to leave.
-_LEAVING = (ExperimentState.PAUSED, ExperimentState.STOPPING_CANCELED)
-#: Where a trial stands: its parameters are the fields of `TrialStanding`.
-_STANDING = (
-    update(Trial)
-    .where(Trial.id == bindparam("trial_id"))
-    .values(
-        operation_length=bindparam("length"),
-        is_closed=bindparam("is_closed"),
-        rung=bindparam("rung"),
-        bracket=bindparam("bracket"),
-    )
-)
 
 
 class Records:
@@ -85,30 +69,13 @@ class Records:
 
     def record_experiment(self, record: RecordExperiment) -> CreatedTrials:
         """Write an experiment's state, decisions, new trials and standings."""
-        with self._database.write() as session:
-            ids = create_trials(session, record.experiment_id, record.trials)
-            statement = select(Experiment.state).where(Experiment.id == record.experiment_id).with_for_update()
-            before = session.scalar(statement)
-            if not _update_experiment(session, record):
-                return ids  # a later record is written already
-            if before != record.state.value:  # a retry finds it unchanged: events are posted once
-                webhooks.note_state(session, record.experiment_id, record.state.value)
-                if record.state in _LEAVING:
-                    _ask_to_leave(session, record.experiment_id)
-            clock = record.clock
-            if clock is not None and budgets.note_clock(session, record.experiment_id, clock, record.notices):
-                gates.open_overrun(session, record.experiment_id)
-            for rung in record.asked:
-                gates.open_promotion(session, record.experiment_id, rung)
-            record_decisions(session, {record.experiment_id: record.decisions})
-            _update_standings(session, record.standings)
-            if record.is_terminal:
-                campaigns.note_end(session, experiment_id=record.experiment_id)
-                ids.has_checkpoints = bool(session.scalar(select(_has_checkpoints(record.experiment_id))))
-        return ids
+        return record_experiment(self._database, record)
 
-    def record_trial(self, record: RecordTrial) -> None:
-        """Write a trial's state, and how its latest allocation ended."""
+    def record_trial(self, record: RecordTrial) -> int:
+        """Write a trial's state, and how its latest allocation ended.
+
+        Returns: of one that has ended, the revision of its experiment's record.
+        """
         now = utc_now()
         with self._database.write() as session:
             values: dict[str, Any] = {
@@ -126,10 +93,12 @@ class Records:
             session.execute(
                 update(Trial).where(Trial.id == record.trial_id, Trial.revision <= record.revision).values(values)
             )
+            revision = 0
             if record.is_terminal:
                 end_trial_task(session, record.trial_id, record.state.value, now)
+                revision = session.scalar(select(Experiment.revision).where(Experiment.id == record.experiment_id)) or 0
             if record.end is None or record.allocation_id is None:
-                return
+                return revision
             end = record.end
             task_id = session.scalars(select(Trial.task_id).where(Trial.id == record.trial_id)).one()  # its newest
             text = f"{record.allocation_id} ended: {end.message} ({end.cause.value})."
@@ -139,6 +108,7 @@ class Records:
             if is_given_up and actions_of_log_policies(session, record.trial_id).get("retries_canceled"):
                 text += " (trial failed and matched logs to a don't retry policy)"  # what tools look for
             _note_end(session, task_id, record.allocation_id, end, text)
+            return revision
 
     @activity.defn
     def record_task(self, record: RecordTask) -> None:
@@ -345,41 +315,6 @@ def _note_end(session: Session, task_id: str, allocation_id: str, end: Allocatio
     note_line(session, task_id, text, allocation_id=allocation_id, level="INFO" if is_good else "ERROR")
 
 
-def _ask_to_leave(session: Session, experiment_id: int) -> None:
-    """Notify the harnesses of an experiment at once, while its trials' workflows still wait for their orders.
-
-    Of a container whose harness is not there yet these know what to do: it has nothing to save.
-    """
-    asked = (
-        update(Allocation)
-        .where(
-            Allocation.experiment_id == experiment_id,
-            Allocation.ready_at.is_not(None),
-            Allocation.ended_at.is_(None),
-            Allocation.preempt_requested_at.is_(None),
-        )
-        .values(preempt_requested_at=utc_now())
-        .returning(Allocation.id)
-    )
-    for allocation_id in session.scalars(asked):
-        notify(session, allocation_id)
-
-
-def _update_experiment(session: Session, record: RecordExperiment) -> bool:
-    values: dict[str, Any] = {
-        "state": record.state.value,
-        "progress": record.progress,
-        "error": record.error,
-        "revision": record.revision,
-    }
-    if record.queued is not None:
-        values["searcher_queue"] = [event.model_dump(mode="json") for event in record.queued]
-    if record.is_terminal:
-        values["ended_at"] = func.coalesce(Experiment.ended_at, utc_now())
-    is_ours = (Experiment.id == record.experiment_id, Experiment.revision <= record.revision)
-    return _hit(session.execute(update(Experiment).where(*is_ours).values(values)))
-
-
 def _facts_of_trial(session: Session, trial_id: int) -> dict[str, Any]:
     """What of the facts about an allocation only a trial has."""
     said = (Trial.early_exit, Trial.operation_length, Trial.is_closed, Trial.metrics_run_id)
@@ -391,26 +326,3 @@ def _facts_of_trial(session: Session, trial_id: int) -> dict[str, Any]:
         "has_reported": reported > 0,
         **actions_of_log_policies(session, trial_id),
     }
-
-
-def _has_checkpoints(experiment_id: int) -> Exists:
-    return (
-        select(Checkpoint.uuid)
-        .where(Checkpoint.experiment_id == experiment_id, Checkpoint.state.in_(("COMPLETED", "PARTIALLY_DELETED")))
-        .exists()
-    )
-
-
-def _update_standings(session: Session, standings: Sequence[TrialStanding]) -> None:
-    """As one statement: of many trials that report at once it would be most of what their record takes."""
-    if standings:
-        session.connection().execute(_STANDING, [each.model_dump(exclude={"ended_as"}) for each in standings])
-    for standing in standings:
-        if standing.ended_as is not None:
-            ended = {"state": standing.ended_as.value, "ended_at": func.coalesce(Trial.ended_at, utc_now())}
-            session.execute(update(Trial).where(Trial.id == standing.trial_id).values(ended))
-            end_trial_task(session, standing.trial_id, standing.ended_as.value, utc_now())
-
-
-def _hit(result: Result[Any]) -> bool:
-    return cast("CursorResult[Any]", result).rowcount > 0
