@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -44,9 +45,10 @@ class AnnouncedRecords:
     @activity.defn
     async def record_trial(self, record: RecordTrial) -> None:
         """Write a trial's state, and how its latest allocation ended; then tell its experiment if that was its end."""
-        await self._written(self._records.record_trial, record)
+        revision = await self._written(self._records.record_trial, record)
         if record.ended is not None:
-            await self._messenger.trial_ended(record.experiment_id, record.ended)
+            ended = record.ended.model_copy(update={"recorded": revision})
+            await self._messenger.trial_ended(record.experiment_id, ended)
 
     @activity.defn
     async def close_allocation(self, order: CloseAllocation) -> AllocationFacts:
@@ -58,4 +60,5 @@ class AnnouncedRecords:
         return facts
 
     async def _written(self, write: Callable[[In], Out], record: In) -> Out:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, write, record)
+        context = contextvars.copy_context()  # the thread knows which activity it is for
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(write, record))

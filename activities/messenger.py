@@ -29,6 +29,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows import names
+from workflows.answers import AnsweredRecords
 from workflows.bursts import Bursts
 from workflows.messages import (
     AllocationNotice,
@@ -58,25 +59,36 @@ class Messenger:
 
     Args:
         client: Of the worker.
+        records: Those that come with answers.
         pinned: The version that decides for what is started here; None: the current one.
         waiting: How many local activities may wait for a pool's next task, and how many for an experiment's.
     """
 
-    def __init__(self, client: Client, pinned: WorkerDeploymentVersion | None = None, waiting: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        records: AnsweredRecords,
+        pinned: WorkerDeploymentVersion | None = None,
+        waiting: int = 0,
+    ) -> None:
         self._client = client
+        self.records = records
         self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
         self._releases: Bursts[AllocationNotice] = Bursts(
-            self._updates, "take_back", lambda notices: AllocationNotices(notices=notices), self._release, waiting
+            self._updates, "take_back", lambda _, notices: AllocationNotices(notices=notices), self._release, waiting
         )
-        self._reports = TrialReports(client, self._updates, waiting)
+        self._reports = TrialReports(client, self._updates, records, waiting)
 
     async def release(self, pool: str, allocation_id: str) -> None:
         """Give the slots of an allocation back to its pool; returns when the pool has them. Raises: RPCError."""
         await self._releases.send(names.pool_workflow(pool), AllocationNotice(allocation_id=allocation_id))
 
     async def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
-        """Tell an experiment that a trial is over; returns when it has heard. Raises: RPCError."""
+        """Tell an experiment that a trial is over; returns when it has heard, and what it answered is written.
+
+        Raises: RPCError; what writing raises.
+        """
         await self._reports.send(names.experiment_workflow(experiment_id), TrialReport(trial_ended=ended))
 
     async def orders(self, orders: Sequence[TrialOrder]) -> None:

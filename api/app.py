@@ -11,6 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy import make_url, select
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -124,6 +125,7 @@ from api.temporal.commands import Commands
 from api.temporal.connection import Connection
 from api.temporal.outbox import Dispatcher
 from api.threads import follow_load
+from database.experiment_records import record_experiment
 from database.migrate import migrate, seed
 from database.models import Cluster, ResourcePool
 from database.session import Database
@@ -317,7 +319,9 @@ def _build(settings: ApiSettings, metrics_of_process: Monitoring) -> Parts:
     log_ring = LogRing(redactor)
     log_ring.set_level(cluster.log_level)
     connection = Connection(settings)
-    commands = Commands(connection, settings.timing)
+    commands = Commands(
+        connection, settings.timing, lambda record: run_in_threadpool(record_experiment, database, record)
+    )
     dispatcher = Dispatcher(database, commands)
     creator = Creator(database, settings)
     auth = Authenticator(

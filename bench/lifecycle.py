@@ -84,7 +84,7 @@ def _events(cluster: Embedded) -> Figure:
         return sum([(await handle.describe()).history_length for handle in handles])
 
     total = asyncio.run(count())
-    return Figure("history events a trial, the experiment's share included", [total / trials], "events", 40)
+    return Figure("history events a trial, the experiment's share included", [total / trials], "events", 31)
 
 
 def _commands(cluster: Embedded, http: httpx.Client) -> Iterator[Figure]:

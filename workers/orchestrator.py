@@ -25,6 +25,7 @@ from activities.sampling import Sampling
 from activities.webhooks import Webhooks
 from api.health import Health, of_database, of_temporal
 from api.temporal.connection import Connection
+from database.experiment_records import record_experiment
 from database.migrate import OtherSchema, is_current
 from database.session import Database
 from determined.common.outgoing import Outgoing
@@ -36,12 +37,14 @@ from workers.monitoring import runtime_of
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
 from workflows.agent import Agent
+from workflows.answers import AnsweredRecords
 from workflows.autoscaler import Autoscaler
 from workflows.campaign_run import CampaignRun
 from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval, NamespaceRemoval
 from workflows.converter import RUNNER
 from workflows.experiment import Experiment
 from workflows.imports import Import
+from workflows.messages import RecordExperiment
 from workflows.names import ORCHESTRATOR_QUEUE
 from workflows.resource_pool import ResourcePool
 from workflows.task import Task
@@ -151,7 +154,12 @@ def new_worker(
     versions = deployment(build or build_id(), takes_over=takes_over)
     # half of the tasks are left to those that are waited for; and without a cache there is one at a time
     waiting = min(_TASKS, max_cached_workflows) // 4
-    messenger = Messenger(client, pinned=None if takes_over else versions.version, waiting=waiting)
+
+    async def write(record: RecordExperiment) -> None:
+        await asyncio.get_running_loop().run_in_executor(threads, record_experiment, database, record)
+
+    pinned = None if takes_over else versions.version
+    messenger = Messenger(client, AnsweredRecords(write), pinned=pinned, waiting=waiting)
     worker = Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,

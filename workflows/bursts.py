@@ -1,8 +1,8 @@
 """Messages to workflows that many send: one at a time to each, and together what came meanwhile.
 
 A signal that comes while a workflow continues as new makes that fail, and the whole history is replayed. An update does
-not: it waits for the next run. So a workflow that is sent much gets updates of all that waits; a quiet one gets a
-signal, which is one event of its history and no more.
+not: it waits for the next run. So a workflow that is sent much gets updates of all that waits; a quiet one whose answer
+says nothing gets a signal, which is one event of its history and no more.
 
 Who sends an update waits for a task of that workflow. A local activity keeps one of the worker's tasks meanwhile: if
 all of these waited, none would be left for the one that they wait for. So few do, and others send signals.
@@ -35,24 +35,31 @@ class Bursts(Generic[Message]):
     Args:
         updates: Over the connection to use.
         update: The name of the update.
-        together: What an update says for several messages.
+        together: What an update says to a workflow for several messages.
         signal: Sends a workflow a single one as a signal. Raises: RPCError.
         most: At most this many messages wait for updates at a time; None: any number.
+        answered: Takes what the workflow answers; its senders wait for it.
+        answer: The type of the answer.
     """
 
     def __init__(
         self,
         updates: Updates,
         update: str,
-        together: Callable[[list[Message]], Any],
+        together: Callable[[str, list[Message]], Any],
         signal: Callable[[str, Message], Awaitable[object]],
         most: int | None = None,
+        *,
+        answered: Callable[[Any], Awaitable[None]] | None = None,
+        answer: type | None = None,
     ) -> None:
         self._updates = updates
         self._name = update
         self._as_one = together
         self._signal = signal
         self._most = most
+        self._answered = answered
+        self._answer = answer
         self._waiting = 0
         self._together = Together(self._sent)
         self._sent_at: dict[str, float] = {}
@@ -81,21 +88,27 @@ class Bursts(Generic[Message]):
         if is_quiet:  # so others are, perhaps for good
             self._sent_at = {key: at for key, at in self._sent_at.items() if now - at < _QUIET_S}
         self._sent_at[workflow_id] = now
-        if not (is_quiet and len(messages) == 1) and await self._update(workflow_id, messages):
+        takes_signal = is_quiet and len(messages) == 1 and self._answered is None
+        if not takes_signal and await self._update(workflow_id, messages):
             return
         for message in messages:
             await self._signal(workflow_id, message)
 
     async def _update(self, workflow_id: str, messages: list[Message]) -> bool:
         """False: no worker takes it now, or the one of an earlier release that the workflow stays with."""
+        said = self._as_one(workflow_id, messages)
         try:
-            await self._updates.send(workflow_id, self._name, self._as_one(messages), within=_TAKEN_WITHIN)
+            answer = await self._updates.send(
+                workflow_id, self._name, said, within=_TAKEN_WITHIN, result_type=self._answer
+            )
         except (WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError):
             return False
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise
             return False
+        if self._answered is not None:
+            await self._answered(answer)
         return True
 
 

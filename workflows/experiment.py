@@ -41,6 +41,7 @@ from workflows.messages import (
     PoolMove,
     ProgressReport,
     RecordExperiment,
+    ReportAnswer,
     TrialEnded,
     TrialEntry,
     TrialOrder,
@@ -108,6 +109,13 @@ def _is_news(told: TrialOrders | None, orders: TrialOrders) -> bool:
     return told.model_copy(update={"length": orders.length}) != orders
 
 
+def _all_of(records: Iterable[RecordExperiment]) -> tuple[list[Decision], list[TrialStanding]]:
+    """What several records say of decisions and trials, in their order."""
+    records = list(records)
+    decisions = [each for record in records for each in record.decisions]
+    return decisions, [each for record in records for each in record.standings]
+
+
 class _Request:
     """An event whose sender waits until it is decided, or until that is recorded as well."""
 
@@ -139,7 +147,10 @@ class Experiment:
         self._to_start: list[str] = [request_id for request_id, entry in self._open.items() if entry.is_waiting]
         self._budget = BudgetWatch(run, self._to_start)
         self._has_passed = False  # a gate was decided
-        self._is_ahead = False  # of the records: something was decided while one was being written
+        self._is_ahead = False  # of the records: something was decided that none has yet
+        self._is_awake = False  # its main loop runs
+        # what went with answers and may not be written yet, see `_record_of_answer`
+        self._answered: list[RecordExperiment] = []
         self._may_overrun = False  # the budget's
         self._fault = ""
         self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
@@ -176,6 +187,7 @@ class Experiment:
             if not state.state.is_stopping:
                 state.inbox.insert(0, Started())
         self._ask_what_is_open()
+        self._is_awake = True
         while True:
             if self._can_continue_as_new():
                 state.is_ordered = True
@@ -230,7 +242,7 @@ class Experiment:
         """Take results of searcher operations. Answers when the decisions that follow are recorded.
 
         `once_decided`: answers without that wait. The decisions are in this workflow's history then, from which no
-        crash takes them; their record is on its way.
+        crash takes them; their record is on its way, or goes with the answer to a sender that `writes` it.
         """
         events = [
             OperationCompleted(request_id=report.request_id, length=report.length, metric=report.metric)
@@ -238,9 +250,12 @@ class Experiment:
         ]
         if not batch.once_decided:
             return OperationAnswers(refusals=await self._decide_when_free(events))
-        is_ahead = self._may_decide_ahead()
-        requests = self._put(events)
-        if is_ahead:
+        self._note_written(batch.recorded)
+        is_ahead, is_free = self._may_decide_ahead(), batch.writes and self._is_free()
+        requests, record = self._put(events), None
+        if is_free:
+            record = self._decide_now()
+        elif is_ahead:
             self._decide_requests()
             self._is_ahead = True
         await workflow.wait_condition(lambda: all(request.is_decided for request in requests))
@@ -248,7 +263,8 @@ class Experiment:
             self._next_length(report.request_id, report.length) if request.refusal is None else None
             for report, request in zip(batch.reports, requests, strict=True)
         ]
-        return OperationAnswers(refusals=[request.refusal for request in requests], lengths=lengths)
+        refusals = [request.refusal for request in requests]
+        return OperationAnswers(refusals=refusals, lengths=lengths, record=record)
 
     @workflow.update
     async def amend(self, amendment: Amended) -> None:
@@ -339,6 +355,7 @@ class Experiment:
     @workflow.signal
     def trial_ended(self, ended: TrialEnded) -> None:
         """A trial is over. A repeat changes nothing."""
+        self._note_written(ended.recorded)
         if self._is_too_soon(ended.request_id, lambda: self.trial_ended(ended)):
             return
         if ended.request_id not in self._open:
@@ -349,8 +366,10 @@ class Experiment:
         self._close(ended.request_id)
 
     @workflow.update
-    def take_reports(self, batch: TrialReportBatch) -> None:
+    def take_reports(self, batch: TrialReportBatch) -> ReportAnswer:
         """Take what several trials report, as the signals of these names do: in the history when it answers."""
+        self._note_written(batch.recorded)
+        is_free = batch.writes and self._is_free()
         for report in batch.reports:
             if report.validation_reported is not None:
                 self.validation_reported(report.validation_reported)
@@ -358,6 +377,7 @@ class Experiment:
                 self.progress_reported(report.progress_reported)
             if report.trial_ended is not None:
                 self.trial_ended(report.trial_ended)
+        return ReportAnswer(record=self._decide_now() if is_free else None)
 
     def _is_too_soon(self, request_id: str, take: Callable[[], None]) -> bool:
         """Hold a message of a trial until its number is known here: the activity that writes its record starts it."""
@@ -372,7 +392,7 @@ class Experiment:
         if self._requests or self._fault or self._has_passed or self._is_ahead or self._unsent:
             return True
         if self._is_old():
-            return False
+            return bool(self._answered)
         if self._run.past is not None or self._run.inbox or self._next_starts() or self._may_inherit:
             return True
         return self._budget.has_news()
@@ -431,8 +451,27 @@ class Experiment:
         """Whether what comes now can be decided while a record is being written: nothing waits to go before it."""
         run = self._run
         is_at_rest = not (run.inbox or self._requests or self._fault or self._may_overrun)
-        is_open = run.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED) and run.past is None
-        return self._lock.locked() and is_at_rest and is_open
+        return self._lock.locked() and is_at_rest and self._is_deciding()
+
+    def _is_free(self) -> bool:
+        """Whether what comes now can be decided at once: nothing waits, and no record is being written."""
+        is_busy = self._lock.locked() or self._has_news() or self._is_old()
+        return self._is_awake and not is_busy and self._is_deciding()
+
+    def _decide_now(self) -> RecordExperiment | None:
+        """Decide on what has come to a workflow that is free; returns the record, if the sender can write it."""
+        self._take_in()
+        record = self._record_of_answer()
+        self._is_ahead = record is None
+        self._say_what_it_waits_for()
+        return record
+
+    def _note_written(self, revision: int) -> None:
+        """The record of an answer is written, and so are all before it: each has what is not known to be."""
+        self._answered = [each for each in self._answered if each.revision > revision]
+
+    def _is_deciding(self) -> bool:
+        return self._run.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED) and self._run.past is None
 
     def _take_in(self) -> list[_Request]:
         """Decide on what is there, up to a limit; returns the requests that were decided."""
@@ -645,16 +684,9 @@ class Experiment:
         new = [new_trial(run, action) for action in created or ()]
         touched = set(touched)
         fresh = {trial.request_id for trial in new}
-        standings: list[TrialStanding] = []
-        for request_id in sorted(touched):
-            entry = run.trials.get(request_id)
-            if entry is None or request_id in fresh:
-                continue
-            standing = self._standing(request_id, entry)
-            if self._recorded.get(entry.trial_id) != standing:
-                self._recorded[entry.trial_id] = standing
-                standings.append(standing)
-        decided, self._decided = self._decided, []
+        answered, self._answered = self._answered, []
+        answered_decisions, answered_standings = _all_of(answered)
+        decided, standings = self._take_decided(touched - fresh)
         clock, notices = self._budget.run_on(), self._budget.take_notices()
         head = (run.state, self._progress())
         asked = self._come_to_gates(touched)
@@ -662,7 +694,7 @@ class Experiment:
         has_queue_news = [event.id for event in queue] != self._recorded_queue
         started = self._take_starts(new) if starts else None
         ordered = self._take_orders() if orders else []
-        has_news = decided or new or standings or has_queue_news or notices or asked or started or ordered
+        has_news = decided or new or standings or has_queue_news or notices or asked or started or ordered or answered
         if not has_news and head == self._recorded_head:
             return CreatedTrials(trial_ids=[])
         if self._recorded_head is None or self._recorded_head[0] is not run.state:
@@ -680,9 +712,9 @@ class Experiment:
                 progress=head[1],
                 is_terminal=run.state.is_terminal,
                 error=run.error,
-                decisions=decided,
+                decisions=answered_decisions + decided,
                 trials=new,
-                standings=standings,
+                standings=answered_standings + standings,
                 queued=queue if has_queue_news else None,
                 clock=clock,
                 notices=notices,
@@ -705,6 +737,57 @@ class Experiment:
         for take in held:
             take()
         return answer
+
+    def _record_of_answer(self) -> RecordExperiment | None:
+        """The record of what was just decided, for the sender of the reports to write.
+
+        That costs no activity, and no workflow task after it. Whether it was written need not be known here: the next
+        record has all of it again, unless a later message says that it was. A sender that failed to write it sends its
+        reports again, and gets it again.
+
+        None: there is more to do than to write it, and an activity does that.
+        """
+        run = self._run
+        needs_more = self._has_news() or self._created or run.budget is not None or run.gates
+        is_as_recorded = (
+            run.state is self._ordered_state
+            and self._recorded_head is not None
+            and self._recorded_head[0] is run.state
+            and self._recorded_queue == [event.id for event in run.search.queue()]
+        )
+        is_by_records = self._is_by_records and run.orders_by_records
+        decided = len(self._decided) + sum(len(each.decisions) for each in self._answered)
+        if needs_more or not (is_as_recorded and is_by_records) or decided > _BATCH:
+            return None
+        if any(self._news_for(request_id) is not None for request_id in self._touched & self._open.keys()):
+            return None
+        touched, self._touched = self._touched, set()
+        decided, standings = self._take_decided(touched)
+        head = (run.state, self._progress())
+        if decided or standings or head != self._recorded_head:
+            self._recorded_head = head
+            run.revision += 1
+            record = RecordExperiment(
+                experiment_id=run.experiment_id, revision=run.revision, state=run.state, progress=head[1],
+                error=run.error, decisions=decided, standings=standings,
+            )  # fmt: skip
+            self._answered.append(record)
+        if not self._answered:
+            return None
+        decided, standings = _all_of(self._answered)
+        return self._answered[-1].model_copy(update={"decisions": decided, "standings": standings})
+
+    def _take_decided(self, touched: Iterable[str]) -> tuple[list[Decision], list[TrialStanding]]:
+        """What was decided, and where trials stand that this has changed."""
+        decided, self._decided = self._decided, []
+        standings: list[TrialStanding] = []
+        for request_id in sorted(touched):
+            entry = self._run.trials.get(request_id)
+            standing = None if entry is None else self._standing(request_id, entry)
+            if standing is not None and self._recorded.get(standing.trial_id) != standing:
+                self._recorded[standing.trial_id] = standing
+                standings.append(standing)
+        return decided, standings
 
     def _take_starts(self, new: Sequence[NewTrial]) -> TrialStarts | None:
         """Trials that are to be started once the record is written: those that wait for it, and new ones.
@@ -849,16 +932,21 @@ class Experiment:
 
     def _next_order(self, request_id: str) -> TrialOrder | None:
         """What a trial has to hear, if it runs and has not heard it yet."""
-        entry = self._open[request_id]
-        if entry.is_heir or entry.is_waiting:
-            return None
-        orders = self._orders(request_id)
-        if not _is_news(self._ordered.get(request_id), orders):
+        orders = self._news_for(request_id)
+        if orders is None:
             return None
         self._ordered[request_id] = orders
         self._run.order_count += 1
         numbered = orders.model_copy(update={"sequence": self._run.order_count})
-        return TrialOrder(trial_id=entry.trial_id, orders=numbered)
+        return TrialOrder(trial_id=self._open[request_id].trial_id, orders=numbered)
+
+    def _news_for(self, request_id: str) -> TrialOrders | None:
+        """What is wanted of a trial, if it runs and has not heard it yet."""
+        entry = self._open[request_id]
+        if entry.is_heir or entry.is_waiting:
+            return None
+        orders = self._orders(request_id)
+        return orders if _is_news(self._ordered.get(request_id), orders) else None
 
     async def _send(self, order: TrialOrder) -> None:
         await tell(names.trial_workflow(order.trial_id), "orders", order.orders)
@@ -878,6 +966,7 @@ class Experiment:
             and not self._fault
             and not self._has_passed
             and not self._is_ahead
+            and not self._answered
             and not self._outgoing
             and not self._unsent
             and workflow.all_handlers_finished()

@@ -234,12 +234,16 @@ class ProgressReport(BaseModel):
 
 
 class TrialEnded(BaseModel):
-    """A trial tells its experiment that it ended, and the reason when the searcher did not close it itself."""
+    """A trial tells its experiment that it ended, and the reason when the searcher did not close it itself.
+
+    `recorded`: the revision of the experiment's record by then, which may have come with an answer of its workflow.
+    """
 
     request_id: str
     trial_id: int
     state: TrialState
     exit_reason: str | None = None
+    recorded: int = 0
 
 
 class TrialReport(BaseModel):
@@ -251,9 +255,17 @@ class TrialReport(BaseModel):
 
 
 class TrialReportBatch(BaseModel):
-    """What trials report, in this order."""
+    """What trials report, in this order. `writes`, `recorded`: as of `OperationReports`."""
 
     reports: list[TrialReport]
+    writes: bool = False
+    recorded: int = 0
+
+
+class ReportAnswer(BaseModel):
+    """What follows on reports. `record`: as of `OperationAnswers`."""
+
+    record: RecordExperiment | None = None
 
 
 class OperationReport(BaseModel):
@@ -270,10 +282,14 @@ class OperationReports(BaseModel):
     Attributes:
         reports: What was completed.
         once_decided: Answer when all are decided and thus in the history; else when they are recorded.
+        writes: The sender writes the record of what follows, if the answer has it.
+        recorded: The newest revision that this sender has written so.
     """
 
     reports: list[OperationReport]
     once_decided: bool = False
+    writes: bool = False
+    recorded: int = 0
 
 
 class OperationAnswers(BaseModel):
@@ -282,10 +298,12 @@ class OperationAnswers(BaseModel):
     Attributes:
         refusals: Why it was refused; None if it was not.
         lengths: The length to train to next, where answered `once_decided`. None: there is none, or not yet.
+        record: What the sender is to write before it acts on the answer. None: the workflow has it written.
     """
 
     refusals: list[str | None]
     lengths: list[int | None] = Field(default_factory=list[int | None])
+    record: RecordExperiment | None = None
 
 
 class CommandResult(BaseModel):

@@ -9,8 +9,9 @@ from typing import Any
 
 from temporalio.client import Client
 
+from workflows.answers import AnsweredRecords
 from workflows.bursts import Bursts
-from workflows.messages import TrialReport, TrialReportBatch
+from workflows.messages import ReportAnswer, TrialReport, TrialReportBatch
 from workflows.updates import Updates
 
 _DEADLINE = timedelta(seconds=10)
@@ -22,17 +23,21 @@ class TrialReports:
     Args:
         client: A connected one.
         updates: Over the same connection.
+        records: Those that come with answers.
         most: See `Bursts`.
     """
 
-    def __init__(self, client: Client, updates: Updates, most: int | None = None) -> None:
+    def __init__(self, client: Client, updates: Updates, records: AnsweredRecords, most: int | None = None) -> None:
         self._client = client
-        self._bursts = Bursts(updates, "take_reports", _together, self._signal, most)
+        self._records = records
+        self._bursts = Bursts(
+            updates, "take_reports", self._together, self._signal, most, answered=self._answered, answer=ReportAnswer
+        )
 
     async def send(self, workflow_id: str, message: TrialReport) -> None:
         """Returns when an experiment's workflow has it in its history, or is closed. It may arrive twice.
 
-        Raises: RPCError.
+        Raises: RPCError; what writing the record of the answer raises.
         """
         await self._bursts.send(workflow_id, message)
 
@@ -46,6 +51,9 @@ class TrialReports:
             if report is not None:
                 await handle.signal(name, report, rpc_timeout=_DEADLINE)
 
+    def _together(self, workflow_id: str, reports: list[TrialReport]) -> dict[str, Any]:
+        batch = TrialReportBatch(reports=reports, writes=True, recorded=self._records.written(workflow_id))
+        return batch.model_dump(exclude_unset=True)  # a metric that is NaN stays one
 
-def _together(reports: list[TrialReport]) -> dict[str, Any]:
-    return TrialReportBatch(reports=reports).model_dump(exclude_unset=True)  # a metric that is NaN stays one
+    async def _answered(self, answer: ReportAnswer | None) -> None:
+        await self._records.write(answer and answer.record)  # a workflow of the release before answers nothing

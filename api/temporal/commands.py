@@ -18,6 +18,7 @@ from api.temporal import codec_server, schedules
 from api.temporal.completions import Completions
 from api.temporal.connection import Connection
 from workflows import names
+from workflows.answers import AnsweredRecords
 from workflows.attributes import FIRST, ORDINARY, STEP_LIMIT, search_attributes, task_attributes
 from workflows.large import shorten, step_limit
 from workflows.lifecycle.experiment import Command
@@ -44,6 +45,7 @@ from workflows.messages import (
     OperationReports,
     PoolRun,
     ProviderChange,
+    RecordExperiment,
     TaskRun,
     Timing,
     TrialReport,
@@ -70,16 +72,25 @@ class StillClosing(Unavailable):
 
 
 class Commands:
-    """Starts workflows and sends them messages. Connects lazily: the API serves reads while Temporal is away."""
+    """Starts workflows and sends them messages. Connects lazily: the API serves reads while Temporal is away.
 
-    def __init__(self, connection: Connection, timing: Timing) -> None:
+    Args:
+        connection: To Temporal's server.
+        timing: Of what is started.
+        write: Writes the record of an experiment that came with its answer; returns when it is committed.
+    """
+
+    def __init__(
+        self, connection: Connection, timing: Timing, write: Callable[[RecordExperiment], Awaitable[object]]
+    ) -> None:
         self._connection = connection
         self._timing = timing
         self._client: Client | None = None
         self._updates: Updates | None = None
         self._reports: TrialReports | None = None
         self._lock = asyncio.Lock()
-        self._completions = Completions(self._complete_operations)
+        self._records = AnsweredRecords(write)
+        self._completions = Completions(self._complete_operations, self._records)
         self._pools: Together[str, None, PoolRun] = Together(self._read_pool)
         #: starts an experiment's workflow if its start was held or is on its way: whether it did
         self.start_held: Callable[[int], Awaitable[bool]] | None = None
@@ -326,8 +337,7 @@ class Commands:
         """
         return await self._completions.complete(experiment_id, report)
 
-    async def _complete_operations(self, experiment_id: int, reports: list[OperationReport]) -> OperationAnswers:
-        message = OperationReports(reports=reports, once_decided=True)
+    async def _complete_operations(self, experiment_id: int, message: OperationReports) -> OperationAnswers:
         answers = await self._update_search(experiment_id, "complete_operations", message, OperationAnswers)
         return cast("OperationAnswers", answers)
 
@@ -366,10 +376,13 @@ class Commands:
         return self._updates
 
     async def pass_reports(self, workflow_id: str, reports: Sequence[TrialReport]) -> None:
-        """Send an experiment's workflow what its trials report; nothing if it is closed. Raises: Unavailable."""
+        """Send an experiment's workflow what its trials report; nothing if it is closed.
+
+        Raises: Unavailable; what writing the record of the answer raises.
+        """
         client = await self.client()
         if self._reports is None:
-            self._reports = TrialReports(client, self._updates_over(client))
+            self._reports = TrialReports(client, self._updates_over(client), self._records)
         try:
             await self._reports.send_together(workflow_id, reports)
         except RPCError as error:

@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from api.errors import FailedPrecondition
-from workflows.messages import OperationAnswers, OperationReport
+from workflows import names
+from workflows.answers import AnsweredRecords
+from workflows.messages import OperationAnswers, OperationReport, OperationReports
 from workflows.together import Together
 
-Send = Callable[[int, list[OperationReport]], Awaitable[OperationAnswers]]
+Send = Callable[[int, OperationReports], Awaitable[OperationAnswers]]
 
 
 class Completions:
     """One message at a time for each experiment.
 
     Args:
-        send: has reports of an experiment decided.
+        send: Has reports of an experiment decided.
+        records: Those that come with answers.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, records: AnsweredRecords) -> None:
         self._send = send
+        self._records = records
         self._together = Together(self._decided)
 
     async def complete(self, experiment_id: int, report: OperationReport) -> int | None:
@@ -30,12 +34,15 @@ class Completions:
 
         Returns: the length of the trial's next operation; None: the record will say, or says.
 
-        Raises: FailedPrecondition, Unavailable.
+        Raises: FailedPrecondition, Unavailable; what writing raises: the same report may be sent again.
         """
         return await self._together.send(experiment_id, report)
 
     async def _decided(self, experiment_id: int, reports: list[OperationReport]) -> list[int | Exception | None]:
-        answers = await self._send(experiment_id, reports)
+        written = self._records.written(names.experiment_workflow(experiment_id))
+        message = OperationReports(reports=reports, once_decided=True, writes=True, recorded=written)
+        answers = await self._send(experiment_id, message)
+        await self._records.write(answers.record)
         lengths = answers.lengths or [None] * len(reports)  # an orchestrator of the release before gives none
         return [
             length if refusal is None else FailedPrecondition(refusal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import select
@@ -10,6 +11,7 @@ from sqlalchemy import select
 from api.settings import TemporalSettings
 from api.temporal.commands import Commands
 from api.temporal.connection import Connection
+from database.experiment_records import record_experiment
 from database.models import Trial as TrialRow
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import temporal_server
@@ -41,7 +43,8 @@ async def test_each_trial_gets_its_next_length_when_all_report_at_once(tmp_path:
                 return len(_open(running, experiment_id)) == TRIALS
 
             await running.until(all_there)
-            commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing())
+            connection = Connection(TemporalSettings(temporal_address=address))
+            commands = Commands(connection, Timing(), partial(asyncio.to_thread, record_experiment, running.database))
             operations: dict[str, int] = dict(_open(running, experiment_id))
             went_on = 0
             while operations:

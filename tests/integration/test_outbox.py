@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from unittest.mock import AsyncMock
 
 import pytest
 import structlog
@@ -37,7 +38,7 @@ class _Heard(TemporalAway):
     """Notes when each signal arrived."""
 
     def __init__(self) -> None:
-        super().__init__(Connection(TemporalSettings()), Timing())
+        super().__init__(Connection(TemporalSettings()), Timing(), AsyncMock())
         self.at: dict[str, float] = {}
         self.is_away = False
         self.unheard = ""
@@ -219,7 +220,7 @@ async def test_search_attributes_that_temporal_lacks_are_said_with_the_command(
                 await asyncio.sleep(0.1)
 
     with structlog.testing.capture_logs() as told:
-        async with _running(Dispatcher(database, Commands(connection, Timing()))):
+        async with _running(Dispatcher(database, Commands(connection, Timing(), AsyncMock()))):
             errors: list[str] = []
 
             def is_told() -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio import workflow
@@ -316,7 +317,7 @@ async def test_many_who_look_at_a_pool_share_a_look(cluster: Platform, monkeypat
     name = await new_pool(cluster, f"{cluster.pool}-looked-at")
     pool = await workflow_of(cluster, name)
     address = cluster.temporal.service_client.config.target_host
-    commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing())
+    commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing(), AsyncMock())
     looks = counted(monkeypatch, WorkflowHandle, "query")
     found = await asyncio.gather(*(commands.pool(name) for _ in range(50)))
     assert all(each == found[0] for each in found)

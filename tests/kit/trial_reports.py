@@ -50,7 +50,7 @@ class ReportActivities:
         """Returns when the experiment has it."""
         if self._reports is None:
             client = activity.client()
-            self._reports = TrialReports(client, Updates(client))
+            self._reports = TrialReports(client, Updates(client), self._messenger.records)
         await self._reports.send(names.experiment_workflow(order.experiment_id), order.report)
 
     @activity.defn

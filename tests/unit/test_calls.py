@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio import activity
@@ -22,6 +23,7 @@ from activities.storage import Storage
 from database.session import Database
 from workers.orchestrator import record_activities
 from workflows import calls
+from workflows.answers import AnsweredRecords
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -51,7 +53,7 @@ def registered(tmp_path: Path) -> list[Any]:
     database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
     agents = [*activities_of(Containers), *activities_of(AgentPresence), *activities_of(Storage)]
     agents += [*activities_of(Nodes), *activities_of(Namespaces)]
-    messenger = Messenger(cast("Client", None))
+    messenger = Messenger(cast("Client", None), AnsweredRecords(AsyncMock()))
     with ThreadPoolExecutor(1) as threads:
         found = [*record_activities(database, threads=threads, messenger=messenger), *agents]
     database.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messenger import Messenger
+from workflows.answers import AnsweredRecords
 from workflows.messages import (
     AllocationNotice,
     AllocationNotices,
@@ -45,7 +47,7 @@ async def _start(temporal: _Temporal) -> None:
     template = TrialTemplate(pool="p", slots=1, max_restarts=0)
     trial = TrialStart(trial_id=1, request_id="r", task_id="1.r", orders=TrialOrders())
     starts = TrialStarts(experiment_id=1, name="e", owner="o", job_id="j", template=template, trials=[trial])
-    messenger = Messenger(cast("Client", temporal))
+    messenger = Messenger(cast("Client", temporal), AnsweredRecords(AsyncMock()))
     messenger._updates = cast("Updates", temporal)
     await messenger.start_trials(starts, {})
 
@@ -82,7 +84,7 @@ class _Pool:
         self.sent.append((name, [notice.allocation_id for notice in notices.notices]))
 
     def messenger(self, waiting: int) -> Messenger:
-        messenger = Messenger(cast("Client", self), waiting=waiting)
+        messenger = Messenger(cast("Client", self), AnsweredRecords(AsyncMock()), waiting=waiting)
         messenger._releases._updates = cast("Updates", self)
         return messenger
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from workflows.answers import AnsweredRecords
+from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import ProgressReport, TrialEnded, TrialReport, TrialReportBatch, ValidationReport
+from workflows.messages import (
+    ProgressReport,
+    RecordExperiment,
+    ReportAnswer,
+    TrialEnded,
+    TrialReport,
+    ValidationReport,
+)
 from workflows.trial_reports import TrialReports
 from workflows.updates import Updates
 
@@ -26,6 +37,8 @@ class _Temporal:
         self.refusal, self.takes_signals = refusal, takes_signals
         self.signals: list[tuple[str, dict[str, Any]]] = []
         self.updates: list[list[dict[str, Any]]] = []
+        self.known: list[int] = []
+        self.answer: ReportAnswer | None = None
 
     def get_workflow_handle(self, _: str) -> _Temporal:
         return self
@@ -35,28 +48,34 @@ class _Temporal:
             raise _UNKNOWN
         self.signals.append((name, said))
 
-    async def send(self, _: str, __: str, said: dict[str, Any], **___: Any) -> None:
+    async def send(self, _: str, __: str, said: dict[str, Any], **___: Any) -> ReportAnswer | None:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.updates.append(said["reports"])
+        self.known.append(said["recorded"])
+        return self.answer
 
 
 def _sender(temporal: _Temporal) -> TrialReports:
-    return TrialReports(cast("Client", temporal), cast("Updates", temporal))
+    return TrialReports(cast("Client", temporal), cast("Updates", temporal), AnsweredRecords(AsyncMock()))
 
 
 def _progress(number: int) -> TrialReport:
     return TrialReport(progress_reported=ProgressReport(request_id=f"r{number}", progress=0.5))
 
 
-async def test_one_message_of_a_quiet_experiment_is_a_signal() -> None:
-    temporal = _Temporal()
-    report = ValidationReport(request_id="r", steps_completed=1, metrics={"loss": math.nan})
-    await _sender(temporal).send("experiment-1", TrialReport(validation_reported=report))
-    [(name, said)] = temporal.signals
-    assert (name, said["request_id"], temporal.updates) == ("validation_reported", "r", [])
-    assert math.isnan(said["metrics"]["loss"])
+async def test_metric_that_is_no_number_stays_so_in_either_message() -> None:
+    report = TrialReport(
+        validation_reported=ValidationReport(request_id="r", steps_completed=1, metrics={"loss": math.nan})
+    )
+    temporal, away = _Temporal(), _Temporal(WorkflowUpdateFailedError(ValueError("no handler")))
+    for each in (temporal, away):
+        await _sender(each).send("experiment-1", report)
+    [(name, signaled)], [[updated]] = away.signals, temporal.updates
+    assert (name, temporal.signals) == ("validation_reported", [])
+    for said in (signaled, updated["validation_reported"]):
+        assert math.isnan(said["metrics"]["loss"])
 
 
 async def test_messages_that_come_together_go_in_order_and_a_hundred_at_most() -> None:
@@ -71,19 +90,31 @@ async def test_messages_that_come_together_go_in_order_and_a_hundred_at_most() -
 async def test_end_of_a_trial_goes_as_its_reports_do() -> None:
     temporal = _Temporal()
     sender, ended = _sender(temporal), TrialEnded(request_id="r", trial_id=1, state=TrialState.COMPLETED)
-    for _ in range(2):
-        await sender.send("experiment-1", TrialReport(trial_ended=ended))
-    assert [(name, TrialEnded(**said)) for name, said in temporal.signals] == [("trial_ended", ended)]
-    assert [TrialReportBatch(reports=each).reports for each in temporal.updates] == [[TrialReport(trial_ended=ended)]]
+    await sender.send("experiment-1", TrialReport(trial_ended=ended))
+    assert temporal.signals == []
+    assert [[TrialReport.model_validate(each) for each in said] for said in temporal.updates] == [
+        [TrialReport(trial_ended=ended)]
+    ]
 
 
-async def test_experiment_that_is_not_quiet_gets_no_signal() -> None:
-    temporal = _Temporal()
-    sender = _sender(temporal)
-    await sender.send("experiment-1", _progress(1))
-    await sender.send("experiment-1", _progress(2))
-    await sender.send("experiment-2", _progress(3))
-    assert (len(temporal.signals), len(temporal.updates)) == (2, 1)
+async def test_record_of_an_answer_is_written_and_the_next_message_says_so() -> None:
+    temporal, written = _Temporal(), list[int]()
+
+    async def write(record: RecordExperiment) -> None:
+        written.append(record.revision)
+        if record.revision == 3:
+            raise OSError("the database is away")
+
+    records = AnsweredRecords(write)
+    sender = TrialReports(cast("Client", temporal), cast("Updates", temporal), records)
+    for revision in (2, 3, 3):
+        temporal.answer = ReportAnswer(
+            record=RecordExperiment(experiment_id=1, revision=revision, state=ExperimentState.ACTIVE, progress=0.5)
+        )
+        with contextlib.suppress(OSError):
+            await sender.send("experiment-1", _progress(1))
+    assert (written, temporal.known) == ([2, 3, 3], [0, 2, 2])
+    assert records.written("experiment-2") == 0
 
 
 async def test_signals_go_where_no_update_is_taken() -> None:
@@ -103,8 +134,8 @@ async def test_each_sender_hears_of_a_failure_and_the_next_message_goes() -> Non
     async def refused(*_: Any, **__: Any) -> None:
         raise _DENIED
 
-    sender, kept = _sender(temporal), temporal.signal
-    temporal.signal = refused
+    sender, temporal.refusal = _sender(temporal), WorkflowUpdateFailedError(ValueError("no handler"))
+    kept, temporal.signal = temporal.signal, refused
     with pytest.raises(RPCError):
         await sender.send("experiment-1", _progress(1))
     temporal.signal = kept

@@ -9,6 +9,7 @@ import io
 import tarfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import yaml
@@ -543,7 +544,8 @@ async def test_key_is_refused_when_it_can_not_be_kept(api: Served) -> None:
 
 async def test_unreachable_temporal_is_told_soon_when_its_port_is_closed() -> None:
     """The real client, against a port where nobody listens; create waits 5 s at most."""
-    commands = Commands(Connection(TemporalSettings(temporal_address=f"127.0.0.1:{free_port()}")), Timing())
+    address = f"127.0.0.1:{free_port()}"
+    commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing(), AsyncMock())
     async with asyncio.timeout(15):
         with pytest.raises(Unavailable, match="does not answer"):
             await commands.client()

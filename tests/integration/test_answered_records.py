@@ -1,0 +1,166 @@
+"""The record of a decision goes with the answer to who reported: nothing is lost, whoever fails to write it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from temporalio.api.enums.v1 import EventType
+
+from api.settings import TemporalSettings
+from api.temporal.commands import Commands
+from api.temporal.connection import Connection
+from database.experiment_records import record_experiment
+from database.models import SearchDecision
+from database.models import Trial as TrialRow
+from tests.kit.platform import Platform, platform
+from tests.kit.servers import temporal_server
+from tests.kit.simulated import IdleTrial
+from workers.orchestrator import WORKFLOWS
+from workflows import names
+from workflows.messages import OperationReport, RecordExperiment, Timing
+from workflows.trial import Trial
+
+TRIALS, LENGTH = 4, 3
+
+
+class Sender:
+    """A process of the API that reports for trials. While it `fails`, it cannot write."""
+
+    def __init__(self, running: Platform, experiment_id: int) -> None:
+        self.fails = False
+        self.tried: list[RecordExperiment] = []
+        self._database, self._experiment_id = running.database, experiment_id
+        address = running.temporal.service_client.config.target_host
+        self._commands = Commands(Connection(TemporalSettings(temporal_address=address)), Timing(), self._write)
+
+    async def _write(self, record: RecordExperiment) -> None:
+        self.tried.append(record)
+        if self.fails:
+            raise OSError("the database is away")
+        await asyncio.to_thread(record_experiment, self._database, record)
+
+    async def complete(self, request_id: str) -> None:
+        """A trial has trained to its only length."""
+        report = OperationReport(request_id=request_id, length=LENGTH, metric=0.5)
+        assert await self._commands.complete_operation(self._experiment_id, report) is None
+
+    async def leave(self, trial_id: int) -> None:
+        """A trial's container leaves."""
+        await self._commands.signal(names.trial_workflow(trial_id), "leave", None)
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Platform]:
+    idle = [IdleTrial if each is Trial else each for each in WORKFLOWS]
+    with temporal_server(tmp_path) as address:
+        async with platform(
+            temporal_address=address, database_url=f"sqlite:///{tmp_path}/db", folder=tmp_path, pool="default",
+            workflows=idle,
+        ) as its:  # fmt: skip
+            yield its
+
+
+async def begun(running: Platform) -> tuple[int, list[tuple[int, str]]]:
+    """A search of trials that have begun, its id and theirs."""
+    searcher = {"name": "random", "metric": "x", "max_length": LENGTH, "max_trials": TRIALS}
+    wanted = {"entrypoint": "true", "hyperparameters": {}, "searcher": searcher}
+    experiment_id = await running.create(wanted, {"train.py": ""})
+
+    async def all_there() -> bool:
+        return len(open_trials(running, experiment_id)) == TRIALS and await _records(running, experiment_id) == 1
+
+    await running.until(all_there)
+    return experiment_id, open_trials(running, experiment_id)
+
+
+def open_trials(running: Platform, experiment_id: int) -> list[tuple[int, str]]:
+    """By the records: those that have a length to train to."""
+    is_open = TrialRow.experiment_id == experiment_id, TrialRow.operation_length.is_not(None)
+    with running.database.read() as session:
+        return list(session.execute(select(TrialRow.id, TrialRow.request_id).where(*is_open)).tuples())
+
+
+def decided(running: Platform, experiment_id: int) -> list[int]:
+    """The numbers of the decisions that are recorded."""
+    mine = SearchDecision.experiment_id == experiment_id
+    with running.database.read() as session:
+        return list(session.scalars(select(SearchDecision.number).where(mine).order_by(SearchDecision.number)))
+
+
+async def _records(running: Platform, experiment_id: int) -> int:
+    """How many records of an experiment its workflow has had written."""
+    history = await running.temporal.get_workflow_handle(f"experiment-{experiment_id}").fetch_history()
+    written = [each for each in history.events if each.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED]
+    return len(written)
+
+
+async def test_what_follows_on_a_report_needs_no_activity_until_the_search_ends(running: Platform) -> None:
+    experiment_id, trials = await begun(running)
+    sender = Sender(running, experiment_id)
+    for trial_id, request_id in trials:
+        await sender.complete(request_id)
+        assert (trial_id, request_id) not in open_trials(running, experiment_id)
+    assert [len(record.decisions) for record in sender.tried] == [1] * TRIALS, "what was written is not sent again"
+    for trial_id, _ in trials[:-1]:
+        await sender.leave(trial_id)
+
+    async def all_but_one_have_left() -> bool:
+        return len(decided(running, experiment_id)) == 1 + TRIALS + TRIALS - 1
+
+    await running.until(all_but_one_have_left)
+    assert await _records(running, experiment_id) == 1
+    await sender.leave(trials[-1][0])
+    assert (await running.finish(experiment_id))["state"] == "STATE_COMPLETED"
+    assert decided(running, experiment_id) == list(range(1, 1 + 1 + 2 * TRIALS))
+
+
+async def test_sender_that_could_not_write_reports_again_and_gets_it_again(running: Platform) -> None:
+    experiment_id, trials = await begun(running)
+    sender = Sender(running, experiment_id)
+    sender.fails = True
+    for _, request_id in trials[:2]:
+        with pytest.raises(OSError, match="the database is away"):
+            await sender.complete(request_id)
+    assert open_trials(running, experiment_id) == trials
+    sender.fails = False
+    await sender.complete(trials[0][1])
+    assert open_trials(running, experiment_id) == trials[2:], "with what others could not write"
+    assert len({record.revision for record in sender.tried}) == 2, "a repeat decides nothing"
+    assert await _records(running, experiment_id) == 1
+
+
+async def test_record_that_was_never_written_is_part_of_the_next_whoever_writes_that(running: Platform) -> None:
+    experiment_id, trials = await begun(running)
+    dying, other = Sender(running, experiment_id), Sender(running, experiment_id)
+    dying.fails = True
+    with pytest.raises(OSError, match="the database is away"):
+        await dying.complete(trials[0][1])
+    await other.complete(trials[1][1])
+    assert open_trials(running, experiment_id) == trials[2:]
+    with pytest.raises(OSError, match="the database is away"):
+        await dying.complete(trials[2][1])
+    await running.command(experiment_id, "pause")
+    await running.until_state(experiment_id, "PAUSED")
+    assert open_trials(running, experiment_id) == trials[3:]
+    assert decided(running, experiment_id) == [1, 2, 3, 4]
+
+
+async def test_record_that_comes_late_undoes_nothing(running: Platform) -> None:
+    experiment_id, trials = await begun(running)
+    slow, other = Sender(running, experiment_id), Sender(running, experiment_id)
+    slow.fails = True
+    with pytest.raises(OSError, match="the database is away"):
+        await slow.complete(trials[0][1])
+    for _, request_id in trials[1:]:
+        await other.complete(request_id)
+    for trial_id, _ in trials:
+        await other.leave(trial_id)
+    ended = await running.finish(experiment_id)
+    record_experiment(running.database, slow.tried[0])
+    after = await running.experiment(experiment_id)
+    assert (after["state"], after["progress"]) == (ended["state"], ended["progress"]) == ("STATE_COMPLETED", 1)
+    assert open_trials(running, experiment_id) == []
