@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -42,8 +42,17 @@ _ORDER = (
 #: From here on in that order, streams are light: no cluster runs in them, and no time is measured.
 _LIGHT = _ORDER.index("harness/")
 
-#: The third of three processes runs light streams alone and gives way to the others: it has what they leave of the
-#: processors while they wait for servers and clocks.
+#: What a process that gives way may run once light streams have run out, and what of it measures time.
+_SPARE = "tests/integration/"
+TIMED = (
+    "tests/integration/test_heartbeats.py",
+    "tests/integration/test_notices.py",
+    "tests/integration/test_replica",
+    "tests/integration/test_rolling_restart.py",
+    "tests/integration/test_updates.py",
+)
+#: The third of three processes runs light streams first, then spare ones, and gives way to the others: it has what they
+#: leave of the processors while they wait for servers and clocks.
 _FILLER, _MANY = "gw2", 3
 #: Seconds before the time for tests is over from which on light streams go first, as they are not left out.
 _LIGHT_S = 25 * 60
@@ -192,8 +201,18 @@ def is_filler(process: str, processes: int) -> bool:
 
 
 def is_light(nodeid: str) -> bool:
-    """Whether the process for light streams may run a test."""
+    """Whether a test is of those that the third process runs first, and that are not left out."""
     return turn_of(nodeid) >= _LIGHT and not nodeid.startswith(LATE)
+
+
+def is_heavy(nodeid: str) -> bool:
+    """Whether a test begins early, or last of all."""
+    return not is_light(nodeid)
+
+
+def is_spare(nodeid: str) -> bool:
+    """Whether the third process may run a test when no light one is left."""
+    return nodeid.startswith(_SPARE) and stream_of(nodeid) != "shared" and not nodeid.startswith(TIMED)
 
 
 class Streams(LoadScopeScheduling):
@@ -214,14 +233,17 @@ class Streams(LoadScopeScheduling):
             self.config.add_cleanup(lambda: _end(compiler))
 
     def _reschedule(self, node: WorkerController) -> None:
-        if self._is_filler(node) and not node.shutting_down and self._next(light=True) is None:
+        if self._is_filler(node) and not node.shutting_down and self._next(is_light, is_spare) is None:
             node.shutdown()  # it ends what it has
         else:
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Hand out the first stream, but light ones, which the third process has, last."""
-        name = self._next(light=self._is_filler(node) or time.time() > UNTIL - _LIGHT_S)
+        if self._is_filler(node):
+            name = self._next(is_light, is_spare)
+        else:
+            name = self._next(is_light if time.time() > UNTIL - _LIGHT_S else is_heavy)
         if name is not None:  # else all that is left is of the other kind
             self.workqueue.move_to_end(name, last=False)
         super()._assign_work_unit(node)
@@ -229,8 +251,11 @@ class Streams(LoadScopeScheduling):
     def _is_filler(self, node: WorkerController) -> bool:
         return is_filler(node.gateway.id, self.numnodes)
 
-    def _next(self, *, light: bool) -> str | None:
-        return next((name for name, tests in self.workqueue.items() if all(map(is_light, tests)) is light), None)
+    def _next(self, *kinds: Callable[[str], bool]) -> str | None:
+        """The first stream of the first of these kinds that has any."""
+        streams = self.workqueue.items()
+        found = (name for is_so in kinds for name, tests in streams if all(map(is_so, tests)))
+        return next(found, None)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Reassign the unfinished streams of a worker that crashed, and return the test that it crashed in.

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.kit.servers import REPOSITORY
-from tests.streams import COMPILED, ENGINES, LATE, OF_EACH_ENGINE, ON_ONE_ENGINE, engine_of, late_of
+from tests.streams import (
+    COMPILED,
+    ENGINES,
+    LATE,
+    OF_EACH_ENGINE,
+    ON_ONE_ENGINE,
+    TIMED,
+    engine_of,
+    is_light,
+    is_spare,
+    late_of,
+)
 
 _FILES = [f"tests/integration/api/test_{number}.py" for number in range(200)]
 
@@ -50,7 +61,7 @@ def test_what_is_compiled_beside_the_tests_is_known_by_who_needs_it() -> None:
     assert all(file.startswith(COMPILED) for file in files), "one of them would wait for Go before all others"
 
 
-@pytest.mark.parametrize("name", [*LATE, *ON_ONE_ENGINE, *OF_EACH_ENGINE, *COMPILED])
+@pytest.mark.parametrize("name", [*LATE, *ON_ONE_ENGINE, *OF_EACH_ENGINE, *COMPILED, *TIMED])
 def test_what_is_named_is_there(name: str) -> None:
     path, _, test = name.partition("::")
     files = [file for file in REPOSITORY.glob(f"{path}*") if not test or f"def {test}" in file.read_text()]
@@ -101,10 +112,10 @@ def test_it(number):
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_third_process_runs_what_is_light_and_gives_way(tmp_path: Path, is_late: bool) -> None:
-    for kind in ("e2e", "unit"):
+def test_third_process_runs_what_is_light_then_what_is_spare_and_gives_way(tmp_path: Path, is_late: bool) -> None:
+    for kind, files in {"e2e": 12, "integration": 12, "unit": 6}.items():
         (tmp_path / "tests" / kind).mkdir(parents=True)
-        for n in range(6):
+        for n in range(files):
             (tmp_path / "tests" / kind / f"test_{kind}_{n}.py").write_text(_SAYS_WHERE)
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_collection_finish\n")
     words = ["-q", "-n3", "--no-loadscope-reorder", "-p", "tests.streams", "-c", os.devnull, f"--rootdir={tmp_path}"]
@@ -116,11 +127,29 @@ def test_third_process_runs_what_is_light_and_gives_way(tmp_path: Path, is_late:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
-    assert len(ran) == 36
+    assert len(ran) == 90
     by = {process: [(kind, nice) for kind, of, nice in ran if of == process] for process in ("gw0", "gw1", "gw2")}
-    assert set(by["gw2"]) == {("unit", str(os.nice(0) + 5))}
+    its = [kind for kind, nice in by["gw2"] if nice == str(os.nice(0) + 5)]
+    assert len(its) == len(by["gw2"])
+    assert its[0] == "unit", "a spare stream is one that others would have begun with"
+    assert set(its) == {"unit", "integration"}
     assert {nice for process in ("gw0", "gw1") for _, nice in by[process]} == {str(os.nice(0))}
     assert by["gw0"][0][0] == ("unit" if is_late else "e2e"), "while there is time, what takes long begins first"
+
+
+def test_what_measures_time_or_shares_a_docker_engine_is_nothing_to_fill_in() -> None:
+    files = [str(file.relative_to(REPOSITORY)) for file in REPOSITORY.glob("tests/**/test_*.py")]
+    spare = {file for file in files if is_spare(f"{file}::test")}
+    assert {file for file in files if file.startswith("tests/integration/test_") and file not in spare} == {
+        "tests/integration/test_heartbeats.py",
+        "tests/integration/test_images.py",
+        "tests/integration/test_notices.py",
+        "tests/integration/test_replica.py",
+        "tests/integration/test_replicas.py",
+        "tests/integration/test_rolling_restart.py",
+        "tests/integration/test_updates.py",
+    }
+    assert not any(is_light(f"{file}::test") for file in files if file.startswith(("tests/chaos/", "tests/e2e/")))
 
 
 _HARNESS = "harness/tests/test_notebook.py"
