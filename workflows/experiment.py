@@ -130,8 +130,9 @@ class Experiment:
     """Id `experiment-<id>`. Closes when its terminal state is recorded.
 
     Messages: `command`, `complete_operations`, `amend`, `steer` and `post_operations` (updates) from the API;
-    `validation_reported`, `progress_reported`, `move`, `budget`, `hold` and `gate_decided` (signals) from the API;
-    `trial_ended` (signal) from its trials. What several trials say comes as one update, `take_reports`.
+    `move`, `budget`, `hold` and `gate_decided` (signals) from the API. What trials say comes as the update
+    `take_reports`, and that of several together; where no update is taken, as signals: `validation_reported`,
+    `progress_reported`, `trial_ended`.
     """
 
     @workflow.init
@@ -748,16 +749,11 @@ class Experiment:
         None: there is more to do than to write it, and an activity does that.
         """
         run = self._run
-        needs_more = self._has_news() or self._created or run.budget is not None or run.gates
-        is_as_recorded = (
-            run.state is self._ordered_state
-            and self._recorded_head is not None
-            and self._recorded_head[0] is run.state
-            and self._recorded_queue == [event.id for event in run.search.queue()]
-        )
-        is_by_records = self._is_by_records and run.orders_by_records
-        decided = len(self._decided) + sum(len(each.decisions) for each in self._answered)
-        if needs_more or not (is_as_recorded and is_by_records) or decided > _BATCH:
+        if not (self._is_as_recorded() and self._is_by_records and run.orders_by_records):
+            return None
+        if self._has_news() or self._created or run.budget is not None or run.gates:
+            return None
+        if len(self._decided) + sum(len(each.decisions) for each in self._answered) > _BATCH:
             return None
         if any(self._news_for(request_id) is not None for request_id in self._touched & self._open.keys()):
             return None
@@ -776,6 +772,12 @@ class Experiment:
             return None
         decided, standings = _all_of(self._answered)
         return self._answered[-1].model_copy(update={"decisions": decided, "standings": standings})
+
+    def _is_as_recorded(self) -> bool:
+        """Whether the state is the one that was recorded and ordered last, and the program's queue, too."""
+        state, head = self._run.state, self._recorded_head
+        is_queue_known = self._recorded_queue == [event.id for event in self._run.search.queue()]
+        return is_queue_known and state is self._ordered_state and head is not None and head[0] is state
 
     def _take_decided(self, touched: Iterable[str]) -> tuple[list[Decision], list[TrialStanding]]:
         """What was decided, and where trials stand that this has changed."""
