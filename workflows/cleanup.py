@@ -58,7 +58,8 @@ class CheckpointGC:
             try:
                 removed += await _collect(order)
             except _StorageFailed as error:
-                raise ApplicationError(str(error), type="StorageFailed", non_retryable=True) from None
+                if not self._is_wanted:
+                    raise ApplicationError(str(error), type="StorageFailed", non_retryable=True) from None
         workflow.set_current_details(f"Removed {removed} checkpoints of experiment {order.experiment_id}.")
         return removed
 
@@ -72,20 +73,37 @@ class CheckpointGC:
 class ExperimentDeletion:
     """Id `delete-experiment-<id>`. Removes checkpoints, TensorBoard files, logs and records of an experiment.
 
-    What fails leaves it DELETE_FAILED with the reason; it may be tried again.
+    What fails leaves it DELETE_FAILED with the reason; it may be tried again. Messages: `delete` (signal) with each
+    try, as one may come when the failure is recorded, and this workflow about to close.
     """
+
+    @workflow.init
+    def __init__(self, order: CleanupOrder) -> None:
+        self._is_wanted = True
 
     @workflow.run
     async def run(self, order: CleanupOrder) -> bool:
         """Delete it. Returns whether it is gone."""
-        try:
-            removed = await _collect(order)
-        except _StorageFailed as error:
-            await record_once(
-                calls.note_deletion_failed, DeletionFailed(experiment_id=order.experiment_id, reason=str(error))
-            )
-            workflow.set_current_details(f"Failed: {error}")
-            return False
+        while self._is_wanted:
+            self._is_wanted = False
+            try:
+                removed = await _collect(order)
+            except _StorageFailed as error:
+                await record_once(
+                    calls.note_deletion_failed, DeletionFailed(experiment_id=order.experiment_id, reason=str(error))
+                )
+                workflow.set_current_details(f"Failed: {error}")
+            else:
+                await self._erase(order, removed)
+                return True
+        return False
+
+    @workflow.signal
+    def delete(self) -> None:
+        """Try again, if it fails or has failed."""
+        self._is_wanted = True
+
+    async def _erase(self, order: CleanupOrder, removed: int) -> None:
         erased: ErasedExperiment = await workflow.execute_activity(
             calls.erase_experiment,
             order,
@@ -98,7 +116,6 @@ class ExperimentDeletion:
         for other in erased.others:
             await start_gc(other, order.timing)
         workflow.set_current_details(f"Deleted experiment {order.experiment_id} with {removed} checkpoints.")
-        return True
 
 
 @workflow.defn(name="FileRemoval")
@@ -144,18 +161,21 @@ class NamespaceRemoval:
 async def start_gc(experiment_id: int, timing: Timing) -> None:
     """Have an experiment's checkpoints collected, from another workflow."""
     workflow_id = names.gc_workflow(experiment_id)
-    try:
-        await workflow.start_child_workflow(
-            "CheckpointGC",
-            CleanupOrder(experiment_id=experiment_id, timing=timing),
-            id=workflow_id,
-            task_queue=names.ORCHESTRATOR_QUEUE,
-            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-            static_summary=f"checkpoints of experiment {experiment_id}",
-            priority=ORDINARY,
-        )
-    except WorkflowAlreadyStartedError:
-        await tell(workflow_id, "collect", None)
+    while True:
+        try:
+            await workflow.start_child_workflow(
+                "CheckpointGC",
+                CleanupOrder(experiment_id=experiment_id, timing=timing),
+                id=workflow_id,
+                task_queue=names.ORCHESTRATOR_QUEUE,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                static_summary=f"checkpoints of experiment {experiment_id}",
+                priority=ORDINARY,
+            )
+        except WorkflowAlreadyStartedError:
+            if not await tell(workflow_id, "collect", None):
+                continue  # it has closed meanwhile
+        return
 
 
 async def _collect(order: CleanupOrder) -> int:

@@ -396,9 +396,10 @@ class Commands:
         )
 
     async def delete_experiment(self, order: CleanupOrder) -> None:
-        """Have an experiment deleted. Raises: Unavailable."""
+        """Have an experiment deleted; again, if it fails now. Raises: Unavailable."""
         workflow_id = names.deletion_workflow(order.experiment_id)
-        await self._start_cleanup("ExperimentDeletion", workflow_id, order, f"experiment {order.experiment_id}")
+        summary = f"experiment {order.experiment_id}"
+        await self._start_cleanup("ExperimentDeletion", workflow_id, order, summary, signal="delete")
 
     async def remove_files(self, workflow_id: str, order: FileRemovalOrder) -> None:
         """Have single files removed from storage. Raises: Unavailable."""

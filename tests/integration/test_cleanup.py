@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from sqlalchemy import select
+from temporalio import activity
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from api.settings import TemporalSettings
+from api.temporal.commands import Commands
+from api.temporal.connection import Connection
 from database import retention
 from database.models import Checkpoint
 from determined.common.storage.hosted import Claim, HostedFolder
+from tests.kit.patience import PATIENCE
 from tests.kit.platform import Platform
 from tests.kit.scripts import TRAIN, config
+from tests.kit.servers import temporal_server
+from workflows import names
+from workflows.cleanup import ExperimentDeletion
+from workflows.messages import (
+    ClaimedCheckpoints,
+    CleanupOrder,
+    DeletionFailed,
+    ErasedExperiment,
+    RemovedFiles,
+    RemoveFiles,
+    Timing,
+)
 
 #: Saves a checkpoint at each step; the accuracy is best in the middle.
 SAVES = """
@@ -183,6 +204,51 @@ async def test_deletion_fails_with_its_reason_and_can_be_repeated(
     assert (await cluster.http.delete(f"/api/v1/experiments/{experiment_id}")).status_code == 200
     await cluster.until(lambda: gone(cluster, experiment_id), what="the experiment is gone")
     assert folders(cluster) == set()
+
+
+async def test_deletion_is_repeated_though_the_one_that_failed_has_not_closed_yet(tmp_path: Path) -> None:
+    order = CleanupOrder(experiment_id=1, everything=True)
+    tries: list[str] = []
+    with temporal_server(tmp_path) as address:
+        commands = Commands(
+            Connection(TemporalSettings(temporal_address=address)), Timing(removal_pauses_s=()), AsyncMock()
+        )
+
+        @activity.defn
+        async def claim_checkpoints(_: CleanupOrder) -> ClaimedCheckpoints:
+            tries.append("claimed")
+            return (
+                ClaimedCheckpoints(uuids=["u"], pool="p", removal_id="r") if len(tries) == 1 else ClaimedCheckpoints()
+            )
+
+        @activity.defn
+        async def remove_files(_: RemoveFiles) -> RemovedFiles:
+            return RemovedFiles(removal_id="r", uuids=[], problems=["Permission denied"])
+
+        @activity.defn
+        async def note_deletion_failed(_: DeletionFailed) -> None:
+            tries.append("failed")  # it is recorded: a user sees it and tries again
+            await commands.delete_experiment(order)
+
+        @activity.defn
+        async def erase_experiment(_: CleanupOrder) -> ErasedExperiment:
+            tries.append("erased")
+            return ErasedExperiment()
+
+        client = await commands.client()
+        own = [claim_checkpoints, note_deletion_failed, erase_experiment]
+        async with (
+            Worker(
+                client, task_queue=names.ORCHESTRATOR_QUEUE, workflows=[ExperimentDeletion], activities=own,
+                workflow_runner=UnsandboxedWorkflowRunner(),
+            ),
+            Worker(client, task_queue=names.storage_queue("p"), activities=[remove_files]),
+        ):  # fmt: skip
+            await commands.delete_experiment(order)
+            handle = client.get_workflow_handle(names.deletion_workflow(1), result_type=bool)
+            async with asyncio.timeout(20 * PATIENCE):
+                assert await handle.result()
+    assert tries == ["claimed", "failed", "claimed", "erased"]
 
 
 async def test_collection_goes_on_where_a_crash_left_it(cluster: Platform) -> None:
