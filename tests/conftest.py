@@ -22,7 +22,8 @@ from api.auth import authentication
 from tests.kit.embedded import starting_as_copies
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import folder_in_memory, restartable_postgres, temporal_server
-from tests.streams import OF_EACH_ENGINE, ON_ONE_ENGINE, UNTIL, engine_for, engine_of, is_filler, late_of, turn_of
+from tests.streams import OF_EACH_ENGINE, ON_ONE_ENGINE, UNTIL, engine_for, engine_of, late_of, turn_of
+from tests.streams import pytest_collection_finish as pytest_collection_finish
 from tests.streams import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
 _numbers = itertools.count(1)
@@ -72,13 +73,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(least), append=False)
     late = config.stash[_late] = late_of([item.nodeid for item in items])
     items.sort(key=lambda item: (item.nodeid in late, turn_of(item.nodeid)))
-
-
-def pytest_collection_finish() -> None:
-    """Only now: all processes wait until each has found the tests."""
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if is_filler(os.environ.get("PYTEST_XDIST_WORKER", ""), processes):
-        os.nice(5)
 
 
 def _is_left_out(item: pytest.Item) -> bool:

@@ -281,6 +281,13 @@ def _end(compiler: subprocess.Popen[bytes]) -> None:
     compiler.wait()
 
 
+def pytest_collection_finish() -> None:
+    """Only now: all processes wait until each has found the tests."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if is_filler(os.environ.get("PYTEST_XDIST_WORKER", ""), processes):
+        os.nice(5)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Any:
     """xdist asks for it when several processes are wanted."""
     return Streams(config, log)

@@ -117,7 +117,6 @@ def test_third_process_runs_what_is_light_then_what_is_spare_and_gives_way(tmp_p
         (tmp_path / "tests" / kind).mkdir(parents=True)
         for n in range(files):
             (tmp_path / "tests" / kind / f"test_{kind}_{n}.py").write_text(_SAYS_WHERE)
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_collection_finish\n")
     words = ["-q", "-n3", "--no-loadscope-reorder", "-p", "tests.streams", "-c", os.devnull, f"--rootdir={tmp_path}"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     until = {"UNDETERRED_TESTS_UNTIL": str(time.time() + 600)} if is_late else {}
