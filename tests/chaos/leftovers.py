@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from pathlib import Path
 
 from temporalio.client import Client
@@ -10,15 +12,23 @@ from temporalio.client import Client
 from api.settings import TemporalSettings, from_environment
 from api.temporal.connection import Connection
 from tests.kit.embedded import Embedded
+from tests.kit.patience import PATIENCE
 from workflows.messages import PoolRun
 
 
 async def temporal(cluster: Embedded) -> Client:
-    """The cluster's Temporal, which may be one that it did not bring along."""
+    """The cluster's Temporal, which may be one that it did not bring along, and that was killed a moment ago."""
     variables = cluster.environment
     address = variables.get("TEMPORAL_ADDRESS") or f"127.0.0.1:{variables['UNDETERRED_TEMPORAL_PORT']}"
     settings = from_environment(TemporalSettings, variables | {"UNDETERRED_TEMPORAL_ADDRESS": address})
-    return await Connection(settings).client()
+    deadline = time.monotonic() + 10 * PATIENCE
+    while True:
+        try:
+            return await Connection(settings).client()
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
 
 
 async def held_slots(client: Client, pool: str = "default") -> list[str]:
