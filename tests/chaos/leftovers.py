@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 from temporalio.client import Client
@@ -13,6 +12,7 @@ from api.settings import TemporalSettings, from_environment
 from api.temporal.connection import Connection
 from tests.kit.embedded import Embedded
 from tests.kit.patience import PATIENCE
+from workers.connect import connect
 from workflows.messages import PoolRun
 
 
@@ -21,14 +21,10 @@ async def temporal(cluster: Embedded) -> Client:
     variables = cluster.environment
     address = variables.get("TEMPORAL_ADDRESS") or f"127.0.0.1:{variables['UNDETERRED_TEMPORAL_PORT']}"
     settings = from_environment(TemporalSettings, variables | {"UNDETERRED_TEMPORAL_ADDRESS": address})
-    deadline = time.monotonic() + 10 * PATIENCE
-    while True:
-        try:
-            return await Connection(settings).client()
-        except RuntimeError:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(0.2)
+    async with asyncio.timeout(10 * PATIENCE):
+        client = await connect(Connection(settings), asyncio.Event())
+    assert client is not None, "nothing has asked it to stop"
+    return client
 
 
 async def held_slots(client: Client, pool: str = "default") -> list[str]:
