@@ -28,10 +28,10 @@ TRIALS, LENGTH = 4, 3
 
 
 class Sender:
-    """A process of the API that reports for trials. While it `fails`, it cannot write."""
+    """A process of the API that reports for trials."""
 
     def __init__(self, running: Platform, experiment_id: int) -> None:
-        self.fails = False
+        self._is_away = False  # the database, for this process
         self.tried: list[RecordExperiment] = []
         self._database, self._experiment_id = running.database, experiment_id
         address = running.temporal.service_client.config.target_host
@@ -39,7 +39,7 @@ class Sender:
 
     async def _write(self, record: RecordExperiment) -> None:
         self.tried.append(record)
-        if self.fails:
+        if self._is_away:
             raise OSError("the database is away")
         await asyncio.to_thread(record_experiment, self._database, record)
 
@@ -47,6 +47,13 @@ class Sender:
         """A trial has trained to its only length."""
         report = OperationReport(request_id=request_id, length=LENGTH, metric=0.5)
         assert await self._commands.complete_operation(self._experiment_id, report) is None
+
+    async def fail(self, request_id: str) -> None:
+        """The same, but this process cannot write what it is answered."""
+        self._is_away = True
+        with pytest.raises(OSError, match="the database is away"):
+            await self.complete(request_id)
+        self._is_away = False
 
     async def leave(self, trial_id: int) -> None:
         """A trial's container leaves."""
@@ -121,12 +128,9 @@ async def test_what_follows_on_a_report_needs_no_activity_until_the_search_ends(
 async def test_sender_that_could_not_write_reports_again_and_gets_it_again(running: Platform) -> None:
     experiment_id, trials = await begun(running)
     sender = Sender(running, experiment_id)
-    sender.fails = True
     for _, request_id in trials[:2]:
-        with pytest.raises(OSError, match="the database is away"):
-            await sender.complete(request_id)
+        await sender.fail(request_id)
     assert open_trials(running, experiment_id) == trials
-    sender.fails = False
     await sender.complete(trials[0][1])
     assert open_trials(running, experiment_id) == trials[2:], "with what others could not write"
     assert len({record.revision for record in sender.tried}) == 2, "a repeat decides nothing"
@@ -136,13 +140,10 @@ async def test_sender_that_could_not_write_reports_again_and_gets_it_again(runni
 async def test_record_that_was_never_written_is_part_of_the_next_whoever_writes_that(running: Platform) -> None:
     experiment_id, trials = await begun(running)
     dying, other = Sender(running, experiment_id), Sender(running, experiment_id)
-    dying.fails = True
-    with pytest.raises(OSError, match="the database is away"):
-        await dying.complete(trials[0][1])
+    await dying.fail(trials[0][1])
     await other.complete(trials[1][1])
     assert open_trials(running, experiment_id) == trials[2:]
-    with pytest.raises(OSError, match="the database is away"):
-        await dying.complete(trials[2][1])
+    await dying.fail(trials[2][1])
     await running.command(experiment_id, "pause")
     await running.until_state(experiment_id, "PAUSED")
     assert open_trials(running, experiment_id) == trials[3:]
@@ -152,9 +153,7 @@ async def test_record_that_was_never_written_is_part_of_the_next_whoever_writes_
 async def test_record_that_comes_late_undoes_nothing(running: Platform) -> None:
     experiment_id, trials = await begun(running)
     slow, other = Sender(running, experiment_id), Sender(running, experiment_id)
-    slow.fails = True
-    with pytest.raises(OSError, match="the database is away"):
-        await slow.complete(trials[0][1])
+    await slow.fail(trials[0][1])
     for _, request_id in trials[1:]:
         await other.complete(request_id)
     for trial_id, _ in trials:
