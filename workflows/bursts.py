@@ -83,16 +83,20 @@ class Bursts(Generic[Message]):
         return [None] * len(messages)
 
     async def _send(self, workflow_id: str, messages: list[Message]) -> None:
-        now = time.monotonic()
-        is_quiet = now - self._sent_at.get(workflow_id, -_QUIET_S) >= _QUIET_S
-        if is_quiet:  # so others are, perhaps for good
-            self._sent_at = {key: at for key, at in self._sent_at.items() if now - at < _QUIET_S}
-        self._sent_at[workflow_id] = now
-        takes_signal = is_quiet and len(messages) == 1 and self._answered is None
+        takes_signal = self._answered is None and self._was_quiet(workflow_id) and len(messages) == 1
         if not takes_signal and await self._update(workflow_id, messages):
             return
         for message in messages:
             await self._signal(workflow_id, message)
+
+    def _was_quiet(self, workflow_id: str) -> bool:
+        """Whether a workflow, which is sent something now, was quiet before."""
+        now = time.monotonic()
+        was_quiet = now - self._sent_at.get(workflow_id, -_QUIET_S) >= _QUIET_S
+        if was_quiet:  # so others are, perhaps for good
+            self._sent_at = {key: at for key, at in self._sent_at.items() if now - at < _QUIET_S}
+        self._sent_at[workflow_id] = now
+        return was_quiet
 
     async def _update(self, workflow_id: str, messages: list[Message]) -> bool:
         """False: no worker takes it now, or the one of an earlier release that the workflow stays with."""
