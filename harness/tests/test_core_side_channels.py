@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import subprocess
@@ -51,6 +52,8 @@ with core.init() as context:
     train.report_training_metrics(2, {"loss": 0.25, "nested": {"a": 1}, "raw": b"bytes"})
     train.report_validation_metrics(2, {"accuracy": 0.75, "val_loss": 0.5})
     train.report_metrics("inference", 3, {"score": 7})
+loaded = [name for name in ("numpy", "boto3", "tensorboard.summary") if name in sys.modules]
+assert not loaded, f"a short trial has no time for {loaded}"
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -71,6 +74,15 @@ def test_metrics_are_written_for_tensorboard_in_auto_mode(trial: Trial, tmp_path
         "Determined/val_loss": [[2, "0.5"]],
         "Determined/inference/score": [[3, "7.0"]],
     }
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"123456789", bytes(range(256)) * 40])
+def test_records_are_those_that_tensorboard_writes_itself(data: bytes) -> None:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    written = io.BytesIO()
+    RecordWriter(written).write(data)
+    assert _tensorboard._framed(data) == written.getvalue()
 
 
 TORCH_PROFILER = """

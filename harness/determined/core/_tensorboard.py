@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import itertools
 import os
 import pathlib
 import queue
+import struct
 import sys
 import threading
 import time
@@ -307,9 +309,7 @@ class _Scalars:
 
         self._event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
         self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2").Summary
-        writer: Any = import_module("tensorboard.summary.writer.record_writer").RecordWriter
         self._records = _Records(files.path())
-        self._writer = writer(self._records)
 
     def add(self, group: str, steps: int, time_s: float, metrics: dict[str, Any]) -> None:
         """Write what of some metrics is a number. Raises: OSError: the disk does not take it."""
@@ -331,7 +331,36 @@ class _Scalars:
         self._records.close()
 
     def _write(self, **fields: Any) -> None:
-        self._writer.write(self._event(**fields).SerializeToString())
+        self._records.write(_framed(self._event(**fields).SerializeToString()))
+
+
+def _framed(data: bytes) -> bytes:
+    """A record as TensorBoard reads it: length (8 bytes), its checksum, data, their checksum (4 bytes each).
+
+    TensorBoard's `RecordWriter` makes the same, but to import it takes 0.2 s of processor time: two thirds of what a
+    short trial takes.
+    """
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, _masked_checksum(length), data, _masked_checksum(data)))
+
+
+def _masked_checksum(data: bytes) -> bytes:
+    """CRC-32C, masked as in TFRecord files: rotated by 15 bits, plus a constant."""
+    table, crc = _checksum_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@functools.cache
+def _checksum_table() -> list[int]:
+    table: list[int] = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
 
 
 def _tag(group: str, name: str) -> str:
