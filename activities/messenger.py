@@ -8,7 +8,7 @@ receivers ignore repeats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ from workflows.messages import (
     AllocationNotice,
     AllocationNotices,
     Assignment,
+    RecordExperiment,
     SlotGrants,
     SlotRequests,
     TrialEnded,
@@ -59,7 +60,7 @@ class Messenger:
 
     Args:
         client: Of the worker.
-        records: Those that come with answers.
+        write: Writes a record that comes with an answer; returns when it is committed.
         pinned: The version that decides for what is started here; None: the current one.
         waiting: How many local activities may wait for a pool's next task, and how many for an experiment's.
     """
@@ -67,29 +68,35 @@ class Messenger:
     def __init__(
         self,
         client: Client,
-        records: AnsweredRecords,
+        write: Callable[[RecordExperiment], Awaitable[object]],
         pinned: WorkerDeploymentVersion | None = None,
         waiting: int = 0,
     ) -> None:
         self._client = client
-        self.records = records
+        self._write = write
+        self.records = AnsweredRecords(self._carry_out, starts=True)
         self._updates = Updates(client)
         self._override: VersioningOverride | None = None if pinned is None else PinnedVersioningOverride(pinned)
         self._releases: Bursts[AllocationNotice] = Bursts(
             self._updates, "take_back", lambda _, notices: AllocationNotices(notices=notices), self._release, waiting
         )
-        self._reports = TrialReports(client, self._updates, records, waiting)
+        self._reports = TrialReports(client, self._updates, self.records, waiting)
 
     async def release(self, pool: str, allocation_id: str) -> None:
         """Give the slots of an allocation back to its pool; returns when the pool has them. Raises: RPCError."""
         await self._releases.send(names.pool_workflow(pool), AllocationNotice(allocation_id=allocation_id))
 
     async def trial_ended(self, experiment_id: int, ended: TrialEnded) -> None:
-        """Tell an experiment that a trial is over; returns when it has heard, and what it answered is written.
+        """Tell an experiment that a trial is over; returns when it has heard, and what it answered is done.
 
         Raises: RPCError; what writing raises.
         """
         await self._reports.send(names.experiment_workflow(experiment_id), TrialReport(trial_ended=ended))
+
+    async def _carry_out(self, record: RecordExperiment) -> None:
+        await self._write(record)
+        if record.starts is not None:
+            await self.start_trials(record.starts, {})
 
     async def orders(self, orders: Sequence[TrialOrder]) -> None:
         """Tell trials what is wanted of them; returns when all is sent. Raises: RPCError."""
@@ -119,13 +126,13 @@ class Messenger:
 
         Raises: RPCError.
         """
-        runs = [
-            trial_run(
-                starts, each.model_copy(update={"trial_id": each.trial_id or ids[each.request_id]}), by_records=True
-            )
-            for each in starts.trials
-        ]
-        wanted = {_next_allocation(run): run for run in runs if wants_slots(run)}
+        runs: list[TrialRun] = []
+        wanted: dict[str, TrialRun] = {}
+        for each in starts.trials:
+            numbered = each.model_copy(update={"trial_id": each.trial_id or ids[each.request_id]})
+            runs.append(run := trial_run(starts, numbered, by_records=True))
+            if wants_slots(run) and not each.is_repeat:
+                wanted[_next_allocation(run)] = run
         granted = await self._ask(starts.template.pool, wanted)
         if granted is not None:
             for id_, run in wanted.items():

@@ -13,7 +13,7 @@ from database.models import Allocation, Checkpoint, Experiment, Trial
 from database.notices import notify
 from database.session import Database
 from database.tasks import end_trial_task
-from database.trials import create_trials, record_decisions
+from database.trials import create_trials, record_decisions, reserve_numbers
 from database.types import utc_now
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.messages import CreatedTrials, RecordExperiment, TrialStanding
@@ -41,6 +41,7 @@ def record_experiment(database: Database, record: RecordExperiment) -> CreatedTr
 
 def _record(session: Session, record: RecordExperiment) -> CreatedTrials:
     ids = create_trials(session, record.experiment_id, record.trials)
+    ids.numbers = reserve_numbers(session, record.reserves)
     statement = select(Experiment.state).where(Experiment.id == record.experiment_id).with_for_update()
     before = session.scalar(statement)
     if not _update_experiment(session, record):

@@ -7,11 +7,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import delete, literal, select, update
+from sqlalchemy import delete, func, literal, select, text, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.orm import Session
 
 from database.checkpoints import fork_time, resume_point
+from database.engines import on_postgresql
 from database.models import DecidedTrial, Experiment, Metric, SearchDecision, Trial
 from database.tasks import create_trial_tasks
 from database.types import utc_now
@@ -89,9 +90,13 @@ def create_trials(session: Session, experiment_id: int, trials: Sequence[NewTria
     pasts = _pasts(session, experiment_id, {known[t.request_id]: t for t in trials if t.request_id in known})
     new = [trial for trial in trials if trial.request_id not in known]
     if new:
+        keys = [Trial.experiment_id, Trial.request_id]
+        added = insert(session, Trial).on_conflict_do_nothing(index_elements=keys).returning(Trial.id)
         rows = [_row(session, experiment_id, trial) for trial in new]
-        added = insert(session, Trial).on_conflict_do_nothing().returning(Trial.id)
-        count_trials(session, experiment_id, len(session.scalars(added, rows).all()))
+        numbered = [row for row in rows if "id" in row]
+        for part in (numbered, [row for row in rows if "id" not in row]):
+            if part:
+                count_trials(session, experiment_id, len(session.scalars(added, part).all()))
         made = _ids(session, experiment_id, [trial.request_id for trial in new])
         create_trial_tasks(session, made.values())
         known |= made
@@ -134,8 +139,24 @@ def _ids(session: Session, experiment_id: int, request_ids: list[str]) -> dict[s
     return dict(found.tuples().all())
 
 
+def reserve_numbers(session: Session, count: int) -> list[int]:
+    """Numbers that no other trial gets, in order.
+
+    Nobody takes back what a search does not use, as one that ends early: numbers of trials have gaps.
+    """
+    if count == 0:
+        return []
+    if on_postgresql(session):
+        drawn = func.nextval(func.pg_get_serial_sequence("trials", "id"))
+        return sorted(session.scalars(select(drawn).select_from(func.generate_series(1, count))))
+    moved = text("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'trials' RETURNING seq")
+    last = session.scalar(moved, {"count": count})
+    return [] if last is None else list(range(last - count + 1, last + 1))  # None: there never was a trial
+
+
 def _row(session: Session, experiment_id: int, trial: NewTrial) -> dict[str, Any]:
-    return {
+    number = {} if trial.number is None else {"id": trial.number}
+    return number | {
         "experiment_id": experiment_id,
         "request_id": trial.request_id,
         "task_id": names.trial_task(experiment_id, trial.request_id),

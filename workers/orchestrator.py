@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -37,7 +38,6 @@ from workers.monitoring import runtime_of
 from workers.settings import OrchestratorSettings
 from workers.versioning import build_id, deployment, take_over
 from workflows.agent import Agent
-from workflows.answers import AnsweredRecords
 from workflows.autoscaler import Autoscaler
 from workflows.campaign_run import CampaignRun
 from workflows.cleanup import CheckpointGC, ExperimentDeletion, FileRemoval, NamespaceRemoval
@@ -156,10 +156,11 @@ def new_worker(
     waiting = min(_TASKS, max_cached_workflows) // 4
 
     async def write(record: RecordExperiment) -> None:
-        await asyncio.get_running_loop().run_in_executor(threads, record_experiment, database, record)
+        context = contextvars.copy_context()  # the thread knows which activity it is for
+        await asyncio.get_running_loop().run_in_executor(threads, context.run, record_experiment, database, record)
 
     pinned = None if takes_over else versions.version
-    messenger = Messenger(client, AnsweredRecords(write), pinned=pinned, waiting=waiting)
+    messenger = Messenger(client, write, pinned=pinned, waiting=waiting)
     worker = Worker(
         client,
         task_queue=ORCHESTRATOR_QUEUE,

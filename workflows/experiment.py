@@ -12,6 +12,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
 
 from workflows import calls, names
+from workflows.answers import GivenRecords
 from workflows.attributes import note_pool, note_state
 from workflows.cleanup import start_gc
 from workflows.experiment_budget import BudgetWatch
@@ -109,13 +110,6 @@ def _is_news(told: TrialOrders | None, orders: TrialOrders) -> bool:
     return told.model_copy(update={"length": orders.length}) != orders
 
 
-def _all_of(records: Iterable[RecordExperiment]) -> tuple[list[Decision], list[TrialStanding]]:
-    """What several records say of decisions and trials, in their order."""
-    records = list(records)
-    decisions = [each for record in records for each in record.decisions]
-    return decisions, [each for record in records for each in record.standings]
-
-
 class _Request:
     """An event whose sender waits until it is decided, or until that is recorded as well."""
 
@@ -150,8 +144,7 @@ class Experiment:
         self._has_passed = False  # a gate was decided
         self._is_ahead = False  # of the records: something was decided that none has yet
         self._is_awake = False  # its main loop runs
-        # what went with answers and may not be written yet, see `_record_of_answer`
-        self._answered: list[RecordExperiment] = []
+        self._given = GivenRecords()  # see `_record_of_answer`
         self._may_overrun = False  # the budget's
         self._fault = ""
         self._may_inherit = run.inheritance is not None  # until there is nothing more that the search waits for
@@ -251,7 +244,7 @@ class Experiment:
         ]
         if not batch.once_decided:
             return OperationAnswers(refusals=await self._decide_when_free(events))
-        self._note_written(batch.recorded)
+        self._given.note_written(batch.recorded)
         is_ahead, is_free = self._may_decide_ahead(), batch.writes and self._is_free()
         requests, record = self._put(events), None
         if is_free:
@@ -356,7 +349,8 @@ class Experiment:
     @workflow.signal
     def trial_ended(self, ended: TrialEnded) -> None:
         """A trial is over. A repeat changes nothing."""
-        self._note_written(ended.recorded)
+        self._given.note_started(ended.request_id)
+        self._given.note_written(ended.recorded)
         if self._is_too_soon(ended.request_id, lambda: self.trial_ended(ended)):
             return
         if ended.request_id not in self._open:
@@ -369,7 +363,7 @@ class Experiment:
     @workflow.update
     def take_reports(self, batch: TrialReportBatch) -> ReportAnswer:
         """Take what several trials report, as the signals of these names do: in the history when it answers."""
-        self._note_written(batch.recorded)
+        self._given.note_written(batch.recorded, starts=batch.starts)
         is_free = batch.writes and self._is_free()
         for report in batch.reports:
             if report.validation_reported is not None:
@@ -378,7 +372,7 @@ class Experiment:
                 self.progress_reported(report.progress_reported)
             if report.trial_ended is not None:
                 self.trial_ended(report.trial_ended)
-        return ReportAnswer(record=self._decide_now() if is_free else None)
+        return ReportAnswer(record=self._decide_now(starts=batch.starts) if is_free else None)
 
     def _is_too_soon(self, request_id: str, take: Callable[[], None]) -> bool:
         """Hold a message of a trial until its number is known here: the activity that writes its record starts it."""
@@ -393,7 +387,7 @@ class Experiment:
         if self._requests or self._fault or self._has_passed or self._is_ahead or self._unsent:
             return True
         if self._is_old():
-            return bool(self._answered)
+            return bool(self._given)
         if self._run.past is not None or self._run.inbox or self._next_starts() or self._may_inherit:
             return True
         return self._budget.has_news()
@@ -459,17 +453,16 @@ class Experiment:
         is_busy = self._lock.locked() or self._has_news() or self._is_old()
         return self._is_awake and not is_busy and self._is_deciding()
 
-    def _decide_now(self) -> RecordExperiment | None:
-        """Decide on what has come to a workflow that is free; returns the record, if the sender can write it."""
+    def _decide_now(self, *, starts: bool = False) -> RecordExperiment | None:
+        """Decide on what has come to a workflow that is free; returns the record, if the sender can write it.
+
+        `starts`: the sender starts new trials, too.
+        """
         self._take_in()
-        record = self._record_of_answer()
-        self._is_ahead = record is None
+        self._is_ahead = self._needs_activity(starts=starts)
+        record = None if self._is_ahead else self._record_of_answer(starts=starts)
         self._say_what_it_waits_for()
         return record
-
-    def _note_written(self, revision: int) -> None:
-        """The record of an answer is written, and so are all before it: each has what is not known to be."""
-        self._answered = [each for each in self._answered if each.revision > revision]
 
     def _is_deciding(self) -> bool:
         return self._run.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED) and self._run.past is None
@@ -685,17 +678,16 @@ class Experiment:
         new = [new_trial(run, action) for action in created or ()]
         touched = set(touched)
         fresh = {trial.request_id for trial in new}
-        answered, self._answered = self._answered, []
-        answered_decisions, answered_standings = _all_of(answered)
+        given = self._given.take()
         decided, standings = self._take_decided(touched - fresh)
         clock, notices = self._budget.run_on(), self._budget.take_notices()
         head = (run.state, self._progress())
         asked = self._come_to_gates(touched)
         queue = run.search.queue()
         has_queue_news = [event.id for event in queue] != self._recorded_queue
-        started = self._take_starts(new) if starts else None
+        to_start = given.starts + (self._take_starts(new) if starts else [])
         ordered = self._take_orders() if orders else []
-        has_news = decided or new or standings or has_queue_news or notices or asked or started or ordered or answered
+        has_news = decided or new or standings or has_queue_news or notices or asked or to_start or ordered or given
         if not has_news and head == self._recorded_head:
             return CreatedTrials(trial_ids=[])
         if self._recorded_head is None or self._recorded_head[0] is not run.state:
@@ -703,7 +695,7 @@ class Experiment:
         self._recorded_head = head
         self._recorded_queue = [event.id for event in queue]
         run.revision += 1
-        self._being_recorded = fresh if started else set()
+        self._being_recorded = fresh if to_start else set()
         answer = await record_once(
             calls.record_experiment,
             RecordExperiment(
@@ -713,19 +705,21 @@ class Experiment:
                 progress=head[1],
                 is_terminal=run.state.is_terminal,
                 error=run.error,
-                decisions=answered_decisions + decided,
-                trials=new,
-                standings=answered_standings + standings,
+                decisions=given.decisions + decided,
+                trials=given.trials + new,
+                standings=given.standings + standings,
                 queued=queue if has_queue_news else None,
                 clock=clock,
                 notices=notices,
                 asked=asked,
-                starts=started,
+                starts=self._starts_of(to_start) if to_start else None,
                 orders=ordered,
+                reserves=self._reserves(),
             ),
         )
-        running = [each.request_id for each in started.trials] if started else []
-        for request_id, entry in note_trials(run, new, answer).items():
+        run.numbers += answer.numbers
+        running = [each.request_id for each in to_start]
+        for request_id, entry in note_trials(run, new, answer.trial_ids[len(given.trials) :], answer.pasts).items():
             self._open[request_id] = entry
             if entry.trial_id in answer.pasts:
                 self._touched.add(request_id)  # its row still says where it stood when it ended
@@ -739,39 +733,61 @@ class Experiment:
             take()
         return answer
 
-    def _record_of_answer(self) -> RecordExperiment | None:
-        """The record of what was just decided, for the sender of the reports to write.
+    def _record_of_answer(self, *, starts: bool) -> RecordExperiment | None:
+        """The record of what was just decided, for the sender of the reports to write, and to start its trials.
 
-        That costs no activity, and no workflow task after it. Whether it was written need not be known here: the next
-        record has all of it again, unless a later message says that it was. A sender that failed to write it sends its
+        That costs no activity, and no workflow task after it. Whether it was done need not be known here: the next
+        record has all of it again, unless a later message says that it was. A sender that failed to do it sends its
         reports again, and gets it again.
 
-        None: there is more to do than to write it, and an activity does that.
+        None: there is nothing to do.
         """
-        run = self._run
-        if not (self._is_as_recorded() and self._is_by_records and run.orders_by_records):
-            return None
-        if self._has_news() or self._created or run.budget is not None or run.gates:
-            return None
-        if len(self._decided) + sum(len(each.decisions) for each in self._answered) > _BATCH:
-            return None
-        if any(self._news_for(request_id) is not None for request_id in self._touched & self._open.keys()):
-            return None
+        run, given = self._run, self._given
+        created, self._created = self._created, []
         touched, self._touched = self._touched, set()
         decided, standings = self._take_decided(touched)
+        new = [new_trial(run, action) for action in created]
+        entries = note_trials(run, new, [trial.number for trial in new if trial.number is not None])
+        self._open |= entries
+        for entry in entries.values():
+            entry.is_waiting = False
         head = (run.state, self._progress())
-        if decided or standings or head != self._recorded_head:
+        if decided or standings or new or head != self._recorded_head:
             self._recorded_head = head
             run.revision += 1
-            record = RecordExperiment(
-                experiment_id=run.experiment_id, revision=run.revision, state=run.state, progress=head[1],
-                error=run.error, decisions=decided, standings=standings,
-            )  # fmt: skip
-            self._answered.append(record)
-        if not self._answered:
+            given.add(run.revision, decided, new, standings, [self._new_start(each) for each in entries])
+        to_start = given.give_starts() if starts else []
+        if not (given.is_unwritten or to_start):
             return None
-        decided, standings = _all_of(self._answered)
-        return self._answered[-1].model_copy(update={"decisions": decided, "standings": standings})
+        return RecordExperiment(
+            experiment_id=run.experiment_id, revision=run.revision, state=run.state, progress=head[1], error=run.error,
+            decisions=given.decisions, trials=given.trials, standings=given.standings,
+            starts=self._starts_of(to_start) if to_start else None,
+        )  # fmt: skip
+
+    def _needs_activity(self, *, starts: bool) -> bool:
+        """Whether an activity has to do it, as an answer can't have all of it; `starts`: as of `_decide_now`."""
+        run, given = self._run, self._given
+        if not (self._is_as_recorded() and self._is_by_records and run.orders_by_records):
+            return True
+        if self._has_news() or run.budget is not None or run.gates:
+            return True
+        if self._created and not (starts and self._can_start_at_once() and len(self._created) <= len(run.numbers)):
+            return True
+        if len(self._decided) + len(given.decisions) > _BATCH or len(self._created) + len(given.starts) > _BATCH:
+            return True
+        return any(self._news_for(request_id) is not None for request_id in self._touched & self._open.keys())
+
+    def _can_start_at_once(self) -> bool:
+        """Whether new trials need nothing but their record to be started."""
+        run = self._run
+        return run.inheritance is None and run.past is None and run.budget is None and not run.state.is_stopping
+
+    def _reserves(self) -> int:
+        """How many numbers are to be reserved, so that answers can have new trials; none, while there are any."""
+        run = self._run
+        takes = self._is_by_records and self._can_start_at_once() and not (run.gates or run.numbers)
+        return min(run.search.to_come, _BATCH) if takes else 0
 
     def _is_as_recorded(self) -> bool:
         """Whether the state is the one that was recorded and ordered last, and the program's queue, too."""
@@ -791,20 +807,16 @@ class Experiment:
                 standings.append(standing)
         return decided, standings
 
-    def _take_starts(self, new: Sequence[NewTrial]) -> TrialStarts | None:
+    def _take_starts(self, new: Sequence[NewTrial]) -> list[TrialStart]:
         """Trials that are to be started once the record is written: those that wait for it, and new ones.
 
         New ones of a search with a past, or with a budget of trials, are looked at when their numbers are known.
         """
-        run = self._run
         waiting = self._next_starts()
         del self._to_start[: len(waiting)]
-        if run.inheritance is None and run.past is None and run.budget is None and not run.state.is_stopping:
+        if self._can_start_at_once():
             waiting += [trial.request_id for trial in new][: max(0, _BATCH - len(waiting))]
-        if not waiting:
-            return None
-        starts = [self._new_start(request_id) for request_id in waiting]
-        return self._starts_of(starts)
+        return [self._new_start(request_id) for request_id in waiting]
 
     def _progress(self) -> float:
         """How far the search is; of one that was ended before it was over, how far it came."""
@@ -968,7 +980,7 @@ class Experiment:
             and not self._fault
             and not self._has_passed
             and not self._is_ahead
-            and not self._answered
+            and not self._given
             and not self._outgoing
             and not self._unsent
             and workflow.all_handlers_finished()

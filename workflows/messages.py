@@ -170,6 +170,7 @@ class ExperimentRun(BaseModel):
     budget: Meter | None = None
     clock: Clock = Field(default_factory=Clock)  # of its budget
     gates: dict[int, GateState | None] = Field(default_factory=dict[int, GateState | None])  # rungs to be approved
+    numbers: list[int] = Field(default_factory=list[int])  # reserved for trials that the search will ask for
 
     @field_serializer("trials", mode="wrap")
     def _write_columns(self, trials: dict[str, TrialEntry], handler: SerializerFunctionWrapHandler) -> Any:
@@ -255,10 +256,14 @@ class TrialReport(BaseModel):
 
 
 class TrialReportBatch(BaseModel):
-    """What trials report, in this order. `writes`, `recorded`: as of `OperationReports`."""
+    """What trials report, in this order. `writes`, `recorded`: as of `OperationReports`.
+
+    `starts`: the sender also starts the trials that a record has, and `recorded` is of records whose trials it started.
+    """
 
     reports: list[TrialReport]
     writes: bool = False
+    starts: bool = False
     recorded: int = 0
 
 
@@ -631,7 +636,7 @@ class AgentSeen(BaseModel):
 
 
 class NewTrial(BaseModel):
-    """A trial to be recorded. `request_id` is its identity within the experiment.
+    """A trial to be recorded. `request_id` is its identity within the experiment; `number`: one reserved for it.
 
     `checkpoint` (a uuid) or the newest checkpoint of `parent` (a request id) is where it starts from. A trial that
     `inherits` another experiment's trial (its number) takes its metrics and its newest checkpoint over.
@@ -647,6 +652,7 @@ class NewTrial(BaseModel):
     parent: str | None = None
     inherits: int | None = None
     is_paused: bool = False  # its experiment is
+    number: int | None = None
 
 
 class TrialPast(BaseModel):
@@ -662,10 +668,11 @@ class CreatedTrials(BaseModel):
     """Ids of the recorded trials, in the order of :attr:`RecordExperiment.trials`.
 
     `pasts`: of those that existed before, by id. `has_checkpoints` (with a terminal state only): there is something
-    that the retention policy may not keep.
+    that the retention policy may not keep. `numbers`: that were reserved.
     """
 
     trial_ids: list[int]
+    numbers: list[int] = Field(default_factory=list[int])
     pasts: dict[int, TrialPast] = Field(default_factory=dict[int, TrialPast])
     has_checkpoints: bool = False
 
@@ -682,7 +689,10 @@ class TrialStanding(BaseModel):
 
 
 class TrialStart(BaseModel):
-    """A trial whose workflow is to be started. `trial_id` 0: the record that it comes with creates it."""
+    """A trial whose workflow is to be started. `trial_id` 0: the record that it comes with creates it.
+
+    `is_repeat`: another was to start it, and perhaps did. So it asks its pool itself, if it is started now.
+    """
 
     trial_id: int = 0
     request_id: str
@@ -691,6 +701,7 @@ class TrialStart(BaseModel):
     run_id: int = 0
     restarts: int = 0
     revision: int = 0
+    is_repeat: bool = False
 
 
 class TrialStarts(BaseModel):
@@ -734,6 +745,7 @@ class RecordExperiment(BaseModel):
     asked: list[int] = Field(default_factory=list[int])  # rungs whose gates trials have come to
     starts: TrialStarts | None = None  # trials to be started once this is recorded
     orders: list[TrialOrder] = Field(default_factory=list[TrialOrder])  # to be sent once this is recorded
+    reserves: int = 0  # numbers, for trials that follow
 
 
 class RecordTrial(BaseModel):

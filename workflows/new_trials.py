@@ -2,25 +2,25 @@
 
 The API makes those that a search begins with, in the transaction that records the experiment: a client that has the
 experiment's number sees its trials. The Experiment workflow makes all later ones. The activity that writes its records
-starts them, after it has asked their pool for slots.
+starts them, or who has the record as an answer, after it has asked their pool for slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workflows import names
 from workflows.attributes import ORDINARY, search_attributes
 from workflows.lifecycle.experiment import ExperimentState
 from workflows.lifecycle.trial import TrialState
-from workflows.messages import CreatedTrials, ExperimentRun, NewTrial, TrialEntry, TrialRun, TrialStart, TrialStarts
+from workflows.messages import ExperimentRun, NewTrial, TrialEntry, TrialPast, TrialRun, TrialStart, TrialStarts
 from workflows.scheduling.model import Request
 from workflows.searchers import Create
 
 
 def new_trial(run: ExperimentRun, action: Create) -> NewTrial:
-    """A trial that the search of `run` asks for, as it is to be recorded. What it inherits is taken."""
+    """A trial that the search of `run` asks for, as it is to be recorded. What it inherits is taken, and its number."""
     view = run.search.trial(action.request_id)
     inherited = None if run.inheritance is None else run.inheritance.take(action)
     return NewTrial(
@@ -34,20 +34,25 @@ def new_trial(run: ExperimentRun, action: Create) -> NewTrial:
         parent=action.parent,
         inherits=None if inherited is None else inherited.trial_id,
         is_paused=run.state is ExperimentState.PAUSED,
+        number=run.numbers.pop(0) if run.numbers else None,
     )
 
 
-def note_trials(run: ExperimentRun, new: Sequence[NewTrial], recorded: CreatedTrials) -> dict[str, TrialEntry]:
+def note_trials(
+    run: ExperimentRun, new: Sequence[NewTrial], trial_ids: Sequence[int], pasts: Mapping[int, TrialPast] | None = None
+) -> dict[str, TrialEntry]:
     """Enter recorded trials into the run's book: those that nobody's results stand for wait for their start.
+
+    `trial_ids`, `pasts`: as in `CreatedTrials`, of these.
 
     Returns the new entries by request id, in the order of `new`.
     """
     entries: dict[str, TrialEntry] = {}
-    for trial, trial_id in zip(new, recorded.trial_ids, strict=True):
+    for trial, trial_id in zip(new, trial_ids, strict=True):
         is_heir = run.inheritance is not None and trial.request_id in run.inheritance.heirs
         is_heir = is_heir or run.past is not None
         entry = TrialEntry(trial_id=trial_id, is_heir=is_heir, is_waiting=not is_heir)
-        past = recorded.pasts.get(trial_id)
+        past = None if pasts is None else pasts.get(trial_id)
         if past is not None:
             entry.run_id, entry.revision, entry.last_step = past.run_id, past.revision, past.last_step
             entry.task_id = past.task_id

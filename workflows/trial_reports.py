@@ -52,7 +52,9 @@ class TrialReports:
                 await handle.signal(name, report, rpc_timeout=_DEADLINE)
 
     def _together(self, workflow_id: str, reports: list[TrialReport]) -> dict[str, Any]:
-        batch = TrialReportBatch(reports=reports, writes=True, recorded=self._records.written(workflow_id))
+        batch = TrialReportBatch(
+            reports=reports, writes=True, starts=self._records.starts, recorded=self._records.written(workflow_id)
+        )
         return batch.model_dump(exclude_unset=True)  # a metric that is NaN stays one
 
     async def _answered(self, answer: ReportAnswer | None) -> None:

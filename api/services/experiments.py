@@ -385,7 +385,7 @@ class Creator:
         starts: dict[int, outbox.Outbox] = {}
         held: list[ExperimentRun] = []
         for id_, run in runs.items():
-            note_trials(run, news[id_], recorded[id_])
+            note_trials(run, news[id_], recorded[id_].trial_ids, recorded[id_].pasts)
             run.is_started = run.is_recorded = True
             if run.trials and run.state is ExperimentState.PAUSED and run.inheritance is None:
                 held.append(run)

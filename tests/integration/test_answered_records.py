@@ -1,4 +1,4 @@
-"""The record of a decision goes with the answer to who reported: nothing is lost, whoever fails to write it."""
+"""The record of a decision goes with the answer to who reported: nothing is lost, whoever fails to carry it out."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 from temporalio.api.enums.v1 import EventType
+from temporalio.service import RPCError, RPCStatusCode
 
+from activities.messenger import Messenger
 from api.settings import TemporalSettings
 from api.temporal.commands import Commands
 from api.temporal.connection import Connection
 from database.experiment_records import record_experiment
-from database.models import SearchDecision
+from database.models import Experiment, SearchDecision
 from database.models import Trial as TrialRow
 from tests.kit.platform import Platform, platform
 from tests.kit.servers import temporal_server
 from tests.kit.simulated import IdleTrial
 from workers.orchestrator import WORKFLOWS
 from workflows import names
-from workflows.messages import OperationReport, RecordExperiment, Timing
+from workflows.lifecycle.trial import TrialState
+from workflows.messages import OperationReport, RecordExperiment, Timing, TrialEnded, TrialStarts
 from workflows.trial import Trial
 
 TRIALS, LENGTH = 4, 3
@@ -60,6 +63,45 @@ class Sender:
         await self._commands.signal(names.trial_workflow(trial_id), "leave", None)
 
 
+class Ender(Messenger):
+    """An orchestrator that tells of the ends of trials."""
+
+    def __init__(self, running: Platform, experiment_id: int) -> None:
+        self._is_dying = False
+        self.started: list[TrialStarts] = []
+        self._database, self._experiment_id = running.database, experiment_id
+        super().__init__(running.temporal, self._record, waiting=1)
+
+    async def _record(self, record: RecordExperiment) -> None:
+        await asyncio.to_thread(record_experiment, self._database, record)
+
+    async def start_trials(self, starts: TrialStarts, ids: dict[str, int]) -> None:
+        """As orchestrators do, if it does not die before."""
+        self.started.append(starts)
+        if self._is_dying:
+            raise OSError("the orchestrator died")
+        await super().start_trials(starts, ids)
+
+    async def end(self, trial: tuple[int, str]) -> None:
+        """A trial has ended, and its record is written."""
+        with self._database.read() as session:
+            revision = session.get_one(Experiment, self._experiment_id).revision
+        ended = TrialEnded(request_id=trial[1], trial_id=trial[0], state=TrialState.COMPLETED, recorded=revision)
+        await self.trial_ended(self._experiment_id, ended)
+
+    async def fail(self, trial: tuple[int, str]) -> None:
+        """The same, but this process dies when it has written what it is answered."""
+        self._is_dying = True
+        with pytest.raises(OSError, match="the orchestrator died"):
+            await self.end(trial)
+        self._is_dying = False
+
+    @property
+    def started_ids(self) -> list[list[int]]:
+        """Trials that it was to start, each time."""
+        return [[trial.trial_id for trial in starts.trials] for starts in self.started]
+
+
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Platform]:
     idle = [IdleTrial if each is Trial else each for each in WORKFLOWS]
@@ -71,14 +113,15 @@ async def running(tmp_path: Path) -> AsyncIterator[Platform]:
             yield its
 
 
-async def begun(running: Platform) -> tuple[int, list[tuple[int, str]]]:
-    """A search of trials that have begun, its id and theirs."""
+async def begun(running: Platform, at_once: int = TRIALS) -> tuple[int, list[tuple[int, str]]]:
+    """A search whose first trials have begun, its id and theirs."""
     searcher = {"name": "random", "metric": "x", "max_length": LENGTH, "max_trials": TRIALS}
+    searcher |= {"max_concurrent_trials": at_once}
     wanted = {"entrypoint": "true", "hyperparameters": {}, "searcher": searcher}
     experiment_id = await running.create(wanted, {"train.py": ""})
 
     async def all_there() -> bool:
-        return len(open_trials(running, experiment_id)) == TRIALS and await _records(running, experiment_id) == 1
+        return len(open_trials(running, experiment_id)) == at_once and await _records(running, experiment_id) == 1
 
     await running.until(all_there)
     return experiment_id, open_trials(running, experiment_id)
@@ -163,3 +206,85 @@ async def test_record_that_comes_late_undoes_nothing(running: Platform) -> None:
     after = await running.experiment(experiment_id)
     assert (after["state"], after["progress"]) == (ended["state"], ended["progress"]) == ("STATE_COMPLETED", 1)
     assert open_trials(running, experiment_id) == []
+
+
+async def statuses(running: Platform, trial_ids: list[int]) -> list[str]:
+    """Of the workflows of trials."""
+    found: list[str] = []
+    for trial_id in trial_ids:
+        try:
+            described = await running.temporal.get_workflow_handle(names.trial_workflow(trial_id)).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            found.append("none")
+        else:
+            assert described.status is not None
+            found.append(described.status.name.lower())
+    return found
+
+
+async def test_trial_that_follows_on_an_end_needs_no_activity(running: Platform) -> None:
+    experiment_id, trials = await begun(running, at_once=2)
+    first = trials[0][0]
+    sender = Ender(running, experiment_id)
+    await sender.end(trials[0])
+    assert open_trials(running, experiment_id)[1:] != trials[1:], "it is recorded"
+    await sender.end(trials[1])
+    assert sender.started_ids == [[first + 2], [first + 3]], "what was started is not started again"
+    assert await statuses(running, [first + 2, first + 3]) == ["running", "running"]
+    assert await _records(running, experiment_id) == 1
+
+
+async def test_orchestrator_that_dies_before_it_starts_a_trial_is_told_of_it_again(running: Platform) -> None:
+    experiment_id, trials = await begun(running, at_once=2)
+    next_ones = [trials[0][0] + 2, trials[0][0] + 3]
+    dying, other = Ender(running, experiment_id), Ender(running, experiment_id)
+    await dying.fail(trials[0])
+    assert await statuses(running, next_ones) == ["none", "none"]
+    await other.end(trials[1])
+    assert other.started_ids == [next_ones]
+    assert [trial.is_repeat for trial in other.started[0].trials] == [True, False]
+    assert await statuses(running, next_ones) == ["running", "running"]
+    await dying.end(trials[0])
+    assert await _records(running, experiment_id) == 1
+    assert decided(running, experiment_id) == [1, 2, 3], "a repeat decides nothing"
+
+
+async def test_trial_that_no_sender_started_is_started_with_the_next_record(running: Platform) -> None:
+    experiment_id, trials = await begun(running, at_once=2)
+    next_one = trials[0][0] + 2
+    await Ender(running, experiment_id).fail(trials[0])
+    await Sender(running, experiment_id).complete(trials[1][1])  # the API starts none
+    assert await statuses(running, [next_one]) == ["none"]
+    await running.command(experiment_id, "pause")
+    await running.until_state(experiment_id, "PAUSED")
+    assert await statuses(running, [next_one]) == ["running"]
+    await running.command(experiment_id, "kill")
+    assert (await running.finish(experiment_id))["state"] == "STATE_CANCELED"
+
+
+async def test_trial_that_is_started_late_does_not_run_once_more(running: Platform) -> None:
+    experiment_id, trials = await begun(running, at_once=2)
+    next_one = trials[0][0] + 2
+    slow = Ender(running, experiment_id)
+    await slow.fail(trials[0])
+    await running.command(experiment_id, "kill")
+    assert (await running.finish(experiment_id))["state"] == "STATE_CANCELED"
+    await slow.start_trials(slow.started[0], {})
+    assert await statuses(running, [next_one]) == ["completed"]
+
+
+async def test_numbers_that_are_reserved_are_no_other_searches(running: Platform) -> None:
+    one, first = await begun(running, at_once=2)
+    other, second = await begun(running, at_once=2)
+    ids = [trial_id for trial_id, _ in first + second]
+    assert ids == [ids[0], ids[0] + 1, ids[0] + TRIALS, ids[0] + TRIALS + 1]
+    for experiment_id, trials in ((other, second), (one, first)):
+        for trial in trials:
+            await Ender(running, experiment_id).end(trial)
+        assert sorted(await _ids(running, experiment_id)) == [trials[0][0] + number for number in range(TRIALS)]
+
+
+async def _ids(running: Platform, experiment_id: int) -> list[int]:
+    return [trial["id"] for trial in await running.trials(experiment_id)]

@@ -69,6 +69,7 @@ from workflows.messages import (
     AllocationFacts,
     AllocationRef,
     CloseAllocation,
+    CreatedTrials,
     JobsAsked,
     NewTrial,
     OpenAllocation,
@@ -514,6 +515,29 @@ def test_trials_get_the_same_ids_when_created_twice_or_in_another_order(database
     trial = row(database, Trial, first[1])
     assert (trial.request_id, trial.seed, trial.state, trial.hparams) == ("b", 1, "ACTIVE", {"lr": 0.1})
     assert (trial.operation_length, trial.rung, trial.task_id) == (100, 0, f"{experiment_id}.b")
+
+
+def test_reserved_numbers_are_those_of_the_trials_that_they_were_reserved_for(database: Database) -> None:
+    records, one, other = Records(database), an_experiment(database), an_experiment(database)
+
+    def recorded(experiment_id: int, *trials: NewTrial, reserves: int = 0) -> CreatedTrials:
+        order = RecordExperiment(
+            experiment_id=experiment_id, revision=0, state=ExperimentState.ACTIVE, progress=0, trials=list(trials),
+            reserves=reserves,
+        )  # fmt: skip
+        return records.record_experiment(order)
+
+    [first] = new_trials(records, one, "a")
+    numbers = recorded(one, reserves=3).numbers
+    assert numbers == [first + 1, first + 2, first + 3]
+    assert new_trials(records, other, "a") == [first + 4]
+    b, c, d = (NewTrial(request_id=each, seed=1, hparams={}) for each in "bcd")
+    late = c.model_copy(update={"number": numbers[1]})
+    for _ in range(2):
+        assert recorded(one, b, late, d).trial_ids == [first + 5, first + 2, first + 6]
+    assert row(database, Experiment, one).trial_count == 4
+    with pytest.raises(IntegrityError):  # never another one's
+        recorded(other, d.model_copy(update={"number": numbers[1]}))
 
 
 def test_trial_comes_with_its_task_ends_with_it_and_is_deleted_with_its_experiment(database: Database) -> None:

@@ -23,7 +23,6 @@ from activities.storage import Storage
 from database.session import Database
 from workers.orchestrator import record_activities
 from workflows import calls
-from workflows.answers import AnsweredRecords
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -53,7 +52,7 @@ def registered(tmp_path: Path) -> list[Any]:
     database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
     agents = [*activities_of(Containers), *activities_of(AgentPresence), *activities_of(Storage)]
     agents += [*activities_of(Nodes), *activities_of(Namespaces)]
-    messenger = Messenger(cast("Client", None), AnsweredRecords(AsyncMock()))
+    messenger = Messenger(cast("Client", None), AsyncMock())
     with ThreadPoolExecutor(1) as threads:
         found = [*record_activities(database, threads=threads, messenger=messenger), *agents]
     database.close()

@@ -11,7 +11,6 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.messenger import Messenger
-from workflows.answers import AnsweredRecords
 from workflows.messages import (
     AllocationNotice,
     AllocationNotices,
@@ -47,7 +46,7 @@ async def _start(temporal: _Temporal) -> None:
     template = TrialTemplate(pool="p", slots=1, max_restarts=0)
     trial = TrialStart(trial_id=1, request_id="r", task_id="1.r", orders=TrialOrders())
     starts = TrialStarts(experiment_id=1, name="e", owner="o", job_id="j", template=template, trials=[trial])
-    messenger = Messenger(cast("Client", temporal), AnsweredRecords(AsyncMock()))
+    messenger = Messenger(cast("Client", temporal), AsyncMock())
     messenger._updates = cast("Updates", temporal)
     await messenger.start_trials(starts, {})
 
@@ -84,7 +83,7 @@ class _Pool:
         self.sent.append((name, [notice.allocation_id for notice in notices.notices]))
 
     def messenger(self, waiting: int) -> Messenger:
-        messenger = Messenger(cast("Client", self), AnsweredRecords(AsyncMock()), waiting=waiting)
+        messenger = Messenger(cast("Client", self), AsyncMock(), waiting=waiting)
         messenger._releases._updates = cast("Updates", self)
         return messenger
 

@@ -40,6 +40,11 @@ class Brackets(Method):
         """In the events generation they are all there is."""
         return frame.generation == "events"
 
+    @property
+    def to_come(self) -> int:
+        """What is left of all brackets."""
+        return sum(max(bracket.room, 0) for bracket in self.brackets)
+
     def start(self, frame: Frame) -> None:
         """Fill each bracket's places, bracket by bracket."""
         self._fill(frame)

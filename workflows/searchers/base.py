@@ -358,6 +358,11 @@ class Method(State):
         """Whether a trial's progress can lead to a decision."""
         return False
 
+    @property
+    def to_come(self) -> int:
+        """Trials that it will ask for yet, unless it is ended before; 0 if that is not known."""
+        return 0
+
     def wants_validations(self, frame: Frame) -> bool:
         """Whether validation reports can lead to a decision."""
         return False

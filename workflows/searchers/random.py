@@ -22,6 +22,11 @@ class IndependentTrials(Method):
     made: int = 0
     done: int = 0
 
+    @property
+    def to_come(self) -> int:
+        """What is left of the total."""
+        return self.total - self.made
+
     def start(self, frame: Frame) -> None:
         """Fill all places."""
         self.fill(frame)

@@ -216,6 +216,11 @@ class Search(State):
         """
         return self.method.rungs(most)
 
+    @property
+    def to_come(self) -> int:
+        """Trials that it will ask for yet, unless it is ended before; 0 if that is not known."""
+        return self.method.to_come
+
     def queue(self) -> list[QueuedEvent]:
         """The events that the program of a custom search has not answered; none for other methods."""
         return self.method.queue if isinstance(self.method, CustomSearch) else []
