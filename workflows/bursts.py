@@ -29,6 +29,27 @@ _QUIET_S = 0.5
 _TAKEN_WITHIN = timedelta(seconds=3)
 
 
+class QuietTimes:
+    """Tells whether a workflow was sent nothing for some time.
+
+    Args:
+        least_s: The time, in seconds.
+    """
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._sent_at: dict[str, float] = {}
+
+    def ends(self, workflow_id: str) -> bool:
+        """Whether a workflow, which is sent something now, was quiet before."""
+        now = time.monotonic()
+        was_quiet = now - self._sent_at.get(workflow_id, -self._least_s) >= self._least_s
+        if was_quiet:  # so others are, perhaps for good
+            self._sent_at = {key: at for key, at in self._sent_at.items() if now - at < self._least_s}
+        self._sent_at[workflow_id] = now
+        return was_quiet
+
+
 class Bursts(Generic[Message]):
     """Sends messages of one kind, in one event loop.
 
@@ -62,7 +83,7 @@ class Bursts(Generic[Message]):
         self._answer = answer
         self._waiting = 0
         self._together = Together(self._sent)
-        self._sent_at: dict[str, float] = {}
+        self._quiet = QuietTimes(_QUIET_S)
 
     async def send(self, workflow_id: str, message: Message) -> None:
         """Returns when a workflow has it in its history, or is closed. It may arrive twice.
@@ -83,20 +104,11 @@ class Bursts(Generic[Message]):
         return [None] * len(messages)
 
     async def _send(self, workflow_id: str, messages: list[Message]) -> None:
-        takes_signal = self._answered is None and self._was_quiet(workflow_id) and len(messages) == 1
+        takes_signal = self._answered is None and self._quiet.ends(workflow_id) and len(messages) == 1
         if not takes_signal and await self._update(workflow_id, messages):
             return
         for message in messages:
             await self._signal(workflow_id, message)
-
-    def _was_quiet(self, workflow_id: str) -> bool:
-        """Whether a workflow, which is sent something now, was quiet before."""
-        now = time.monotonic()
-        was_quiet = now - self._sent_at.get(workflow_id, -_QUIET_S) >= _QUIET_S
-        if was_quiet:  # so others are, perhaps for good
-            self._sent_at = {key: at for key, at in self._sent_at.items() if now - at < _QUIET_S}
-        self._sent_at[workflow_id] = now
-        return was_quiet
 
     async def _update(self, workflow_id: str, messages: list[Message]) -> bool:
         """False: no worker takes it now, or the one of an earlier release that the workflow stays with."""

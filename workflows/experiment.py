@@ -364,7 +364,7 @@ class Experiment:
     def take_reports(self, batch: TrialReportBatch) -> ReportAnswer:
         """Take what several trials report, as the signals of these names do: in the history when it answers."""
         self._given.note_written(batch.recorded, starts=batch.starts)
-        is_free = batch.writes and self._is_free()
+        is_free, starts = batch.writes and self._is_free(), batch.starts and not batch.is_busy
         for report in batch.reports:
             if report.validation_reported is not None:
                 self.validation_reported(report.validation_reported)
@@ -372,7 +372,7 @@ class Experiment:
                 self.progress_reported(report.progress_reported)
             if report.trial_ended is not None:
                 self.trial_ended(report.trial_ended)
-        return ReportAnswer(record=self._decide_now(starts=batch.starts) if is_free else None)
+        return ReportAnswer(record=self._decide_now(starts=starts) if is_free else None)
 
     def _is_too_soon(self, request_id: str, take: Callable[[], None]) -> bool:
         """Hold a message of a trial until its number is known here: the activity that writes its record starts it."""

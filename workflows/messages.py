@@ -259,11 +259,13 @@ class TrialReportBatch(BaseModel):
     """What trials report, in this order. `writes`, `recorded`: as of `OperationReports`.
 
     `starts`: the sender also starts the trials that a record has, and `recorded` is of records whose trials it started.
+    `is_busy`: an activity had better start them, as many trials report.
     """
 
     reports: list[TrialReport]
     writes: bool = False
     starts: bool = False
+    is_busy: bool = False
     recorded: int = 0
 
 

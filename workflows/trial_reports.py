@@ -10,11 +10,13 @@ from typing import Any
 from temporalio.client import Client
 
 from workflows.answers import AnsweredRecords
-from workflows.bursts import Bursts
+from workflows.bursts import Bursts, QuietTimes
 from workflows.messages import ReportAnswer, TrialReport, TrialReportBatch
 from workflows.updates import Updates
 
 _DEADLINE = timedelta(seconds=10)
+#: Where trials report more often, an activity that starts several at once takes less than who reports, one by one.
+_QUIET_S = 0.1
 
 
 class TrialReports:
@@ -30,6 +32,7 @@ class TrialReports:
     def __init__(self, client: Client, updates: Updates, records: AnsweredRecords, most: int | None = None) -> None:
         self._client = client
         self._records = records
+        self._quiet = QuietTimes(_QUIET_S)
         self._bursts = Bursts(
             updates, "take_reports", self._together, self._signal, most, answered=self._answered, answer=ReportAnswer
         )
@@ -53,7 +56,11 @@ class TrialReports:
 
     def _together(self, workflow_id: str, reports: list[TrialReport]) -> dict[str, Any]:
         batch = TrialReportBatch(
-            reports=reports, writes=True, starts=self._records.starts, recorded=self._records.written(workflow_id)
+            reports=reports,
+            writes=True,
+            starts=self._records.starts,
+            is_busy=not self._quiet.ends(workflow_id),
+            recorded=self._records.written(workflow_id),
         )
         return batch.model_dump(exclude_unset=True)  # a metric that is NaN stays one
 

@@ -28,6 +28,8 @@ from workflows.messages import OperationReport, RecordExperiment, Timing, TrialE
 from workflows.trial import Trial
 
 TRIALS, LENGTH = 4, 3
+#: After so long a search is not busy: see `workflows/trial_reports.py`.
+QUIET_S = 0.15
 
 
 class Sender:
@@ -230,10 +232,25 @@ async def test_trial_that_follows_on_an_end_needs_no_activity(running: Platform)
     sender = Ender(running, experiment_id)
     await sender.end(trials[0])
     assert open_trials(running, experiment_id)[1:] != trials[1:], "it is recorded"
+    await asyncio.sleep(QUIET_S)
     await sender.end(trials[1])
     assert sender.started_ids == [[first + 2], [first + 3]], "what was started is not started again"
     assert await statuses(running, [first + 2, first + 3]) == ["running", "running"]
     assert await _records(running, experiment_id) == 1
+
+
+async def test_trials_that_follow_on_ends_in_a_row_are_started_by_an_activity(running: Platform) -> None:
+    experiment_id, trials = await begun(running, at_once=2)
+    sender = Ender(running, experiment_id)
+    for trial in trials:
+        await sender.end(trial)
+
+    async def both_run() -> bool:
+        return await statuses(running, [trials[0][0] + 2, trials[0][0] + 3]) == ["running", "running"]
+
+    await running.until(both_run)
+    assert sender.started_ids == [[trials[0][0] + 2]]
+    assert await _records(running, experiment_id) == 2
 
 
 async def test_orchestrator_that_dies_before_it_starts_a_trial_is_told_of_it_again(running: Platform) -> None:

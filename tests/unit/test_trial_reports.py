@@ -38,6 +38,7 @@ class _Temporal:
         self.signals: list[tuple[str, dict[str, Any]]] = []
         self.updates: list[list[dict[str, Any]]] = []
         self.known: list[int] = []
+        self.busy: list[bool] = []
         self.answer: ReportAnswer | None = None
 
     def get_workflow_handle(self, _: str) -> _Temporal:
@@ -54,6 +55,7 @@ class _Temporal:
             raise self.refusal
         self.updates.append(said["reports"])
         self.known.append(said["recorded"])
+        self.busy.append(said["is_busy"])
         return self.answer
 
 
@@ -115,6 +117,17 @@ async def test_record_of_an_answer_is_written_and_the_next_message_says_so() -> 
             await sender.send("experiment-1", _progress(1))
     assert (written, temporal.known) == ([2, 3, 3], [0, 2, 2])
     assert records.written("experiment-2") == 0
+
+
+async def test_search_is_busy_when_its_trials_report_in_a_row() -> None:
+    temporal = _Temporal()
+    sender = _sender(temporal)
+    for number in range(3):
+        await sender.send("experiment-1", _progress(number))
+    await sender.send("experiment-2", _progress(1))
+    await asyncio.sleep(0.11)
+    await sender.send("experiment-1", _progress(3))
+    assert temporal.busy == [False, True, True, False, False]
 
 
 async def test_signals_go_where_no_update_is_taken() -> None:
