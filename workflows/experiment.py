@@ -354,6 +354,8 @@ class Experiment:
         if self._is_too_soon(ended.request_id, lambda: self.trial_ended(ended)):
             return
         if ended.request_id not in self._open:
+            # who says so again may have failed to do what it was given, and has no answer now if this is a signal
+            self._is_ahead = self._is_ahead or bool(self._given)
             return
         if ended.exit_reason is not None:
             reason = ExitReason(ended.exit_reason)

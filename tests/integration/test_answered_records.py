@@ -68,11 +68,11 @@ class Sender:
 class Ender(Messenger):
     """An orchestrator that tells of the ends of trials."""
 
-    def __init__(self, running: Platform, experiment_id: int) -> None:
+    def __init__(self, running: Platform, experiment_id: int, *, waiting: int = 1) -> None:
         self._is_dying = False
         self.started: list[TrialStarts] = []
         self._database, self._experiment_id = running.database, experiment_id
-        super().__init__(running.temporal, self._record, waiting=1)
+        super().__init__(running.temporal, self._record, waiting=waiting)
 
     async def _record(self, record: RecordExperiment) -> None:
         await asyncio.to_thread(record_experiment, self._database, record)
@@ -263,9 +263,24 @@ async def test_orchestrator_that_dies_before_it_starts_a_trial_is_told_of_it_aga
     assert other.started_ids == [next_ones]
     assert [trial.is_repeat for trial in other.started[0].trials] == [True, False]
     assert await statuses(running, next_ones) == ["running", "running"]
-    await dying.end(trials[0])
     assert await _records(running, experiment_id) == 1
+    await dying.end(trials[0])
     assert decided(running, experiment_id) == [1, 2, 3], "a repeat decides nothing"
+
+
+@pytest.mark.parametrize("waiting", [1, 0], ids=["update", "signal"])
+async def test_end_that_is_told_again_starts_what_follows_and_nothing_else_would(
+    running: Platform, waiting: int
+) -> None:
+    experiment_id, [trial] = await begun(running, at_once=1)
+    await Ender(running, experiment_id).fail(trial)
+    await Ender(running, experiment_id, waiting=waiting).end(trial)
+
+    async def is_started() -> bool:
+        return await statuses(running, [trial[0] + 1]) == ["running"]
+
+    await running.until(is_started)
+    assert await _records(running, experiment_id) == 2, "by an activity"
 
 
 async def test_trial_that_no_sender_started_is_started_with_the_next_record(running: Platform) -> None:
