@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import contextlib
+import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
@@ -157,7 +157,9 @@ def new_worker(
 
     async def write(record: RecordExperiment) -> None:
         context = contextvars.copy_context()  # the thread knows which activity it is for
-        await asyncio.get_running_loop().run_in_executor(threads, context.run, record_experiment, database, record)
+        await asyncio.get_running_loop().run_in_executor(
+            threads, lambda: context.run(record_experiment, database, record)
+        )
 
     pinned = None if takes_over else versions.version
     messenger = Messenger(client, write, pinned=pinned, waiting=waiting)
