@@ -18,6 +18,12 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+async def written(threads: Executor, write: Callable[[In], Out], record: In) -> Out:
+    """Write a record in one of these threads; raises what writing raises."""
+    context = contextvars.copy_context()  # the thread knows which activity it is for
+    return await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(write, record))
+
+
 class AnnouncedRecords:
     """Activities of the orchestrator. Messages that fail fail the activity, and its next attempt sends them again.
 
@@ -60,5 +66,4 @@ class AnnouncedRecords:
         return facts
 
     async def _written(self, write: Callable[[In], Out], record: In) -> Out:
-        context = contextvars.copy_context()  # the thread knows which activity it is for
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(write, record))
+        return await written(self._threads, write, record)

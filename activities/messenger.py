@@ -93,16 +93,16 @@ class Messenger:
         """
         await self._reports.send(names.experiment_workflow(experiment_id), TrialReport(trial_ended=ended))
 
-    async def _carry_out(self, record: RecordExperiment) -> None:
-        await self._write(record)
-        if record.starts is not None:
-            await self.start_trials(record.starts, {})
-
     async def orders(self, orders: Sequence[TrialOrder]) -> None:
         """Tell trials what is wanted of them; returns when all is sent. Raises: RPCError."""
         await asyncio.gather(
             *[self._signal(names.trial_workflow(each.trial_id), "orders", each.orders) for each in orders]
         )
+
+    async def _carry_out(self, record: RecordExperiment) -> None:
+        await self._write(record)
+        if record.starts is not None:
+            await self.start_trials(record.starts, {})
 
     async def _release(self, pool: str, notice: AllocationNotice) -> None:
         await self._signal(pool, "release", notice)

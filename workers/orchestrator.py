@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
-from activities.announced import AnnouncedRecords
+from activities.announced import AnnouncedRecords, written
 from activities.autoscaler import NodePrograms
 from activities.campaigns import Campaigns
 from activities.cleanup import Cleanup
@@ -156,10 +156,7 @@ def new_worker(
     waiting = min(_TASKS, max_cached_workflows) // 4
 
     async def write(record: RecordExperiment) -> None:
-        context = contextvars.copy_context()  # the thread knows which activity it is for
-        await asyncio.get_running_loop().run_in_executor(
-            threads, lambda: context.run(record_experiment, database, record)
-        )
+        await written(threads, partial(record_experiment, database), record)
 
     pinned = None if takes_over else versions.version
     messenger = Messenger(client, write, pinned=pinned, waiting=waiting)
